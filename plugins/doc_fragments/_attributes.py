@@ -1,0 +1,37 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE to the collection."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """What all modules promise; included as C(gpuops.nvidia._attributes)."""
+
+    DOCUMENTATION = r"""
+attributes:
+  check_mode:
+    description: Can run in check mode and return what it would change, without changing anything.
+    support: full
+  diff_mode:
+    description: Returns what has changed, or in check mode would change, as a difference.
+    support: full
+  idempotent:
+    description: Running it again without a change from outside writes nothing and restarts nothing.
+    support: full
+"""
+
+    PLAN = r"""
+options:
+  disruption:
+    description:
+      - What this task may do to running work. The levels are ordered, each allows what the former allows.
+      - V(never) writes files, installs packages, loads a module for the first time and restarts containerd.
+      - V(idle) also resets an idle GPU, changes its MIG mode, destroys idle MIG instances and reloads idle modules.
+      - V(drain) also stops GPU clients. V(reboot) also reboots.
+      - What a level forbids is returned as RV(pending) with its reason.
+    type: str
+    choices: [never, idle, drain, reboot]
+    default: never
+"""

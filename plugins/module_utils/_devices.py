@@ -1,0 +1,175 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUs by PCI id: what is known of a model before any driver runs. Pure data. PRIVATE to the collection.
+
+Sources: device ids and names, README of NVIDIA/open-gpu-kernel-modules 595 ("Compatible GPUs") and pci.ids;
+minimum drivers for MIG, NVIDIA MIG User Guide 610 ("Supported GPUs"); floors of B300 and GB300, release notes of R580;
+memory totals, public nvidia-smi output with ECC as delivered. With a driver, ask the GPU instead: its answer wins.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+NVIDIA = "10de"
+MELLANOX = "15b3"
+# PCI class (base class and subclass) of what the vendor's functions are.
+GPU_CLASSES = ("0300", "0302")
+SWITCH_CLASS = "0680"
+
+# The subsystem vendors that the vendor's list writes as one: Dell, HP, NVIDIA, Lenovo.
+_WORKSTATION_VENDORS = ("1028", "103c", "10de", "17aa")
+
+# device[:subsystem vendor:subsystem] | NVML name | compute capability | MiB | flags | first driver
+# A row without a subsystem serves all of its device that have no row of their own. No name: the list has none, or
+# only the subsystem tells. Flags: m MIG, s sits on NVSwitch boards, o needs open modules though older than Blackwell.
+_TABLE = """
+102d|Tesla K80|3.7|11441||340
+13f2|Tesla M60|5.2|||352
+1bb3|Tesla P4|6.1|||367
+1b38|Tesla P40|6.1|||367
+15f7|Tesla P100-PCIE-12GB|6.0|||375
+15f8|Tesla P100-PCIE-16GB|6.0|||375
+15f9|Tesla P100-SXM2-16GB|6.0|||375
+1db1|Tesla V100-SXM2-16GB|7.0|||384
+1db5|Tesla V100-SXM2-32GB|7.0|32768||390
+1db4|Tesla V100-PCIE-16GB|7.0|||384
+1db6|Tesla V100-PCIE-32GB|7.0|||390
+1eb8|Tesla T4|7.5|15360||410
+1e30|Quadro RTX 6000|7.5|||410
+1e30:*:129e|Quadro RTX 8000|7.5|||410
+1e78||7.5|||410
+1e78:10de:13d9|Quadro RTX 6000|7.5|||410
+1e78:10de:13d8|Quadro RTX 8000|7.5|||410
+25b6||8.6|15356||470
+25b6:10de:157e|NVIDIA A2|8.6|15356||470
+25b6:10de:14a9|NVIDIA A16|8.6|15356||470
+2236|NVIDIA A10|8.6|23028||460
+2237|NVIDIA A10G|8.6|23028||470
+2235|NVIDIA A40|8.6|46068||460
+2230|NVIDIA RTX A6000|8.6|49140||455
+2231|NVIDIA RTX A5000|8.6|24564||460
+24b0|NVIDIA RTX A4000|8.6|16376||460
+20b7|NVIDIA A30|8.0|24576|m|460.73.01
+20b0|NVIDIA A100-SXM4-40GB|8.0|40960|ms|450.80.02
+20b0:10de:1450|NVIDIA A100-PG509-200|8.0|40960|ms|450.80.02
+20b1||8.0|40960|m|450.80.02
+20f1|NVIDIA A100-PCIE-40GB|8.0|40960|m|450.80.02
+20b2|NVIDIA A100-SXM4-80GB|8.0|81920|ms|450.80.02
+20b2:10de:1625|NVIDIA PG509-210|8.0|81920|ms|450.80.02
+20b5|NVIDIA A100 80GB PCIe|8.0|81920|m|470
+20b3|NVIDIA A100-SXM-64GB|8.0||ms|
+20b6|NVIDIA PG506-232|8.0||m|
+20bd|NVIDIA A800-SXM4-40GB|8.0|40960|ms|525
+20f3|NVIDIA A800-SXM4-80GB|8.0|81920|ms|515
+20f5|NVIDIA A800 80GB PCIe|8.0|81920|m|515
+20f5:10de:179a|NVIDIA A800 80GB PCIe LC|8.0|81920|m|515
+20f6|NVIDIA A800 40GB Active|8.0|40960|m|535
+27b8|NVIDIA L4|8.9|23034||525
+26b5|NVIDIA L40|8.9|46068||525
+26b9|NVIDIA L40S|8.9|46068||535
+26b1|NVIDIA RTX 6000 Ada Generation|8.9|49140||525
+2684|NVIDIA GeForce RTX 4090|8.9|24564||520
+2330|NVIDIA H100 80GB HBM3|9.0|81559|ms|525.85.12
+2331|NVIDIA H100 PCIe|9.0|81559|m|525.85.12
+2321|NVIDIA H100 NVL|9.0|95830|m|535
+2339|NVIDIA H100|9.0||ms|525
+2338||9.0|97871|m|
+233d||9.0|97871|m|
+2322|NVIDIA H800 PCIe|9.0|81559|m|525
+2324|NVIDIA H800|9.0|81559|ms|525
+233a|NVIDIA H800 NVL|9.0|95830|m|
+2329|NVIDIA H20|9.0|97871|ms|535.161.07
+232c|NVIDIA H20-3e|9.0|143771|ms|550
+2335|NVIDIA H200|9.0|143771|ms|550.90.07
+233b|NVIDIA H200 NVL|9.0|143771|m|550
+2342|NVIDIA GH200 480GB|9.0|97871|mo|535
+2342:10de:16eb|NVIDIA GH200 120GB|9.0|97871|mo|535
+2342:10de:1805|NVIDIA GH200 120GB|9.0|97871|mo|535
+2348|NVIDIA GH200 144G HBM3e|9.0||mo|550
+2920||10.0||ms|
+29bc||10.0||ms|
+2901|NVIDIA B200|10.0|183359|ms|570.133.20
+2941|NVIDIA GB200|10.0|189471|ms|570.133.20
+3182|NVIDIA B300 SXM6 AC|10.3|275040|ms|580.95.05
+31c2|NVIDIA GB300|10.3|284208|ms|580.95.05
+31c3|NVIDIA GB300|10.3|284208|ms|580.95.05
+2bb1|NVIDIA RTX PRO 6000 Blackwell Workstation Edition|12.0|97887|m|575.51.03
+2bb4|NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition|12.0|97887|m|575.51.03
+2bb5|NVIDIA RTX PRO 6000 Blackwell Server Edition|12.0|97887|m|575.51.03
+2bb3|NVIDIA RTX PRO 5000 Blackwell|12.0||m|575.57.08
+2bb3:*:227a|NVIDIA RTX PRO 5000 72GB Blackwell|12.0||m|575.57.08
+2c31|NVIDIA RTX PRO 4500 Blackwell|12.0||m|575.64
+2b85|NVIDIA GeForce RTX 5090|12.0|32607||570
+2e12|NVIDIA GB10|12.1|||580
+"""
+
+# The last driver branch that drives an architecture; what is not named is driven by current branches.
+_LAST_BRANCH = {"kepler": 470, "maxwell": 580, "pascal": 580, "volta": 580}
+_OPEN_MODULES = {"kepler": "no", "maxwell": "no", "pascal": "no", "volta": "no", "blackwell": "required"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One GPU model.
+
+    name: as NVML gives it (R470 and later), None where no list says. compute_capability: C((major, minor)).
+    memory_mib: NVML's total with ECC as delivered, None where unknown. mig_capable: the board, not today's mode.
+    first_driver: a lower bound (version or branch), for MIG boards the first that offers MIG; None where unknown.
+    last_branch: the last driver branch that drives it, None for current ones. nvswitch: the board may sit on NVSwitch.
+    open_modules: C(no), C(optional) or C(required).
+    """
+
+    device_id: str
+    name: str | None
+    compute_capability: t.Tuple[int, int]
+    memory_mib: int | None
+    mig_capable: bool
+    nvswitch: bool
+    first_driver: str | None
+    open_modules: str
+
+    @property
+    def architecture(self) -> str:
+        """See L(architecture_of)."""
+        return architecture_of(*self.compute_capability)
+
+    @property
+    def last_branch(self) -> int | None:
+        """The last driver branch for this architecture, None where current branches drive it."""
+        return _LAST_BRANCH.get(self.architecture)
+
+
+def architecture_of(major: int, minor: int) -> str:
+    """The architecture's name as the C(gpu.family) label writes it, C(undefined) for one that is not known."""
+    if major == 7:
+        return "volta" if minor < 5 else "turing"
+    if major == 8:
+        return "ampere" if minor < 9 else "ada-lovelace"
+    return {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 11: "blackwell",
+            12: "blackwell"}.get(major, "undefined")
+
+
+def _model(row: str) -> t.Tuple[str, Model]:
+    """(key, model) of one line of the table."""
+    key, name, capability, memory, flags, first = row.split("|")
+    major, minor = (int(part) for part in capability.split("."))
+    generation = _OPEN_MODULES.get(architecture_of(major, minor), "optional")
+    return key, Model(key[:4], name or None, (major, minor), int(memory) if memory else None, "m" in flags,
+                      "s" in flags, first or None, "required" if "o" in flags else generation)
+
+
+MODELS: t.Dict[str, Model] = dict(_model(row) for row in _TABLE.split("\n") if row)
+
+
+def model_of(device_id: str, subsystem: str | None = None) -> Model | None:
+    """The model of a PCI device id (C(20b2)) and subsystem (C(10de:1463)), None for an unknown id."""
+    device_id = device_id.lower()
+    if subsystem:
+        vendor, board = subsystem.lower().split(":")
+        for key in (f"{device_id}:{vendor}:{board}", f"{device_id}:*:{board}"):
+            if key in MODELS and ("*" not in key or vendor in _WORKSTATION_VENDORS):
+                return MODELS[key]
+    return MODELS.get(device_id)

@@ -1,0 +1,99 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one error tree. PRIVATE to the collection.
+
+Every error that a user can meet is one of these; the glue of a module or action turns it into C(fail_json) in one
+place. Keyword details become fields of the result, so that a playbook can react to them without parsing text.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+
+class GpuopsError(Exception):
+    """Base of all expected errors.
+
+    message: what is wrong, in one sentence. hint: what to do next, in one sentence.
+    details: plain data for the result (never secrets).
+    """
+
+    kind = "error"
+
+    def __init__(self, message: str, hint: str = "", **details: t.Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+    def as_result(self) -> dict[str, t.Any]:
+        """Shape: C({msg, error: {kind, message, hint, **details}})."""
+        return {
+            "msg": str(self),
+            "error": {"kind": self.kind, "message": self.message, "hint": self.hint, **self.details},
+        }
+
+
+class InputError(GpuopsError):
+    """A wrong value from the user, found before anything is changed.
+
+    path: where in the document or options (C(spec.driver.version)); value: what stands there; allowed: what may.
+    """
+
+    kind = "input"
+
+    def __init__(self, message: str, hint: str = "", path: str = "", value: t.Any = None, allowed: t.Any = None,
+                 **details: t.Any) -> None:
+        where = f"{path}: " if path else ""
+        super().__init__(f"{where}{message}", hint, path=path, value=value, allowed=allowed, **details)
+
+
+class HostError(GpuopsError):
+    """The host is in a state from which the wanted one cannot be reached."""
+
+    kind = "host"
+
+
+class RepositoryError(HostError):
+    """A package repository is unreachable, not signed by the expected key, or lacks the wanted version."""
+
+    kind = "repository"
+
+
+class CommandError(HostError):
+    """A command failed, could not be started or ran out of time (rc is None then)."""
+
+    kind = "command"
+
+    def __init__(self, argv: t.Sequence[str], rc: int | None, stdout: str, stderr: str, hint: str = "") -> None:
+        tail = (stderr or stdout).strip().splitlines()[-12:]
+        state = "ran out of time" if rc is None else f"failed with exit code {rc}"
+        super().__init__(f"{' '.join(argv)} {state}: {' / '.join(tail) or 'it printed nothing'}.", hint,
+                         argv=list(argv), rc=rc, stdout=stdout[-4000:], stderr=stderr[-4000:])
+        self.rc = rc
+
+
+class DeviceError(GpuopsError):
+    """NVML refused something. call: the NVML function; code: its return value; gpu: PCI address or UUID."""
+
+    kind = "device"
+
+
+class MissingLibrary(GpuopsError):
+    """A Python library is not there. On hosts C(pynvml) is then shipped by the action plugin and the module run again."""
+
+    kind = "missing_library"
+
+    def __init__(self, library: str, hint: str = "") -> None:
+        super().__init__(f"The Python library {library} is needed and cannot be imported.", hint, library=library)
+        self.library = library
+
+
+class JournalError(GpuopsError):
+    """The journal is locked by another run, of a newer version, or damaged."""
+
+    kind = "journal"

@@ -1,0 +1,27 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
+DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default": "never"}
+
+
+def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+    """Runs work and ends the module with its result, or with the one error that it raised."""
+    try:
+        result = work()
+    except GpuopsError as error:
+        module.fail_json(**error.as_result())
+    if not module._diff:
+        result.pop("diff", None)
+    module.exit_json(**result)

@@ -1,0 +1,71 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one way to run a command: a list of arguments, C(LC_ALL=C), a time limit. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+
+# Packages install daemons into sbin, which the PATH of a non-login SSH session may lack.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command did. rc: its exit code; stdout, stderr: text."""
+
+    argv: t.Tuple[str, ...]
+    rc: int
+    stdout: str
+    stderr: str
+
+
+class Runner(t.Protocol):
+    """What pure code may ask for. Tests pass a table of answers instead of L(run)."""
+
+    def __call__(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
+                 env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
+        """Runs argv; see L(run)."""
+
+
+def environment(extra: t.Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for commands: the caller's, with a fixed locale and a PATH that has the sbin folders."""
+    env = dict(os.environ)
+    env.update({"LC_ALL": "C", "LANGUAGE": "C", "PATH": f"{env.get('PATH', '')}:{_PATH}".strip(":")})
+    env.update(extra or {})
+    return env
+
+
+def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
+        env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
+    """Runs argv and returns L(Completed).
+
+    timeout: seconds, after which the command is killed. check: raise CommandError on a non-zero exit code.
+    A missing program is exit code 127. Raises CommandError (rc None) when time runs out.
+    """
+    words = [str(word) for word in argv]
+    try:
+        done = subprocess.run(words, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout,
+                              env=environment(env), check=False, stdin=None if stdin is not None else subprocess.DEVNULL)
+        result = Completed(tuple(words), done.returncode, done.stdout, done.stderr)
+    except FileNotFoundError as error:
+        result = Completed(tuple(words), 127, "", str(error))
+    except subprocess.TimeoutExpired as error:
+        out, err = (part.decode(errors="replace") if isinstance(part, bytes) else part or ""
+                    for part in (error.stdout, error.stderr))
+        raise CommandError(words, None, out, err, hint or f"The limit was {timeout:.0f} s.") from error
+    if check and result.rc != 0:
+        raise CommandError(words, result.rc, result.stdout, result.stderr, hint)
+    return result
+
+
+def which(program: str) -> str | None:
+    """The path of a program, sbin folders included, or None."""
+    return shutil.which(program, path=environment()["PATH"])
