@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import pytest
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, architecture_of, model_of
 
 
@@ -67,7 +66,8 @@ def test_unknown_id() -> None:
 
 @pytest.mark.parametrize(("capability", "name"), [
     ((3, 7), "kepler"), ((7, 0), "volta"), ((7, 5), "turing"), ((8, 0), "ampere"), ((8, 6), "ampere"),
-    ((8, 9), "ada-lovelace"), ((9, 0), "hopper"), ((10, 3), "blackwell"), ((12, 1), "blackwell"), ((99, 0), "undefined"),
+    ((8, 9), "ada-lovelace"), ((9, 0), "hopper"), ((10, 3), "blackwell"), ((12, 1), "blackwell"),
+    ((99, 0), "undefined"),
 ])
 def test_architecture(capability: tuple[int, int], name: str) -> None:
     """Compute capability to architecture."""
