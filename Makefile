@@ -19,7 +19,7 @@ help:
 	@echo "make lab-up          start the lab hosts       make lab-down [PURGE=1]   stop them, PURGE=1 leaves no trace"
 
 setup:
-	@$(PYTHON) -m tests.gates.setup $(VENV)
+	@$(PYTHON) -m lab.venv
 
 demo:
 	@$(PYTHON) -m lab.demo

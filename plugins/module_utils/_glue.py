@@ -16,7 +16,7 @@ if t.TYPE_CHECKING:
 DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default": "never"}
 
 
-def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Runs work and ends the module with its result, or with the one error that it raised."""
     try:
         result = work()

@@ -50,7 +50,7 @@ class Journal:
         self.unfinished: dict[str, t.Any] | None = None
         self._lock: t.IO[str] | None = None
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> Journal:
         if not self.readonly:
             self._acquire()
         self._load()

@@ -52,8 +52,8 @@ def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin
     """
     words = [str(word) for word in argv]
     try:
-        done = subprocess.run(words, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout,
-                              env=environment(env), check=False, stdin=None if stdin is not None else subprocess.DEVNULL)
+        done = subprocess.run(words, input=stdin or "", capture_output=True, text=True, errors="replace",
+                              timeout=timeout, env=environment(env), check=False)
         result = Completed(tuple(words), done.returncode, done.stdout, done.stderr)
     except FileNotFoundError as error:
         result = Completed(tuple(words), 127, "", str(error))

@@ -44,7 +44,8 @@ class HostAction(ActionBase):
                                  "Install it on the controller: pip install nvidia-ml-py.")
                 return result
             folder = self._make_tmp_path()
-            self._transfer_file(source.origin, self._connection._shell.join_path(folder, os.path.basename(source.origin)))
+            target = self._connection._shell.join_path(folder, os.path.basename(source.origin))
+            self._transfer_file(source.origin, target)
             self._task.environment = [*(self._task.environment or []), {PYTHON_PATH_VARIABLE: folder}]
             result = self._execute_module(module_args=module_args, task_vars=task_vars)
         return result

@@ -1,0 +1,141 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Long work as named stages: progress while it runs, its log in a file, a table of stages and minutes at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HEARTBEAT = 30  # seconds between signs of life where the output is no terminal
+
+
+@dataclass
+class Stage:
+    """A command and what became of it. rc is None while it runs."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes] | None
+    started: float
+    rc: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Stages:
+    """Runs stages one after another, or some beside others (start, then join)."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.logs = ROOT / ".build" / "logs" / title
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.done: list[Stage] = []
+        self.running: list[Stage] = []
+        self.started = time.monotonic()
+        self.tty = sys.stdout.isatty()
+
+    def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> Stage:
+        """Starts a command in the background, its output in a log."""
+        log = self.logs / f"{name.replace(' ', '-')}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(list(argv), stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                       env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, cwd=cwd,
+                                       start_new_session=True)
+        stage = Stage(name, log, process, time.monotonic())
+        self.running.append(stage)
+        return stage
+
+    def join(self, stage: Stage) -> bool:
+        """Waits for a started stage, shows its progress, and on failure the end of its log."""
+        assert stage.process is not None
+        beat = time.monotonic()
+        print(f"{stage.name} ...", end="" if self.tty else "\n", flush=True)
+        while stage.process.poll() is None:
+            time.sleep(0.2)
+            if self.tty:
+                print(f"\r\033[K{stage.name} {clock(time.monotonic() - stage.started)}  {last_line(stage.log)[:90]}",
+                      end="", flush=True)
+            elif time.monotonic() - beat > HEARTBEAT:
+                beat = time.monotonic()
+                print(f"  {stage.name} {clock(beat - stage.started)}: {last_line(stage.log)[:110]}", flush=True)
+        stage.rc = stage.process.returncode
+        stage.seconds = time.monotonic() - stage.started
+        stage.note = last_line(stage.log)
+        self.running.remove(stage)
+        self.done.append(stage)
+        mark = "ok" if stage.rc == 0 else f"FAILED ({stage.rc})"
+        print(f"{chr(13) + chr(27) + '[K' if self.tty else '  '}{stage.name}: {mark} in {clock(stage.seconds)}", flush=True)
+        if stage.rc:
+            text = stage.log.read_text(errors="replace").splitlines()
+            print("\n".join(f"    {line}" for line in text[-60:]))
+            print(f"    (the whole log: {stage.log.relative_to(ROOT)})", flush=True)
+        return stage.rc == 0
+
+    def run(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> bool:
+        """Starts a stage and waits for it."""
+        return self.join(self.start(name, argv, env, cwd))
+
+    @contextmanager
+    def shown(self, name: str) -> Iterator[Stage]:
+        """A stage whose output goes to the terminal; the caller sets rc."""
+        stage = Stage(name, self.logs, None, time.monotonic(), rc=0)
+        print(f"\n== {name}", flush=True)
+        try:
+            yield stage
+        finally:
+            stage.seconds = time.monotonic() - stage.started
+            self.done.append(stage)
+
+    def stop(self) -> None:
+        """Ends what still runs in the background."""
+        for stage in self.running:
+            assert stage.process is not None
+            if stage.process.poll() is None:
+                os.killpg(stage.process.pid, signal.SIGTERM)
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the stages that failed."""
+        return [stage.name for stage in self.done if stage.rc]
+
+    def table(self) -> str:
+        """Stages and minutes; stages that ran beside others overlap."""
+        width = max([len(stage.name) for stage in self.done] + [5])
+        rows = [f"{'stage':<{width}}  {'min:s':>6}  result", f"{'-' * width}  ------  ------"]
+        rows += [f"{s.name:<{width}}  {clock(s.seconds):>6}  {'ok' if s.rc == 0 else 'FAILED'}  {s.note[:70]}".rstrip()
+                 for s in self.done]
+        rows.append(f"{'in all':<{width}}  {clock(time.monotonic() - self.started):>6}")
+        return "\n".join(rows)
+
+
+def clock(seconds: float) -> str:
+    """C(m:ss)."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def last_line(log: Path) -> str:
+    """The last line with text in a log, without colours."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 4096))
+        lines = [line for line in stream.read().decode(errors="replace").replace("\r", "\n").splitlines() if line.strip()]
+    return strip_colours(lines[-1]).strip() if lines else ""
+
+
+def strip_colours(text: str) -> str:
+    """Text without ANSI escape sequences."""
+    out, rest = "", text
+    while "\033[" in rest:
+        head, _, tail = rest.partition("\033[")
+        out += head
+        rest = tail.lstrip("0123456789;?")[1:]
+    return out + rest

@@ -1,0 +1,25 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""For all tests: a test that skips counts as failed, but for the list here, which is printed with its reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+# Part of a test's id: why it may skip.
+MAY_SKIP: dict[str, str] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):  # type: ignore[no-untyped-def]
+    """Turns an unlisted skip into a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = next((why for part, why in MAY_SKIP.items() if part in item.nodeid), None)
+        if reason is None:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} skipped, which counts as failed: {report.longrepr}"
+        else:
+            print(f"may skip: {item.nodeid}: {reason}")
+    return report

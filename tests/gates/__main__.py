@@ -1,0 +1,107 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All gates: C(python3 -m tests.gates [NAME ...]); without names, all of them. C(make test) and CI call this."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from lab import venv
+from lab.stages import ROOT, Stages
+
+BUILD = ROOT / ".build"
+COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a link
+QUICK = ("ruff", "types", "yaml", "docs", "unit", "ansible-lint")
+
+
+def link_checkout() -> None:
+    """Tools that want C(ansible_collections/gpuops/nvidia) above the code find it through this link."""
+    link = COLLECTIONS / "ansible_collections" / "gpuops" / "nvidia"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(ROOT)
+
+
+def environment(bin_folder: Path) -> dict[str, str]:
+    """Isolated from the user's Ansible: its home, its collections, its configuration."""
+    return {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "ANSIBLE_HOME": str(BUILD / "ansible-home"),
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+        "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
+        "MYPYPATH": str(COLLECTIONS),
+        "ANSIBLE_NOCOWS": "1",
+    }
+
+
+def commands() -> dict[str, list[str]]:
+    """Name to command, in order. Slow ones that need few others' results are started early, see main()."""
+    python = str(venv.VENV / "bin" / "python")
+    return {
+        "ruff": ["ruff", "check", "."],
+        "types": ["mypy", "-p", "ansible_collections.gpuops.nvidia.plugins.module_utils",
+                  "-p", "ansible_collections.gpuops.nvidia.plugins.plugin_utils"],
+        "yaml": ["yamllint", "--strict", "."],
+        "docs": [python, "-m", "tests.gates.docs"],
+        "unit": [python, "-m", "pytest", "tests/unit"],
+        "sanity": [python, "-m", "tests.gates.sanity"],
+        "ansible-lint": ["ansible-lint"],
+        "conformance": [python, "-m", "pytest", "tests/conformance"],
+        "lab": [python, "-m", "pytest", "tests/lab"],
+        "package": [python, "-m", "pytest", "tests/package"],
+        "integration": [python, "-m", "pytest", "tests/integration"],
+        "molecule": ["molecule", "test"],
+        "bench": [python, "-m", "tests.bench"],
+    }
+
+
+def main(names: list[str]) -> int:
+    """Runs the named gates (default: all but bench) and prints the table. Returns the exit code."""
+    known = commands()
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        print(f"No gate named {', '.join(wrong)}; there are: {', '.join(known)}")
+        return 2
+    wanted = names or [name for name in known if name != "bench"]
+    stages = Stages("bench" if wanted == ["bench"] else "test")
+    print("Everything runs on this machine. Gates: " + ", ".join(wanted), flush=True)
+    try:
+        lab = None
+        if {"lab", "integration", "molecule", "bench"} & set(wanted):
+            lab = stages.start("lab up", [sys.executable, "-m", "lab", "up"])
+        if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
+            return finish(stages)
+        link_checkout()
+        env = environment(venv.VENV / "bin")
+        # Sanity takes long and little else needs the processor while hosts are being waited for.
+        beside = [stages.start("sanity", known["sanity"], env)] if "sanity" in wanted else []
+        for name in wanted:
+            if name == "sanity":
+                continue
+            if name not in QUICK and name not in ("conformance", "package") and lab is not None:
+                if not stages.join(lab):
+                    return finish(stages)
+                lab = None
+            stages.run(name, known[name], env)
+        for stage in beside:
+            stages.join(stage)
+    finally:
+        stages.stop()
+    return finish(stages)
+
+
+def finish(stages: Stages) -> int:
+    """The table, the sum, and where to look."""
+    print(f"\n{stages.table()}\n")
+    failed = stages.failed
+    if failed:
+        print(f"Failed: {', '.join(failed)}. Logs: {stages.logs.relative_to(ROOT)}")
+    print(f"{len(stages.done) - len(failed)} passed, {len(failed)} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
