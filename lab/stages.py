@@ -74,7 +74,8 @@ class Stages:
         self.running.remove(stage)
         self.done.append(stage)
         mark = "ok" if stage.rc == 0 else f"FAILED ({stage.rc})"
-        print(f"{chr(13) + chr(27) + '[K' if self.tty else '  '}{stage.name}: {mark} in {clock(stage.seconds)}", flush=True)
+        start = "\r\033[K" if self.tty else "  "
+        print(f"{start}{stage.name}: {mark} in {clock(stage.seconds)}", flush=True)
         if stage.rc:
             text = stage.log.read_text(errors="replace").splitlines()
             print("\n".join(f"    {line}" for line in text[-60:]))
@@ -127,7 +128,8 @@ def last_line(log: Path) -> str:
     """The last line with text in a log, without colours."""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 4096))
-        lines = [line for line in stream.read().decode(errors="replace").replace("\r", "\n").splitlines() if line.strip()]
+        text = stream.read().decode(errors="replace").replace("\r", "\n")
+    lines = [line for line in text.splitlines() if line.strip()]
     return strip_colours(lines[-1]).strip() if lines else ""
 
 

@@ -22,9 +22,11 @@ def ensure(tests: bool = False) -> Path:
     if not stamp.exists():
         if not (VENV / "bin" / "python").exists():
             print(f"making {VENV.name} with {sys.executable}", flush=True)
-            made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+            command = [sys.executable, "-m", "venv", str(VENV)]
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
             if made.returncode:
-                raise SystemExit(f"{made.stdout}{made.stderr}\nPython's venv module is needed: apt-get install python3-venv")
+                raise SystemExit(f"{made.stdout}{made.stderr}\nPython's venv module is needed: "
+                                 "apt-get install python3-venv")
         print("installing " + ", ".join(str(file.relative_to(ROOT)) for file in files), flush=True)
         arguments = [word for file in files for word in ("-r", str(file))]
         subprocess.run([str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",

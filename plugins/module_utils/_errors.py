@@ -84,7 +84,7 @@ class DeviceError(GpuopsError):
 
 
 class MissingLibrary(GpuopsError):
-    """A Python library is not there. On hosts C(pynvml) is then shipped by the action plugin and the module run again."""
+    """A Python library is not there. The action plugin then ships C(pynvml) to the host and runs the module again."""
 
     kind = "missing_library"
 

@@ -150,7 +150,7 @@ class Journal:
         return "ours" if now == entry["after"] else "edited"
 
     def restore_file(self, path: str) -> None:
-        """Puts back bytes, owner and mode of a kept file, or removes it, with parent folders that we made; forgets it."""
+        """Puts back bytes, owner and mode of a kept file, or removes it and the folders that we made; forgets it."""
         before = self.entries[("file", path)]["before"]
         data = self.former_bytes(path)
         if data is None:
@@ -189,7 +189,7 @@ class Journal:
         deadline = time.monotonic() + self.wait
         while True:
             os.makedirs(self.root, mode=0o700, exist_ok=True)
-            lock = open(path, "a", encoding="utf-8")
+            lock = open(path, "a", encoding="utf-8")  # noqa: SIM115 - held until __exit__
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The former holder may have removed the file between our open and our lock.
