@@ -1,0 +1,114 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Debian's and Ubuntu's packages, by their own commands. PRIVATE to the collection.
+
+The host's real apt does the work and the verifying; L(AptProbe) gives it folders of its own, so that a repository can
+be read and a transaction be simulated before a single file of the host has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
+    DPKG_JOURNAL,
+    ENVIRONMENT,
+    KEYRINGS,
+    LISTS,
+    SOURCES,
+    TRANSACTION_LIMIT,
+    apt_get,
+    list_prefix,
+    parse_simulation,
+    parse_state,
+    source_text,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+
+class Apt:
+    """The host's apt and dpkg; implements C(_base.Manager)."""
+
+    repair_command = ("dpkg", "--configure", "-a")
+
+    def __init__(self, run: Runner) -> None:
+        self.run = run
+
+    def read(self) -> PackageState:
+        """One dpkg-query."""
+        layout = "${Package}\t${Architecture}\t${Version}\t${db:Status-Abbrev}\n"
+        text = self.run(["dpkg-query", "-W", "-f", layout]).stdout
+        native = re.search(r"^dpkg\t(\S+)\t", text, re.MULTILINE)
+        state = parse_state(text, native.group(1) if native else "")
+        # dpkg keeps a numbered file for each change that it has not merged yet: then apt refuses to work.
+        pending = os.path.isdir(DPKG_JOURNAL) and any(name.isdigit() for name in os.listdir(DPKG_JOURNAL))
+        return PackageState(state.installed, state.broken, state.residual, pending)
+
+    def probe(self, repository: Repository) -> AptProbe:
+        """See C(_apt_probe.AptProbe)."""
+        return AptProbe(self.run, repository)
+
+    def source_path(self, repository: Repository) -> str:
+        """The deb822 file of ours."""
+        return f"{SOURCES}/gpuops-{repository.name}.sources"
+
+    def keyring_path(self, repository: Repository) -> str:
+        """The keyring of ours."""
+        return f"{KEYRINGS}/gpuops-{repository.name}.gpg"
+
+    def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
+        """The keyring first: a source without its keyring would break every apt call."""
+        keyring = self.keyring_path(repository)
+        return {keyring: key, self.source_path(repository): source_text(repository, keyring)}
+
+    def is_configured(self, repository: Repository) -> bool:
+        """Compares the source byte by byte and computes the keyring's fingerprint; no command, no network."""
+        keyring = self.keyring_path(repository)
+        try:
+            held = keys(read_bytes(keyring) or b"")
+        except ValueError:
+            return False
+        return (list(held) == [repository.wanted_fingerprint]
+                and read_bytes(self.source_path(repository)) == source_text(repository, keyring))
+
+    def refresh(self, repository: Repository) -> None:
+        """apt-get update for our source alone: other sources' troubles are not ours."""
+        apt_get(self.run, ["-o", f"Dir::Etc::sourcelist={self.source_path(repository)}", "-o",
+                           "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0",
+                           "-o", "APT::Update::Error-Mode=any", "update"], limit=600)
+
+    def forget_lists(self, url: str) -> None:
+        """What C(apt-get update) would clean up after the source has gone."""
+        prefix = list_prefix(url)
+        for folder in (LISTS, f"{LISTS}/partial"):
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.startswith(prefix):
+                    os.unlink(os.path.join(folder, name))
+
+    def install(self, packages: t.Mapping[str, str]) -> None:
+        """apt-get install name=version; a downgrade is what a plan asked for."""
+        apt_get(self.run, ["--allow-downgrades", "install", *(f"{name}={packages[name]}" for name in packages)])
+
+    def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
+        """apt-get -s remove."""
+        return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
+
+    def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
+        """apt-get purge or remove of exactly these."""
+        apt_get(self.run, ["purge" if purge else "remove", *names])
+
+    def repair(self) -> None:
+        """dpkg --configure -a; what it cannot finish for want of dependencies, the following installation does."""
+        self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
+        state = self.read()
+        if state.interrupted:
+            done = self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
+            raise CommandError(done.argv, done.rc, done.stdout, done.stderr, "Repair the package database by hand.")

@@ -1,0 +1,242 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading an APT repository and simulating a transaction before anything on the host has changed. PRIVATE.
+
+apt gets a temporary folder: its own sources (the host's, linked, and the new one), its own lists (the host's, linked,
+and those fetched now), its own cache and preferences. Its status file stays the host's. So a simulation says what the
+real command will do after the repository and the pinning package have been installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
+    LISTS,
+    SOURCES,
+    apt_get,
+    list_prefix,
+    parse_simulation,
+    source_text,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository, matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+PREFERENCES = "/etc/apt/preferences.d"
+# Read after the host's own configuration: its proxies stay, its hooks (which could write) do not.
+_CONFIGURATION = """\
+Dir::State::lists "{root}/lists";
+Dir::Cache "{root}/cache";
+Dir::Etc::sourceparts "{root}/sources";
+Dir::Etc::preferencesparts "{root}/preferences";
+Dir::Log "{root}/log";
+Acquire::GzipIndexes "false";
+Acquire::Languages "none";
+Acquire::http::Timeout "20";
+Acquire::https::Timeout "20";
+Acquire::Retries "1";
+APT::Get::List-Cleanup "false";
+APT::Update::Error-Mode "any";
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear DPkg::Pre-Install-Pkgs;
+"""
+_UNSIGNED = re.compile(r"is not signed|NO_PUBKEY|BADSIG|EXPKEYSIG|EXPSIG|REVKEYSIG|At least one invalid signature")
+# So many versions are named in an error.
+_NAMED = 12
+
+
+def parse_packages(text: str) -> dict[str, list[str]]:
+    """Reads a C(Packages) index: name to its versions, newest first."""
+    found: dict[str, set[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("Package:"):
+            name = line[8:].strip()
+        elif line.startswith("Version:"):
+            found.setdefault(name, set()).add(line[8:].strip())
+    return {name: sorted(versions, key=debian_key, reverse=True) for name, versions in found.items()}
+
+
+class AptProbe:
+    """Implements C(_base.Probe); use by C(with), which removes the folder at the end."""
+
+    def __init__(self, run: Runner, repository: Repository) -> None:
+        self.run = run
+        self.repository = repository
+        self.root = ""
+        self.key = b""
+        self.candidates: dict[str, list[str]] = {}
+
+    def __enter__(self) -> AptProbe:
+        self.root = tempfile.mkdtemp(prefix="gpuops-apt-")
+        try:
+            self._open()
+        except BaseException:
+            shutil.rmtree(self.root, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(self, *exc: t.Any) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # -- what it answers
+
+    def resolve(self, name: str, version: str | None) -> str:
+        """The newest full version in this repository that is the wanted one."""
+        offered = self.candidates.get(name, [])
+        for candidate in offered:
+            if matches(candidate, version):
+                return candidate
+        available = list(dict.fromkeys(upstream(candidate) for candidate in offered))
+        if not available:
+            raise RepositoryError(f"{self.repository.url} has no package {name}.",
+                                  "Check the URL: is it the repository of this distribution?", package=name)
+        raise RepositoryError(f"{self.repository.url} has no {name} {version}.",
+                              f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
+                              package=name, wanted=version, available=available)
+
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
+        """What apt-get would do; the pinning packages' own changes are not in the list, they are installed before."""
+        self._pin(pins)
+        words = [f"{name}={install[name]}" for name in install]
+        try:
+            done = apt_get(self.run, ["-c", self._configuration, "-s", "--allow-downgrades", "install", *words])
+        except CommandError as error:
+            text = str(error.details["stdout"]) + str(error.details["stderr"])
+            reasons = [line.strip() for line in text.splitlines()
+                       if "Depends:" in line or "Conflicts:" in line or line.startswith("E:")]
+            raise HostError(f"apt cannot install {' '.join(words)}: {' / '.join(reasons) or text.strip()}.",
+                            "Look for held packages (apt-mark showhold), for pins (apt-cache policy), and for package "
+                            "lists that are missing or old (apt-get update).") from error
+        return parse_simulation(done.stdout)
+
+    # -- how
+
+    @property
+    def _configuration(self) -> str:
+        return f"{self.root}/apt.conf"
+
+    def _open(self) -> None:
+        os.chmod(self.root, 0o755)  # apt's download methods run as _apt and read the keyring
+        for folder in ("lists/partial", "cache/archives/partial", "sources", "preferences", "log"):
+            os.makedirs(f"{self.root}/{folder}")
+        with open(self._configuration, "w", encoding="utf-8") as stream:
+            stream.write(_CONFIGURATION.format(root=self.root))
+        ours = f"gpuops-{self.repository.name}.sources"
+        mine = list_prefix(self.repository.url)
+        self._link(SOURCES, "sources", lambda name: name != ours)
+        self._link(PREFERENCES, "preferences", lambda name: True)
+        self._link(LISTS, "lists", lambda name: name not in ("lock", "partial", "auxfiles")
+                   and not name.startswith(mine))
+        self.key = self._fetch_key()
+        self._write("keyring.gpg", self.key)
+        self._write(f"sources/{ours}", source_text(self.repository, f"{self.root}/keyring.gpg"))
+        self._update(f"{self.root}/sources/{ours}")
+        for name in os.listdir(f"{self.root}/lists"):
+            if name.startswith(mine) and name.endswith("_Packages"):
+                self.candidates.update(parse_packages((read_bytes(f"{self.root}/lists/{name}") or b"").decode()))
+        if not self.candidates:
+            raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
+                                  "Check the URL and suite.", url=self.repository.url)
+
+    def _link(self, folder: str, into: str, wanted: t.Callable[[str], bool]) -> None:
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if wanted(name) and os.path.isfile(os.path.join(folder, name)):
+                os.symlink(os.path.join(folder, name), f"{self.root}/{into}/{name}")
+
+    def _write(self, name: str, data: bytes) -> None:
+        with open(f"{self.root}/{name}", "wb") as stream:
+            stream.write(data)
+        os.chmod(f"{self.root}/{name}", 0o644)
+
+    def _fetch_key(self) -> bytes:
+        """The wanted key alone, fetched by apt's own transport: the host's proxies and certificates hold for it."""
+        uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
+        path = f"{self.root}/fetched"
+        done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path],
+                        timeout=120, check=False)
+        data = read_bytes(path)
+        if done.rc != 0 or data is None:
+            raise RepositoryError(f"The key {uri} cannot be fetched: {_last(done.stderr or done.stdout)}.",
+                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
+                                  url=uri)
+        try:
+            found = keys(data)
+        except ValueError as error:
+            raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
+        if wanted not in found:
+            raise RepositoryError(
+                f"The key {uri} has the fingerprint {', '.join(found) or '(none of version 4)'}, not {wanted}.",
+                "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
+                "if that is what it says.", url=uri, found=list(found), expected=wanted)
+        return found[wanted]
+
+    def _update(self, source: str) -> None:
+        try:
+            apt_get(self.run, ["-c", self._configuration, "-o", f"Dir::Etc::sourcelist={source}", "-o",
+                               "Dir::Etc::sourceparts=-", "update"], limit=600)
+        except CommandError as error:
+            text = str(error.details["stderr"]) + str(error.details["stdout"])
+            url = self.repository.url
+            if "Signed-By" in text and "onflicting" in text:
+                raise RepositoryError(f"This host already has {url} as a source with another keyring: {_last(text)}.",
+                                      f"Remove that source from {SOURCES}, or name another repository.url.",
+                                      url=url) from error
+            if _UNSIGNED.search(text):
+                raise RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: "
+                                      f"{_last(text, _UNSIGNED)}.", "Nothing was installed. Check repository.key.",
+                                      url=url) from error
+            raise RepositoryError(f"{url} cannot be read: {_last(text)}.",
+                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
+                                  url=url) from error
+
+    def _pin(self, pins: t.Mapping[str, str]) -> None:
+        """Puts the preferences that pinning packages will bring in force for the simulation, instead of their rivals'.
+
+        Such packages exclude each other, so those of an installed rival (same Provides) go.
+        """
+        for name, version in pins.items():
+            folder = f"{self.root}/cache/archives"
+            apt_get(self.run, ["-c", self._configuration, "-o", f"Dir::Cache::archives={folder}", "--download-only",
+                               "--reinstall", "--allow-downgrades", "install", f"{name}={version}"], limit=600)
+            for package in os.listdir(folder):
+                if package.startswith(f"{name}_") and package.endswith(".deb"):
+                    self.run(["dpkg-deb", "-x", f"{folder}/{package}", f"{self.root}/pins"])
+        brought = f"{self.root}/pins{PREFERENCES}"
+        if not os.path.isdir(brought):
+            return
+        for rival in self._rivals(set(pins)):
+            for path in self.run(["dpkg-query", "-L", rival], check=False).stdout.splitlines():
+                linked = f"{self.root}/preferences/{os.path.basename(path)}"
+                if os.path.dirname(path) == PREFERENCES and os.path.islink(linked):
+                    os.unlink(linked)
+        for name in os.listdir(brought):
+            target = f"{self.root}/preferences/{name}"
+            if os.path.lexists(target):
+                os.unlink(target)
+            shutil.copyfile(f"{brought}/{name}", target)
+
+    def _rivals(self, pins: set[str]) -> list[str]:
+        stems = {name.rsplit("-", 1)[0] for name in pins}
+        text = self.run(["dpkg-query", "-W", "-f", "${Package}\\n", *(f"{stem}-*" for stem in sorted(stems))],
+                        check=False).stdout
+        return [name for name in text.split() if name not in pins]
+
+
+def _last(text: str, wanted: t.Pattern[str] | None = None) -> str:
+    """The line of apt's output that says most: the last error, or the last that matches."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    best = [line for line in lines if wanted.search(line)] if wanted else []
+    best = best or [line for line in lines if line.startswith("E:")] or lines or ["it printed nothing"]
+    return re.sub(r"^[EW]: ", "", best[-1]).rstrip(".")

@@ -1,0 +1,150 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What every package manager answers, as plain data. PRIVATE to the collection.
+
+One file a package manager (C(_apt.py)) implements L(Manager) and L(Probe); C(_work.py) plans and executes with them.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}\Z")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A signed package repository.
+
+    name: short, ours; it names the files on the host. url: its base. key: URL of its public key, or an absolute path on
+    the host, or a file name below url. fingerprint: that the key must have, 40 hex digits. suite and components: as in
+    an APT source; the suite C(/) is a flat repository.
+    """
+
+    name: str
+    url: str
+    key: str
+    fingerprint: str
+    suite: str = "/"
+    components: t.Tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise InputError(f"'{self.name}' cannot name a repository.", "Use lower-case letters, digits and dashes.",
+                             path="repository.name", value=self.name)
+        if "://" not in self.url or any(sign.isspace() for sign in self.url):
+            raise InputError(f"'{self.url}' is no URL.", "Give the base of the repository, such as https://host/path/.",
+                             path="repository.url", value=self.url)
+        if not _FINGERPRINT.match(self.wanted_fingerprint):
+            raise InputError(f"'{self.fingerprint}' is no OpenPGP fingerprint.", "Give all 40 hexadecimal digits.",
+                             path="repository.fingerprint", value=self.fingerprint)
+
+    @property
+    def wanted_fingerprint(self) -> str:
+        """The fingerprint in the canonical form: 40 upper-case hex digits."""
+        return re.sub(r"[\s:]", "", self.fingerprint).upper()
+
+    @property
+    def key_uri(self) -> str:
+        """Where the key is fetched from."""
+        if "://" in self.key:
+            return self.key
+        return f"file://{self.key}" if self.key.startswith("/") else f"{self.url.rstrip('/')}/{self.key}"
+
+
+@dataclass(frozen=True)
+class PackageState:
+    """What the package database says.
+
+    installed: name to version, whole ones only (a foreign architecture's name is C(name:arch)). broken: name to the
+    database's own status letters, for those neither whole nor absent. residual: removed, with configuration left.
+    interrupted: the package manager was stopped in the middle and wants its repair command first.
+    """
+
+    installed: t.Mapping[str, str]
+    broken: t.Mapping[str, str] = field(default_factory=dict)
+    residual: t.FrozenSet[str] = frozenset()
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a transaction does to one package. before, after: versions, None for absent."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class Probe(t.Protocol):
+    """A read-only view of a repository whose key and signature have been verified; a context manager."""
+
+    key: bytes
+    candidates: t.Mapping[str, t.Sequence[str]]
+
+    def __enter__(self) -> Probe:
+        """Opens the view."""
+
+    def __exit__(self, *exc: t.Any) -> None:
+        """Leaves nothing behind."""
+
+    def resolve(self, name: str, version: str | None) -> str:
+        """The newest full version of a package that L(matches); RepositoryError with those available otherwise."""
+
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
+        """What installing these versions would do, with the pins of the pinning packages C(pins) in force."""
+
+
+class Manager(t.Protocol):
+    """A package manager."""
+
+    repair_command: t.Sequence[str]
+
+    def read(self) -> PackageState:
+        """The package database, by one command, no lock taken, no cache opened."""
+
+    def probe(self, repository: Repository) -> Probe:
+        """Reads a repository without changing the host. Raises RepositoryError."""
+
+    def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
+        """Path to content of the files that make the repository known to the host."""
+
+    def is_configured(self, repository: Repository) -> bool:
+        """Whether these files stand on the host, with the key of the wanted fingerprint."""
+
+    def refresh(self, repository: Repository) -> None:
+        """Fetches the lists of this repository only."""
+
+    def forget_lists(self, url: str) -> None:
+        """Removes the fetched lists of the repository at url."""
+
+    def install(self, packages: t.Mapping[str, str]) -> None:
+        """Installs exact versions, configuration files of the host kept."""
+
+    def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
+        """What removing these packages would do."""
+
+    def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
+        """Removes packages, with their configuration files when purge."""
+
+    def repair(self) -> None:
+        """Finishes what an interrupted package manager left."""
+
+
+def upstream(version: str) -> str:
+    """The vendor's version in a package's: C(1:595.91.07-1ubuntu1) is C(595.91.07)."""
+    return version.split(":", 1)[-1].rsplit("-", 1)[0]
+
+
+def matches(version: str | None, wanted: str | None) -> bool:
+    """Whether an installed or offered version is the wanted one.
+
+    wanted: a full package version, the vendor's version, or None for any.
+    """
+    return version is not None and (wanted is None or wanted in (version, upstream(version)))

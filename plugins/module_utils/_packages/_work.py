@@ -1,0 +1,189 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The package part of a module: plans it as steps and executes these steps, journalled. PRIVATE to the collection.
+
+The journal's entries of kind C(package) are what our installations brought or changed: before C({state: absent}),
+C({state: residual}) or C({state: installed, version}); after C({version, ours}), where ours says that the package is
+one of the repository's, so that it is repaired when somebody removes or changes it.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Change,
+    Manager,
+    PackageState,
+    Probe,
+    Repository,
+    matches,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+ADD = "add repository"
+REFRESH = "refresh package lists"
+REPAIR = "repair package database"
+INSTALL = "install packages"
+PURGE = "purge packages"
+REMOVE = "remove packages, keep their former configuration"
+DROP = "remove repository"
+
+
+class PackageWork:
+    """Plans and executes what one module does with packages.
+
+    repository: None where only an absent state is planned and no repository is known.
+    """
+
+    def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
+        self.manager = manager
+        self.journal = journal
+        self.repository = repository
+
+    # -- present
+
+    def drifted(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> dict[str, str]:
+        """Journalled packages of the repository, apart from wanted, that are not as we left them: name to version."""
+        return {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
+                if entry["after"] and entry["after"]["ours"] and entry["after"]["version"] and name not in wanted
+                and state.installed.get(name) != entry["after"]["version"]}
+
+    def is_present(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> bool:
+        """Whether nothing is to be done. Costs no command; wanted: name to version, vendor's version, or None (any)."""
+        return (not self.plan_repair(state, wanted) and self.repository is not None
+                and all(matches(state.installed.get(name), wanted[name]) for name in wanted)
+                and not self.drifted(state, wanted) and self.manager.is_configured(self.repository))
+
+    def plan_repository(self, probe: Probe) -> list[Step]:
+        """The repository's two files, where they do not stand as they should."""
+        if self.repository is None or self.manager.is_configured(self.repository):
+            return []
+        return [Step(ADD, self.repository.name, f"{self.repository.url}, key {self.repository.wanted_fingerprint}",
+                     data={"key": probe.key})]
+
+    def plan_repair(self, state: PackageState, wanted: t.Iterable[str] = ()) -> list[Step]:
+        """Finishing what an interrupted package manager left of wanted and of ours, before anything else."""
+        broken = set(state.broken) & {*wanted, *self.journal.of_kind("package")}
+        if not (state.interrupted or broken):
+            return []
+        what = ", ".join(sorted(broken)) or "an interrupted transaction"
+        return [Step(REPAIR, " ".join(self.manager.repair_command), f"not whole: {what}")]
+
+    def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
+                     pins: t.Mapping[str, str | None] | None = None) -> list[Step]:
+        """Steps that end in wanted being installed, nothing when it is.
+
+        pins: pinning packages, installed in a step of their own before the others. Raises RepositoryError, HostError.
+        """
+        exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
+        missing = {name: probe.resolve(name, version) for name, version in wanted.items()
+                   if not matches(state.installed.get(name), version)}
+        drifted = self.drifted(state, {**wanted, **exact_pins})
+        switching = any(name in state.installed for name in missing)
+        request = dict(missing) if switching else {**drifted, **missing}
+        new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
+        if not request and not new_pins:
+            return []
+        steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
+        if new_pins:
+            steps.append(self._install(new_pins, probe.simulate(new_pins, {}), probe, "it keeps the versions together"))
+        if request:
+            changes = probe.simulate(request, new_pins)
+            others = [change.name for change in changes if change.name not in request and change.after]
+            steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else ""))
+        return steps
+
+    @staticmethod
+    def _install(request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str) -> Step:
+        target = " ".join(f"{name}={request[name]}" for name in sorted(request))
+        return Step(INSTALL, target, reason, data={
+            "packages": dict(request),
+            "changes": [(change.name, change.before, change.after, change.name in probe.candidates)
+                        for change in changes]})
+
+    # -- absent
+
+    def plan_absent(self, state: PackageState) -> list[Step]:
+        """Steps that remove exactly what we brought: packages, then the repository.
+
+        Raises HostError where somebody has since installed a package that needs one of ours.
+        """
+        purge, remove = [], []
+        for name, entry in self.journal.of_kind("package").items():
+            there = name in state.installed or name in state.broken or name in state.residual
+            if entry["before"]["state"] == "absent" and there:
+                purge.append(name)
+            elif entry["before"]["state"] == "residual" and (name in state.installed or name in state.broken):
+                remove.append(name)
+        steps = self.plan_repair(state) if purge or remove else []
+        ours = [name for name in [*purge, *remove] if name in state.installed]
+        if ours and not steps:
+            foreign = sorted({change.name for change in self.manager.simulate_removal(ours)} - set(purge) - set(remove))
+            if foreign:
+                raise HostError(f"Packages installed since need what this collection brought: {', '.join(foreign)}.",
+                                "Remove them first, or keep the component.", packages=foreign)
+        for action, names in ((PURGE, purge), (REMOVE, remove)):
+            if names:
+                steps.append(Step(action, " ".join(sorted(names)), "this collection brought them",
+                                  data={"packages": names}))
+        files = [path for path in self.journal.of_kind("file") if "/gpuops-" in path and path.endswith((".sources", ".gpg"))]
+        if files:
+            steps.append(Step(DROP, " ".join(sorted(files)), "this collection added it", data={"files": files}))
+        return steps
+
+    # -- execution
+
+    def execute(self, step: Step) -> bool:
+        """Runs a step of ours; False when it is not ours."""
+        act = {ADD: self._add, REFRESH: self._refresh, REPAIR: self._repair, INSTALL: self._run_install,
+               PURGE: self._purge, REMOVE: self._remove, DROP: self._drop}.get(step.action)
+        if act is None:
+            return False
+        act(step)
+        return True
+
+    def _add(self, step: Step) -> None:
+        if self.repository is not None:
+            for path, content in self.manager.files(self.repository, step.data["key"]).items():
+                self.journal.write_file(path, content)
+
+    def _refresh(self, step: Step) -> None:
+        if self.repository is not None:
+            self.journal.keep("lists", self.repository.url, None)
+            self.manager.refresh(self.repository)
+
+    def _repair(self, step: Step) -> None:
+        self.manager.repair()
+
+    def _run_install(self, step: Step) -> None:
+        residual = self.manager.read().residual
+        for name, before, after, ours in step.data["changes"]:
+            former = {"state": "installed", "version": before} if before else \
+                {"state": "residual" if name in residual else "absent"}
+            self.journal.keep("package", name, former)
+            self.journal.note("package", name, {"version": after, "ours": ours})
+        self.manager.install(step.data["packages"])
+
+    def _purge(self, step: Step) -> None:
+        self.manager.remove(step.data["packages"])
+
+    def _remove(self, step: Step) -> None:
+        self.manager.remove(step.data["packages"], purge=False)
+
+    def _drop(self, step: Step) -> None:
+        # The source first: one without its keyring would break every apt call.
+        for path in sorted(step.data["files"], key=lambda path: path.endswith(".gpg")):
+            self.journal.restore_file(path)
+        for url in list(self.journal.of_kind("lists")):
+            self.manager.forget_lists(url)
+            self.journal.forget("lists", url)
+
+    def settle(self, state: PackageState) -> None:
+        """After an absent run: forgets the packages that are as they were before us, or that were changed, not brought."""
+        for name, entry in self.journal.of_kind("package").items():
+            if name not in state.installed and name not in state.broken or entry["before"]["state"] == "installed":
+                self.journal.forget("package", name)
