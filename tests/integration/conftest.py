@@ -1,0 +1,62 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.stages import ROOT
+from tests.integration import user
+
+KILLER = Path(__file__).parent / "killer"
+
+
+class LabHosts:
+    """The running lab, by its command line."""
+
+    def __call__(self, *words: str, check: bool = True) -> str:
+        """C(python3 -m lab WORDS); returns its output."""
+        done = subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, capture_output=True, text=True,
+                              check=False, timeout=600)
+        if check and done.returncode:
+            raise AssertionError(f"lab {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    @property
+    def inventory(self) -> Path:
+        """The inventory for the lab hosts."""
+        return Path(self("inventory").strip().splitlines()[-1])
+
+    def sh(self, host: str, script: str) -> str:
+        """Runs a shell script on a host as its root; returns what it prints."""
+        return self("exec", host, script)
+
+    def snapshot(self, host: str) -> list[str]:
+        """/etc, units and packages, a line each."""
+        return self("snapshot", host).splitlines()
+
+    def put_killer(self, host: str) -> str:
+        """Copies the killing Python to a host and returns its path."""
+        for name in ("python3", "sitecustomize.py"):
+            text = (KILLER / name).read_text()
+            self.sh(host, f"mkdir -p /opt/killer; cat > /opt/killer/{name} <<'GPUOPS_END'\n{text}GPUOPS_END\n"
+                          f"chmod 755 /opt/killer/{name}")
+        return "/opt/killer/python3"
+
+
+@pytest.fixture(scope="session")
+def lab() -> LabHosts:
+    """Three fresh hosts: gpu-a1 and gpu-a2 with 8 A100-80 each, gpu-l1 with 4 L40S."""
+    hosts = LabHosts()
+    hosts("up")
+    return hosts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> Path:
+    """The collection, installed from its tarball where the checkout is not seen."""
+    return user.install()
