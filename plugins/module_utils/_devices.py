@@ -143,13 +143,13 @@ class Model:
 
 
 def architecture_of(major: int, minor: int) -> str:
-    """The architecture's name as the C(gpu.family) label writes it, C(undefined) for one that is not known."""
+    """The architecture's name as the C(gpu.family) label writes it, C(undefined) for one that has none there."""
     if major == 7:
         return "volta" if minor < 5 else "turing"
     if major == 8:
         return "ampere" if minor < 9 else "ada-lovelace"
-    return {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 11: "blackwell",
-            12: "blackwell"}.get(major, "undefined")
+    return {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 12: "blackwell",
+            13: "rubin"}.get(major, "undefined")
 
 
 def _model(row: str) -> t.Tuple[str, Model]:

@@ -1,0 +1,58 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds a GPU: open files of all processes under /dev/nvidia*. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+
+_DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
+_CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d+)$")
+# Lines of the driver's table: C(gpu0/gi7/ci0/access 12): GPU by minor, instance ids, minor of the capability device.
+_MINOR = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci\d+)?/access (\d+)$", re.M)
+_MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
+
+
+def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[dict[str, t.Any]]:
+    """Processes with an open NVIDIA device: C([{pid, name, gpu, instance}]), by pid.
+
+    gpus: PCI address by device minor. gpu: a PCI address, None for one that holds only a control device.
+    instance: GPU instance id, None for the whole GPU. A process appears once for each GPU or instance.
+    """
+    if not any(name.startswith("nvidia") for name in root.names("/dev")):
+        return []
+    # An instance's own device and those of its compute instances all say the same: this GPU, this instance.
+    capabilities = {int(minor): (int(gpu), int(instance))
+                    for gpu, instance, minor in _MINOR.findall(root.text(_MINORS_TABLE) or "")}
+    clients = []
+    for name in root.names("/proc"):
+        if name.isdigit() and int(name) != (own_pid or os.getpid()):
+            held = {path for path in _open_files(root, name) if path.startswith("/dev/nvidia")}
+            if held:
+                label = root.text(f"/proc/{name}/comm") or "?"
+                clients += [{"pid": int(name), "name": label, **holding}
+                            for holding in _holdings(held, gpus, capabilities)]
+    return sorted(clients, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))
+
+
+def _open_files(root: Root, pid: str) -> t.Iterator[str]:
+    for number in root.names(f"/proc/{pid}/fd"):
+        target = root.link(f"/proc/{pid}/fd/{number}")
+        if target:
+            yield target
+
+
+def _holdings(held: t.Iterable[str], gpus: t.Mapping[int, str],
+              capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[dict[str, t.Any]]:
+    """What a process holds. An instance's client holds its GPU's device too, which then says nothing more."""
+    whole = {int(found.group(1)) for found in map(_DEVICE.match, held) if found}
+    caps = {int(found.group(1)) for found in map(_CAPABILITY.match, held) if found}
+    instances = {capabilities[minor] for minor in caps if minor in capabilities}
+    found = [{"gpu": gpus.get(gpu), "instance": instance} for gpu, instance in instances]
+    found += [{"gpu": gpus.get(gpu), "instance": None} for gpu in whole - {gpu for gpu, _instance in instances}]
+    return found or [{"gpu": None, "instance": None}]

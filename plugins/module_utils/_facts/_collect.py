@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All facts of one host in one pass. Never fails because something is missing: the fact says so. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import (
+    loaded_version,
+    read_driver,
+    read_modules,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host, read_machine
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._runtimes import read_runtimes, read_toolkit
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import read_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+SCHEMA = 1
+
+
+def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
+    """What NVML tells now, see L(_nvml.Nvml.snapshot). Raises only MissingLibrary."""
+    with Nvml() as nvml:
+        return nvml.snapshot(clients=clients)
+
+
+def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The result C(facts) of gpu_info. root and run: where to read and how to ask; snapshot: L(nvml_snapshot)."""
+    bus = read_bus(root)
+    packages = read_packages(root, run)
+    gpus = merge_gpus(bus, snapshot)
+    toolkit = read_toolkit(root, packages)
+    driver = read_driver(root, packages)
+    return {
+        "schema": SCHEMA,
+        "host": read_host(root),
+        "gpus": gpus,
+        "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
+        "mellanox": bus.mellanox,
+        "vgpu": _vgpu(bus),
+        "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],
+                   "library": driver["library"] or snapshot["library"], "nvml": _nvml(snapshot)},
+        "modules": read_modules(root),
+        "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
+        "toolkit": toolkit,
+        "clients": _clients(read_clients(root, minors(root, gpus)), snapshot["clients"]),
+    }
+
+
+def collect_devices(root: Root, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The part of L(collect) that labels need: C({host: {machine}, gpus, vgpu, driver: {loaded, nvml}})."""
+    bus = read_bus(root)
+    return {"host": {"machine": read_machine(root)}, "gpus": merge_gpus(bus, snapshot), "vgpu": _vgpu(bus),
+            "driver": {"loaded": loaded_version(root) or snapshot["driver"], "nvml": _nvml(snapshot)}}
+
+
+def _nvml(snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {key: snapshot[key] for key in ("available", "error", "cuda")}
+
+
+def _vgpu(bus: Bus) -> dict[str, str] | None:
+    return None if bus.vgpu is None else {"version": bus.vgpu[0], "branch": bus.vgpu[1]}
+
+
+def _clients(open_files: t.Sequence[dict[str, t.Any]], told: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """Both views of who holds a GPU: open files see daemons, NVML also sees other PID namespaces and MIG instances."""
+    seen = {(client["pid"], client["gpu"]) for client in told}
+    merged = [*told, *(client for client in open_files if (client["pid"], client["gpu"]) not in seen)]
+    return sorted(merged, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))

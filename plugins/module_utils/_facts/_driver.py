@@ -1,0 +1,93 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver as it is installed and loaded, without NVML. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package, driver_packages
+
+_VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+_LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d{3}\.[\d.]+)$")
+_MODULE_PACKAGES = ("kmod-nvidia", "linux-modules-nvidia", "nvidia-open", "cuda-drivers")
+_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+                    "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
+# The vendor's modules, those that take its devices away from it, and those of GPUDirect.
+_MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
+            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
+
+
+def read_modules(root: Root) -> dict[str, bool]:
+    """Which of the modules that matter are loaded."""
+    loaded = set(root.names("/sys/module"))
+    return {name: name in loaded for name in _MODULES}
+
+
+def read_driver(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
+    """Shape: the fact C(driver) of gpu_info without C(nvml)."""
+    loaded = loaded_version(root)
+    library = library_version(root)
+    own = driver_packages(packages)
+    return {
+        "loaded": loaded,
+        "flavour": flavour(root, loaded, own),
+        "library": library,
+        "packages": {name: package.version for name, package in own.items()},
+        "source": source(root, own, loaded or library),
+        "reboot_pending": reboot_pending(root, loaded, library),
+    }
+
+
+def loaded_version(root: Root) -> str | None:
+    """The version of the loaded kernel module."""
+    if not root.exists("/sys/module/nvidia"):
+        return None
+    found = _VERSION.search(root.text("/sys/module/nvidia/version") or root.text("/proc/driver/nvidia/version") or "")
+    return found.group(1) if found else None
+
+
+def library_version(root: Root) -> str | None:
+    """The version of the installed NVML library, from the name of the file that its link leads to."""
+    for folder in _LIBRARY_FOLDERS:
+        target = root.link(f"{folder}/libnvidia-ml.so.1")
+        names = [target.rpartition("/")[2]] if target else []
+        for name in [*names, *(root.names(folder) if target else [])]:
+            found = _LIBRARY.match(name)
+            if found:
+                return found.group(1)
+    return None
+
+
+def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:
+    """C(open) or C(proprietary): of the loaded module as it says itself, else of the installed packages."""
+    if loaded:
+        text = root.text("/proc/driver/nvidia/version") or ""
+        if text:
+            return "open" if "Open Kernel Module" in text else "proprietary"
+    modules = [name for name in packages if "dkms" in name or name.startswith(_MODULE_PACKAGES)]
+    if not modules:
+        return None
+    return "open" if any("open" in name for name in modules) else "proprietary"
+
+
+def source(root: Root, packages: t.Mapping[str, Package], version: str | None) -> str | None:
+    """Where the driver came from: C(cuda_repository), C(distribution), C(runfile), or None where there is none.
+
+    The .run installer leaves its log and uninstaller outside any package; packages tell by who built them.
+    """
+    if packages:
+        modules = [package for name, package in packages.items() if name.startswith(("nvidia", "libnvidia", "kmod-"))]
+        return "distribution" if any(package.from_distribution for package in modules) else "cuda_repository"
+    if root.exists("/var/lib/nvidia/log") or (version and root.exists("/usr/bin/nvidia-uninstall")):
+        return "runfile"
+    return None
+
+
+def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
+    """Whether the loaded module is not the installed one, or the distribution asks for a reboot for the driver."""
+    asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
+    return asked or bool(loaded and library and loaded != library)

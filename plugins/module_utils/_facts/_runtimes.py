@@ -1,0 +1,99 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Container runtimes and the container toolkit. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import (
+    Package,
+    toolkit_packages,
+    upstream,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+_BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
+# Runtime: the package names that carry it, its daemon, its service, the files that may name the NVIDIA runtime.
+_RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
+    "containerd": (("containerd.io", "containerd"), "containerd", "containerd.service",
+                   ("/etc/containerd/config.toml", "/etc/containerd/conf.d/")),
+    "docker": (("docker-ce", "docker.io", "moby-engine"), "dockerd", "docker.service", ("/etc/docker/daemon.json",)),
+    "crio": (("cri-o",), "crio", "crio.service", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/")),
+    "podman": (("podman",), "podman", "", ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/")),
+}
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+
+
+def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
+    """Shape: the fact C(toolkit) of gpu_info."""
+    own = toolkit_packages(packages)
+    main = own.get("nvidia-container-toolkit") or own.get("nvidia-container-toolkit-base")
+    return {"version": upstream(main.version) if main else None,
+            "packages": {name: package.version for name, package in own.items()},
+            "cdi_specs": cdi_specs(root)}
+
+
+def cdi_specs(root: Root) -> list[str]:
+    """The CDI specifications for NVIDIA devices (Container Device Interface: C(kind) begins with the vendor)."""
+    specs = []
+    for folder in _CDI_FOLDERS:
+        for name in root.names(folder):
+            path = f"{folder}/{name}"
+            if name.endswith((".yaml", ".yml", ".json")) and "nvidia.com/" in (root.text(path) or ""):
+                specs.append(path)
+    return specs
+
+
+def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
+                  specs: t.Sequence[str]) -> dict[str, t.Any]:
+    """Shape: the fact C(runtimes) of gpu_info. Starts a command only where a runtime is there."""
+    found: dict[str, t.Any] = dict.fromkeys(_RUNTIMES)
+    for name, (owners, binary, _unit, _files) in _RUNTIMES.items():
+        package = next((packages[owner] for owner in owners if owner in packages), None)
+        if package:
+            found[name] = {"version": upstream(package.version).partition("~")[0].partition("+")[0]}
+        elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
+            found[name] = {"version": _asked_version(run, binary)}
+    active = _active_units(root, run, [_RUNTIMES[name][2] for name, state in found.items()
+                                       if state is not None and _RUNTIMES[name][2]])
+    for name, state in found.items():
+        if state is not None:
+            state["running"] = _RUNTIMES[name][2] in active
+            state["nvidia"] = _names_nvidia(root, _RUNTIMES[name][3]) or (name == "podman" and bool(specs))
+    return found
+
+
+def _asked_version(run: Runner, binary: str) -> str | None:
+    try:
+        found = _VERSION.search(run([binary, "--version"], check=False, timeout=10).stdout)
+    except CommandError:
+        return None
+    return found.group(1) if found else None
+
+
+def _active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
+    if not units or not root.exists("/run/systemd/system"):
+        return set()
+    try:
+        shown = run(["systemctl", "show", "--property=Id,ActiveState", *units], check=False, timeout=20).stdout
+    except CommandError:
+        return set()
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
+    return {block.get("Id", "") for block in blocks if block.get("ActiveState") in ("active", "reloading")}
+
+
+def _names_nvidia(root: Root, places: t.Sequence[str]) -> bool:
+    """Whether a configuration names an NVIDIA runtime outside comments. Folders end with a slash."""
+    for place in places:
+        paths = [f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place]
+        for path in paths:
+            lines = (root.text(path) or "").splitlines()
+            if any("nvidia" in line.partition("#")[0] for line in lines):
+                return True
+    return False

@@ -1,0 +1,159 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_info
+short_description: Gather everything about a host's NVIDIA GPUs, with or without a driver
+version_added: 0.1.0
+description:
+  - Reads the PCI bus, the kernel, the distribution, packages, container runtimes and who holds a GPU.
+  - Where a driver runs, NVML tells the rest. What cannot be read is null, and the reason is said beside it.
+  - A missing driver, a lost GPU or a failed reading is a fact and never an error.
+author:
+  - The gpuops.nvidia maintainers (!UNKNOWN)
+extends_documentation_fragment:
+  - gpuops.nvidia._attributes
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  gpuops.nvidia.gpu_info:
+  register: gpu_host
+
+- name: Say which GPUs it has
+  ansible.builtin.debug:
+    msg: "{{ gpu_host.facts.gpus | map(attribute='model') | list }}"
+"""
+
+RETURN = r"""
+facts:
+  description: Everything readable. All keys are always present; what is unknown is null.
+  returned: success
+  type: dict
+  contains:
+    schema:
+      description: The number of this shape.
+      type: int
+      returned: always
+      sample: 1
+    host:
+      description:
+        - RV(facts.host.hostname), RV(facts.host.arch), RV(facts.host.machine) (DMI product name),
+          RV(facts.host.secure_boot) (null where the firmware does not say).
+        - RV(facts.host.os) with C(id), C(version_id), C(codename), C(pretty_name) and C(family), which is V(debian),
+          V(redhat), V(suse) or V(other).
+        - RV(facts.host.kernel) with C(release) and C(headers), whether modules can be built for it.
+      type: dict
+      returned: always
+      sample:
+        hostname: gpu-1
+        os: {id: debian, version_id: "12", codename: bookworm, family: debian, pretty_name: Debian GNU/Linux 12}
+        kernel: {release: 6.1.0-28-amd64, headers: true}
+        arch: x86_64
+        machine: DGXA100 920-23687-2530-000
+        secure_boot: false
+    gpus:
+      description:
+        - The GPUs by PCI address. C(model), C(architecture), C(compute_capability) and C(mig_capable) come from NVML,
+          or before a driver runs from the PCI ids. C(kernel_driver) is what is bound to it.
+        - C(mig) is null where the GPU cannot do MIG or NVML cannot tell; C(instances) are its GPU instances by
+          placement, each with its MIG devices. C(error) says why a GPU could not be read.
+      type: list
+      elements: dict
+      returned: always
+      sample:
+        - pci: "0000:07:00.0"
+          device_id: 20b2
+          subsystem: 10de:1463
+          class: "0302"
+          model: NVIDIA A100-SXM4-80GB
+          architecture: ampere
+          compute_capability: "8.0"
+          mig_capable: true
+          kernel_driver: nvidia
+          index: 0
+          uuid: GPU-4d6f636b-0000-4000-8000-000000000000
+          minor: 0
+          serial: "1650000000000"
+          memory_mib: 81920
+          mig: {enabled: false, pending: false, instances: []}
+          fabric: null
+          error: null
+    nvswitches:
+      description: NVSwitch bridges on the PCI bus.
+      type: list
+      elements: dict
+      returned: always
+      sample: [{pci: "0000:c4:00.0", device_id: 1af1}]
+    mellanox:
+      description: Whether a Mellanox network adapter is there.
+      type: bool
+      returned: always
+    vgpu:
+      description: The host's driver C(version) and C(branch) where this is a guest with a vGPU, else null.
+      type: dict
+      returned: always
+    driver:
+      description:
+        - RV(facts.driver.loaded) is the version of the loaded module, RV(facts.driver.library) that of the installed
+          NVML library, RV(facts.driver.packages) the driver's packages.
+        - RV(facts.driver.flavour) is V(open) or V(proprietary), RV(facts.driver.source) is V(cuda_repository),
+          V(distribution) or V(runfile). RV(facts.driver.reboot_pending) says that another version is loaded than
+          installed, or that the distribution asks for a reboot.
+        - RV(facts.driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
+      type: dict
+      returned: always
+      sample:
+        loaded: 595.91.07
+        flavour: open
+        library: 595.91.07
+        packages: {nvidia-open: 595.91.07-1}
+        source: cuda_repository
+        reboot_pending: false
+        nvml: {available: true, error: null, cuda: "13.2"}
+    modules:
+      description: Whether kernel modules that matter are loaded.
+      type: dict
+      returned: always
+      sample: {nouveau: false, nvidia: true, nvidia_uvm: true}
+    runtimes:
+      description:
+        - The container runtimes C(containerd), C(docker), C(crio) and C(podman), null where one is not installed.
+        - C(running) is the state of its service, which podman does not have. C(nvidia) says whether its configuration
+          names an NVIDIA runtime, for podman also whether a CDI specification is there.
+      type: dict
+      returned: always
+      sample: {containerd: {version: 1.6.20, running: true, nvidia: true}, docker: null, crio: null, podman: null}
+    toolkit:
+      description: The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
+      type: dict
+      returned: always
+      sample: {version: 1.20.0, packages: {nvidia-container-toolkit: 1.20.0-1}, cdi_specs: [/var/run/cdi/nvidia.yaml]}
+    clients:
+      description:
+        - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.
+        - C(instance) is the id of the GPU instance, null for the whole GPU.
+      type: list
+      elements: dict
+      returned: always
+      sample: [{pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null}]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    finish(module, lambda: {"changed": False, "facts": collect(Root(), run, nvml_snapshot())})
+
+
+if __name__ == "__main__":
+    main()
