@@ -44,6 +44,8 @@ int change_state(int (*change)(State *state, void *argument), void *argument);
 /* Privileged calls: may this process write the state, and is the fault no-permission unset? */
 int check_privilege(const State *state, int gpu);
 
+/* The error that the fault insufficient-resources or create-fails-at gives this creation; counts it down. */
+int creation_fault(State *state, int gpu);
 int copy_text(const char *text, char *buffer, unsigned length);
 bool gpu_present(const State *state, unsigned gpu);
 int library_version(char out[32]);   /* 0 where the file's name carries none */

@@ -274,3 +274,12 @@ API(nvmlUnitGetCount)(unsigned *count) {
     *count = 0;   /* S-class units are long gone */
     return OK;
 }
+
+int creation_fault(State *state, int gpu) {
+    if (fault_find(state, "insufficient-resources", gpu)) return INSUFFICIENT_RESOURCES;
+    Fault *fault = (Fault *)fault_find(state, "create-fails-at", gpu);
+    if (!fault || --fault->value > 0) return OK;
+    int code = fault->code ? (int)fault->code : INSUFFICIENT_RESOURCES;
+    fault_remove(state, fault);
+    return code;
+}

@@ -137,7 +137,9 @@ void mig_profile_name(const Profile *gp, const CiProfile *ci, char *out, size_t 
 
 static uint64_t fnv1a(const char *text, uint64_t hash) {
     for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return hash ^ hash >> 29;
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;   /* neighbouring texts must not give look-alike numbers */
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
+    return hash ^ hash >> 31;
 }
 
 void uuid_from(const char *text, char version, char out[37]) {
