@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GI_PROFILES = 32, CI_PROFILES = 16 };
+enum { GI_PROFILES = 32, CI_PROFILES = 16, MAX_SLICES = 8 };
 static const char *gi_filter, *ci_filter;   /* lists of ids, NULL = all */
 
 static bool chosen(const char *filter, unsigned id) {
@@ -87,10 +87,10 @@ static int list_gi_profiles(void) {
          "|                              Free/Total   GiB              CE    JPEG  OFA  |\n"
          "|=============================================================================|");
     for (unsigned i = 0; i < gpu_count; i++)
-        for (unsigned p = 0; p < GI_PROFILES; p++) {
+        for (unsigned order = 0; order < MAX_SLICES * GI_PROFILES; order++) {   /* the narrow ones first */
             GiProfileInfoV2 v;
             unsigned left = 0;
-            if (!gi_profile(gpus[i].handle, p, &v)) continue;
+            if (!gi_profile(gpus[i].handle, order % GI_PROFILES, &v) || v.sliceCount != order / GI_PROFILES + 1) continue;
             nv.gi_remaining(gpus[i].handle, v.id, &left);
             unsigned long long hundredths = v.memorySizeMB * 100 / 1024;   /* cut, not rounded */
             printf("| %3u  %-17s %2u     %u/%u        %3llu.%02llu      No    %3u   %3u   %3u   |\n", gpus[i].index, v.name, v.id, left, v.instanceCount,

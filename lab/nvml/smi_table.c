@@ -16,7 +16,7 @@ static void head(void) {
     strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime(&now));
     printf("%s       \n", when);
     puts("+-----------------------------------------------------------------------------------------+");
-    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %2d.%-6d |\n", driver, driver, cuda / 1000, cuda % 1000 / 10);
+    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %2d.%-5d |\n", driver, driver, cuda / 1000, cuda % 1000 / 10);
     puts("|-----------------------------------------+------------------------+----------------------+\n"
          "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
          "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
@@ -25,9 +25,8 @@ static void head(void) {
 }
 
 /* A reading, or ERR! as the vendor's table shows for one that fails. */
-static const char *reading(int rc, const char *format, unsigned value, char out[16]) {
-    snprintf(out, 16, rc == NOT_SUPPORTED ? "N/A" : rc ? "ERR!" : format, value);
-    return out;
+static void reading(int rc, const char *format, const unsigned *value, unsigned scale, char out[16]) {
+    snprintf(out, 16, rc == NOT_SUPPORTED ? "N/A" : rc ? "ERR!" : format, *value / scale);
 }
 
 static void one_gpu(const Selected *g) {
@@ -37,13 +36,13 @@ static void one_gpu(const Selected *g) {
     Utilization u = {0, 0};
     char t[6][16], memory[48] = "N/A";
     nv.persistence(g->handle, &persistence);
-    reading(nv.temperature(g->handle, 0, &temperature), "%uC", temperature, t[0]);
-    reading(nv.pstate(g->handle, &pstate), "P%u", pstate, t[1]);
-    reading(nv.power(g->handle, &power), "%uW", power / 1000, t[2]);
-    reading(nv.power_limit(g->handle, &limit), "%uW", limit / 1000, t[3]);
-    reading(nv.utilization(g->handle, &u), "%u%%", u.gpu, t[4]);
+    reading(nv.temperature(g->handle, 0, &temperature), "%uC", &temperature, 1, t[0]);
+    reading(nv.pstate(g->handle, &pstate), "P%u", &pstate, 1, t[1]);
+    reading(nv.power(g->handle, &power), "%uW", &power, 1000, t[2]);
+    reading(nv.power_limit(g->handle, &limit), "%uW", &limit, 1000, t[3]);
+    reading(nv.utilization(g->handle, &u), "%u%%", &u.gpu, 1, t[4]);
     int rc = nv.ecc_errors(g->handle, 1, 0, &ecc);
-    reading(rc, "%u", (unsigned)ecc, t[5]);
+    reading(rc, "%u", &(unsigned){(unsigned)ecc}, 1, t[5]);
     if (!nv.memory(g->handle, &m)) snprintf(memory, sizeof memory, "%7lluMiB / %6lluMiB", m.used >> 20, m.total >> 20);
     const char *mig = nv.mig_mode(g->handle, &mode, &pending) ? "N/A" : mode != pending ? (pending ? "Disabled*" : "Enabled*") : mode ? "Enabled" : "Disabled";
     printf("| %3u  %-27.27s    %-3s | %18s %3s | %20s |\n", g->index, g->name, persistence ? "On" : "Off", g->pci.busId, "Off", t[5]);
