@@ -33,14 +33,15 @@ def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
 
 def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """The result C(facts) of gpu_info. root and run: where to read and how to ask; snapshot: L(nvml_snapshot)."""
+    host = read_host(root)
     bus = read_bus(root)
-    packages = read_packages(root, run)
+    packages = read_packages(root, run, host["os"]["family"])
     gpus = merge_gpus(bus, snapshot)
     toolkit = read_toolkit(root, packages)
     driver = read_driver(root, packages)
     return {
         "schema": SCHEMA,
-        "host": read_host(root),
+        "host": host,
         "gpus": gpus,
         "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
         "mellanox": bus.mellanox,

@@ -43,11 +43,10 @@ class Package:
         return any(name in self.packager.lower() for name in _DISTRIBUTORS)
 
 
-def read_packages(root: Root, run: Runner) -> dict[str, Package]:
-    """The installed packages that matter to GPUs and containers, by name."""
-    status = root.data(_DPKG_STATUS)
-    if status:
-        return parse_dpkg_status(status)
+def read_packages(root: Root, run: Runner, family: str) -> dict[str, Package]:
+    """The installed packages that matter to GPUs and containers, by name. family: the distribution's."""
+    if family == "debian":
+        return parse_dpkg_status(root.data(_DPKG_STATUS) or b"")
     if any(root.exists(folder) for folder in _RPM_DATABASES):
         try:
             done = run(["rpm", "-qa", "--qf", _RPM_FORMAT], check=False, timeout=60)

@@ -18,8 +18,8 @@ ADDRESSES = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0", "00
 DRIVER = "595.91.07"
 DRIVER_PACKAGES = {"libnvidia-compute": f"{DRIVER}-1", "nvidia-dkms-open": f"{DRIVER}-1", "nvidia-open": f"{DRIVER}-1",
                    "nvidia-persistenced": f"{DRIVER}-1"}
-TOOLKIT_PACKAGES = {name: "1.20.0-1" for name in ("libnvidia-container-tools", "libnvidia-container1",
-                                                  "nvidia-container-toolkit", "nvidia-container-toolkit-base")}
+TOOLKIT_PACKAGES = dict.fromkeys(("libnvidia-container-tools", "libnvidia-container1", "nvidia-container-toolkit",
+                                  "nvidia-container-toolkit-base"), "1.20.0-1")
 MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
 

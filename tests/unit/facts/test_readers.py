@@ -1,0 +1,283 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Single readers: odd systems, faults, what is not there."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
+    _clients,
+    _driver,
+    _gpus,
+    _host,
+    _pci,
+    _runtimes,
+    _software,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
+
+Package = _software.Package
+
+
+# -- the bus
+
+
+def test_virtual_functions_and_audio_are_no_gpus(tmp_path: Path) -> None:
+    """SR-IOV functions of a vGPU host and the HDMI audio function are left out; VGA class counts."""
+    trees.pci(tmp_path, "0000:07:00.0", "26b9", pci_class="0300", driver="vfio-pci")
+    trees.pci(tmp_path, "0000:07:00.1", "22ba", pci_class="0403", driver="snd_hda_intel")
+    trees.pci(tmp_path, "0000:07:00.4", "26b9", pci_class="0302")
+    trees.link(tmp_path, "/sys/bus/pci/devices/0000:07:00.4/physfn", "../0000:07:00.0")
+    bus = _pci.read_bus(Root(str(tmp_path)))
+    assert [(gpu.address, gpu.pci_class, gpu.driver) for gpu in bus.gpus] == [("0000:07:00.0", "0300", "vfio-pci")]
+    assert bus.switches == () and bus.mellanox is False and bus.vgpu is None
+
+
+def config_space(capability: bytes, position: int = 0x68) -> bytes:
+    """A configuration space with one vendor-specific capability behind a power-management one."""
+    space = bytearray(256)
+    space[0x06] = 0x10
+    space[0x34] = 0x60
+    space[0x60:0x63] = bytes((0x01, position, 0))
+    space[position:position + len(capability)] = capability
+    return bytes(space)
+
+
+RECORD = b"\x00\x16" + b"580.65.06\0" + b"r580_00\0\0\0"
+
+
+@pytest.mark.parametrize(("space", "found"), [
+    (config_space(b"\x09\x00\x1bVF" + RECORD), ("580.65.06", "r580_00")),
+    (config_space(b"\x09\x00\x1fVF" + b"\x02\x04ab" + RECORD), ("580.65.06", "r580_00")),
+    (config_space(b"\x09\x00\x1bXX" + RECORD), None),
+    (config_space(b"\x09\x00\x0aVF" + RECORD[:5]), None),
+    (config_space(b"\x09\x00\x0aVF\x02\x00\x00\x00\x00"), None),
+    (config_space(b"\x09\x68\x03"), None),
+    (bytes(256), None),
+    (b"", None),
+], ids=["guest", "second record", "other signature", "cut", "record of no length", "loop", "no list", "not readable"])
+def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
+    """The host driver's version, as the capability of a vGPU tells it."""
+    assert _pci.vgpu_host_driver(space) == found
+
+
+# -- the host
+
+
+@pytest.mark.parametrize(("text", "family", "version"), [
+    ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', "debian", "24.04"),
+    ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.5"\n', "redhat", "9.5"),
+    ('ID="sles"\nVERSION_ID="15.7"\n', "suse", "15.7"),
+    ('ID=linuxmint\nID_LIKE="ubuntu debian"\nVERSION_ID=22\n', "debian", "22"),
+    ('# nothing\nID=nixos\n', "other", None),
+])
+def test_families(tmp_path: Path, text: str, family: str, version: str | None) -> None:
+    """Families by ID, then by ID_LIKE."""
+    trees.put(tmp_path, "/etc/os-release", text)
+    found = _host.read_os(Root(str(tmp_path)))
+    assert (found["family"], found["version_id"]) == (family, version)
+
+
+def test_headers(tmp_path: Path) -> None:
+    """A dangling build link is no headers; nor is a folder without a Makefile."""
+    root = Root(str(tmp_path))
+    assert not _host.has_headers(root, "6.1")
+    trees.link(tmp_path, "/lib/modules/6.1/build", "/usr/src/linux-headers-6.1")
+    assert not _host.has_headers(root, "6.1")
+    trees.put(tmp_path, "/usr/src/linux-headers-6.1/include/x.h", "")
+    assert not _host.has_headers(root, "6.1")
+    trees.put(tmp_path, "/usr/src/linux-headers-6.1/Makefile", "")
+    assert _host.has_headers(root, "6.1")
+
+
+@pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\x00", False), (None, None)])
+def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) -> None:
+    """On, off, UEFI without the variable."""
+    (tmp_path / "sys/firmware/efi").mkdir(parents=True)
+    if value is not None:
+        trees.put(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", value)
+    assert _host.secure_boot(Root(str(tmp_path))) is state
+
+
+def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
+    """BIOS machines cannot have it."""
+    assert _host.secure_boot(Root(str(tmp_path))) is False
+
+
+# -- packages and driver
+
+
+@pytest.mark.parametrize(("name", "driver", "toolkit"), [
+    ("nvidia-open", True, False), ("nvidia-driver-580-server", True, False), ("libnvidia-ml1", True, False),
+    ("linux-modules-nvidia-580-server-open-6.8.0-50-generic", True, False), ("libcuda1", True, False),
+    ("nvidia-fabricmanager", True, False), ("cuda-drivers", True, False), ("kmod-nvidia-open-dkms", True, False),
+    ("nvidia-driver-pinning-595", True, False), ("libnvsdm", True, False), ("nvlsm", True, False),
+    ("nvidia-container-toolkit", False, True), ("libnvidia-container1", False, True),
+    ("nvidia-cuda-toolkit", False, False), ("nvidia-gds-12-8", False, False), ("containerd.io", False, False),
+])
+def test_whose_package(name: str, driver: bool, toolkit: bool) -> None:
+    """Driver, toolkit or neither."""
+    packages = {name: Package("1", "")}
+    assert bool(_software.driver_packages(packages)) is driver
+    assert bool(_software.toolkit_packages(packages)) is toolkit
+
+
+def test_rpm_list() -> None:
+    """Epochs are kept, vendors tell the source."""
+    text = "bash\t5.1-9\tRocky\nnvidia-driver-cuda\t3:580.105.08-1.el9\tNVIDIA\nkernel\t5.14\tRocky\n"
+    assert _software.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
+    assert _software.upstream("3:580.105.08-1.el9") == "580.105.08"
+
+
+def test_rpm_is_asked_once(tmp_path: Path) -> None:
+    """On such a distribution one rpm command lists all."""
+    (tmp_path / "var/lib/rpm").mkdir(parents=True)
+    run = trees.Answers({("rpm", "-qa"): "nvidia-open\t3:595.91.07-1\tNVIDIA\n"})
+    assert list(_software.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
+    assert len(run.asked) == 1
+    assert _software.read_packages(Root(str(tmp_path)), run, "debian") == {}
+
+
+@pytest.mark.parametrize(("packages", "wanted"), [
+    ({"nvidia-open": Package("595.91.07-1", "NVIDIA <cudatools@nvidia.com>")}, "cuda_repository"),
+    ({"nvidia-driver-580-server": Package("580.173.02-0ubuntu0.24.04.1", "Ubuntu <u@lists.ubuntu.com>")},
+     "distribution"),
+    ({"nvidia-kernel-dkms": Package("535.261.03-1", "Debian NVIDIA Maintainers <p@lists.alioth.debian.org>")},
+     "distribution"),
+    ({}, None),
+])
+def test_source(tmp_path: Path, packages: dict[str, Package], wanted: str | None) -> None:
+    """Who built the packages tells where they came from."""
+    assert _driver.source(Root(str(tmp_path)), packages, None) == wanted
+
+
+def test_source_runfile(tmp_path: Path) -> None:
+    """The installer's log, no package."""
+    trees.put(tmp_path, "/var/lib/nvidia/log", "")
+    assert _driver.source(Root(str(tmp_path)), {}, "580.65.06") == "runfile"
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build", "open"),
+    ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Wed Jun 11", "proprietary"),
+])
+def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
+    """The loaded module tells itself; packages would say otherwise."""
+    trees.put(tmp_path, "/proc/driver/nvidia/version", text)
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    root = Root(str(tmp_path))
+    loaded = _driver.loaded_version(root)
+    assert loaded == text.split()[-3 if wanted == "open" else -4]
+    assert _driver.flavour(root, loaded, {"nvidia-dkms-open": Package("1", "")}) == wanted
+
+
+@pytest.mark.parametrize(("names", "wanted"), [
+    (["nvidia-open", "nvidia-dkms-open"], "open"), (["cuda-drivers", "nvidia-dkms"], "proprietary"),
+    (["nvidia-kernel-open-dkms"], "open"), (["kmod-nvidia-latest-dkms"], "proprietary"), (["libnvidia-ml1"], None),
+])
+def test_installed_flavour(tmp_path: Path, names: list[str], wanted: str | None) -> None:
+    """Before the module is loaded the packages tell."""
+    packages = dict.fromkeys(names, Package("1", ""))
+    assert _driver.flavour(Root(str(tmp_path)), None, packages) == wanted
+
+
+def test_mismatch_needs_reboot(tmp_path: Path) -> None:
+    """Another library than the loaded module, or the distribution's own request."""
+    root = Root(str(tmp_path))
+    assert _driver.reboot_pending(root, "580.65.06", "595.91.07")
+    assert not _driver.reboot_pending(root, "595.91.07", "595.91.07")
+    assert not _driver.reboot_pending(root, None, "595.91.07")
+    trees.put(tmp_path, "/run/reboot-required.pkgs", "linux-image-6.1\nnvidia-dkms-open\n")
+    assert _driver.reboot_pending(root, None, None)
+
+
+# -- runtimes
+
+
+def test_runtime_without_package(tmp_path: Path) -> None:
+    """A binary that no package owns is asked for its version; a stopped service is not running."""
+    trees.put(tmp_path, "/usr/local/bin/containerd", "")
+    trees.put(tmp_path, "/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}')
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    run = trees.Answers({
+        ("containerd",): "containerd github.com/containerd/containerd v2.1.4 75cb2b7\n",
+        tuple(trees.SYSTEMCTL):
+            "Id=containerd.service\nActiveState=active\n\nId=docker.service\nActiveState=inactive\n"})
+    found = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
+    assert found == {"containerd": {"version": "2.1.4", "running": True, "nvidia": False},
+                     "docker": {"version": "28.1.1", "running": False, "nvidia": True}, "crio": None, "podman": None}
+
+
+# -- clients
+
+
+def test_clients(tmp_path: Path) -> None:
+    """A GPU's holder, an instance's holder, a holder of the control device, a bystander, ourselves."""
+    for name in ("nvidiactl", "nvidia0", "nvidia-caps"):
+        trees.put(tmp_path, f"/dev/{name}", "")
+    trees.put(tmp_path, "/proc/driver/nvidia-caps/mig-minors",
+              "config 1\nmonitor 2\ngpu0/gi7/access 66\ngpu0/gi7/ci0/access 67\ngpu1/gi3/access 201\n")
+    trees.process(tmp_path, 10, "python3", "/dev/nvidia0", "/dev/nvidiactl")
+    trees.process(tmp_path, 11, "trainer", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66",
+                  "/dev/nvidia-caps/nvidia-cap67")
+    trees.process(tmp_path, 12, "nvidia-smi", "/dev/nvidiactl")
+    trees.process(tmp_path, 13, "bash", "/dev/pts/0")
+    trees.process(tmp_path, 14, "ansible", "/dev/nvidia0")
+    found = _clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
+    assert found == [{"pid": 10, "name": "python3", "gpu": "0000:07:00.0", "instance": None},
+                     {"pid": 11, "name": "trainer", "gpu": "0000:07:00.0", "instance": 7},
+                     {"pid": 12, "name": "nvidia-smi", "gpu": None, "instance": None}]
+
+
+# -- GPUs
+
+
+def snapshot(*gpus: dict[str, t.Any]) -> dict[str, t.Any]:
+    """An NVML snapshot of these GPUs."""
+    empty = dict.fromkeys(("pci", "device_id", "subsystem", "model", "index", "uuid", "minor", "serial", "memory_mib",
+                           "compute_capability", "mig", "error"))
+    return {**trees.NO_NVML, "available": True, "gpus": [{**empty, **gpu} for gpu in gpus]}
+
+
+def test_lost_gpu_stays_in_the_facts(tmp_path: Path) -> None:
+    """A GPU off the bus keeps what its PCI id tells; its index and the reason come from NVML."""
+    for address in samples.ADDRESSES[:3]:
+        trees.pci(tmp_path, address, "20b2", driver="nvidia")
+    bus = _pci.read_bus(Root(str(tmp_path)))
+    gpus = _gpus.merge_gpus(bus, snapshot(
+        {"pci": "0000:07:00.0", "index": 0, "uuid": "GPU-a", "model": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920,
+         "compute_capability": "8.0", "mig": {"enabled": False, "pending": False, "instances": []}},
+        {"pci": "0000:47:00.0", "index": 2, "uuid": "GPU-c", "model": "NVIDIA A100-SXM4-80GB"},
+        {"index": 1, "error": "GPU_IS_LOST"}))
+    assert [gpu["error"] for gpu in gpus] == [None, "The GPU does not answer: GPU_IS_LOST.", None]
+    assert (gpus[1]["index"], gpus[1]["model"], gpus[1]["mig_capable"], gpus[1]["uuid"]) == (
+        1, "NVIDIA A100-SXM4-80GB", True, None)
+
+
+def test_passthrough_gpu_is_not_missed(tmp_path: Path) -> None:
+    """NVML never lists a GPU that vfio-pci has: no error."""
+    trees.pci(tmp_path, "0000:07:00.0", "26b9", driver="vfio-pci")
+    gpus = _gpus.merge_gpus(_pci.read_bus(Root(str(tmp_path))), snapshot())
+    assert (gpus[0]["error"], gpus[0]["kernel_driver"]) == (None, "vfio-pci")
+
+
+def test_nvml_wins_over_the_table(tmp_path: Path) -> None:
+    """A GPU no list has: NVML gives name, architecture and MIG capability."""
+    trees.pci(tmp_path, "0000:07:00.0", "ffff", driver="nvidia")
+    gpus = _gpus.merge_gpus(_pci.read_bus(Root(str(tmp_path))), snapshot(
+        {"pci": "0000:07:00.0", "index": 0, "uuid": "GPU-a", "model": "NVIDIA R100", "compute_capability": "13.0",
+         "mig": {"enabled": False, "pending": False, "instances": []}}))
+    assert (gpus[0]["model"], gpus[0]["architecture"], gpus[0]["mig_capable"]) == ("NVIDIA R100", "rubin", True)
+
+
+def test_minor_from_proc(tmp_path: Path) -> None:
+    """Without NVML the driver's own folder tells which /dev/nvidiaN a GPU is."""
+    trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:07:00.0/information",
+              "Model: \t\t NVIDIA A100-SXM4-80GB\nDevice Minor: \t 3\n")
+    gpus = [{"pci": "0000:07:00.0", "minor": None}, {"pci": "0000:0f:00.0", "minor": 1}]
+    assert _gpus.minors(Root(str(tmp_path)), gpus) == {3: "0000:07:00.0", 1: "0000:0f:00.0"}
