@@ -1,0 +1,450 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one door to NVML: GPUs and MIG as plain data, and the few writes. PRIVATE to the collection.
+
+Reading survives what one GPU or one field cannot tell (null, or C(error) of that GPU); writing raises DeviceError.
+What is equal for all boards of a model is asked once in a session. Facts about the calls: nvml.h (API version 13).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
+
+LIBRARY = "libnvidia-ml.so.1"
+# Where the driver role installs pynvml for good, and the variable by which an action says where it shipped it to.
+PYTHON_PATH = "/usr/local/lib/gpuops/python"
+PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
+
+# GPU instance profiles: enum -> what NVIDIA's names add to slices and memory. 0 to 6 and 9 add nothing.
+_SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
+             16: "+me.all"}
+_GI_PROFILES = 18
+# Compute instance profiles: enum -> slices. 7 is the wide 1-slice one, which exists where a slice has SMs to spare.
+_CI_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
+# More than any GPU has of anything that NVML lists into a caller's array.
+_ROOM = 32
+_NO_INSTANCE = 0xFFFFFFFF
+
+_HINTS = {
+    "NO_PERMISSION": "This needs root: set become.",
+    "IN_USE": "Something still uses the GPU: look at nvidia-smi and fuser -v /dev/nvidia*.",
+    "INSUFFICIENT_RESOURCES": "The driver has no room for it now: a process may hold memory of the GPU.",
+    "GPU_IS_LOST": "The GPU has fallen off the bus: reboot the host or power-cycle it.",
+    "RESET_REQUIRED": "Reset the GPU or reboot the host.",
+    "LIB_RM_VERSION_MISMATCH": "The loaded kernel module and the library are of different versions: reload or reboot.",
+    "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia.",
+}
+
+
+class Profile(t.NamedTuple):
+    """A GPU instance profile of a board. starts, size: where it may lie, in the board's memory units."""
+
+    name: str
+    id: int
+    slices: int
+    instances: int
+    size: int
+    starts: t.Tuple[int, ...]
+
+
+class Device(t.NamedTuple):
+    """A GPU as NVML knows it. number: its index; pci: as in sysfs (C(0000:07:00.0)); board: equal for equal models."""
+
+    number: int
+    handle: t.Any
+    pci: str
+    device_id: str
+    subsystem: str
+
+    @property
+    def board(self) -> str:
+        return f"{self.device_id}/{self.subsystem}"
+
+
+class Compute(t.NamedTuple):
+    """A compute instance: its slices and first slice within the GPU instance."""
+
+    slices: int
+    start: int
+    id: int
+    handle: t.Any
+
+
+class Instance(t.NamedTuple):
+    """A GPU instance with its compute instances."""
+
+    id: int
+    profile: Profile
+    start: int
+    compute: t.Tuple[Compute, ...]
+    handle: t.Any
+
+
+def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:
+    """The name of a GPU instance profile as the vendor's GFD and mig-parted compute it (go-nvlib's rule).
+
+    enum: of the profile; memory_mib: of an instance; total_bytes: of the GPU, by nvmlDeviceGetMemoryInfo (v1).
+    """
+    eighths = -(-8 * memory_mib * 1024**2 // total_bytes)
+    gigabytes = (eighths * -(-total_bytes // 1024**3) + 4) // 8
+    return f"{slices}g.{gigabytes}gb{_SUFFIXES.get(enum, '')}"
+
+
+def compute_name(profile: str, gi_slices: int, ci_slices: int) -> str:
+    """The name of a MIG device: C(3g.40gb), or C(1c.3g.40gb) where it does not fill its GPU instance."""
+    return profile if ci_slices == gi_slices else f"{ci_slices}c.{profile}"
+
+
+def _import_pynvml() -> t.Any:
+    """pynvml from the usual path, from where the driver role puts it, or from where an action shipped it."""
+    for folder in (None, PYTHON_PATH, os.environ.get(PYTHON_PATH_VARIABLE)):
+        if folder:
+            sys.path.append(folder)
+            importlib.invalidate_caches()
+        try:
+            return importlib.import_module("pynvml")
+        except ImportError:
+            if folder:
+                sys.path.remove(folder)
+    raise MissingLibrary("pynvml", "Install nvidia-ml-py for the host's Python; the action plugin ships it.")
+
+
+def _text(value: t.Any) -> t.Any:
+    """Older releases of the library return bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+class Nvml:
+    """A session, opened by C(with). Entering raises only MissingLibrary.
+
+    available: whether NVML answers. error: None where the host has no library, else why it does not answer
+    (driver not loaded, versions differ).
+    """
+
+    def __init__(self) -> None:
+        self.available = False
+        self.error: str | None = None
+        self._lib: t.Any = None
+        self._names: dict[int, str] = {}
+        self._profiles: dict[str, t.List[Profile]] = {}
+        self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int]]] = {}
+        # Where an instance lies never changes, so what this session has read or made is not asked again.
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def __enter__(self) -> Nvml:
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError:
+            return self
+        self._lib = _import_pynvml()
+        self._names = {value: name[len("NVML_ERROR_"):] for name, value in vars(self._lib).items()
+                       if name.startswith("NVML_ERROR_")}
+        try:
+            self._lib.nvmlInit()
+            self.available = True
+        except self._lib.NVMLError as error:
+            name = self._name(error)
+            self.error = f"NVML cannot be used ({name}). {_HINTS.get(name, '')}".strip()
+        return self
+
+    def __exit__(self, *exc: t.Any) -> None:
+        if self.available:
+            self._try(self._lib.nvmlShutdown)
+            self.available = False
+
+    # -- reading
+
+    def snapshot(self, mig: bool = True, clients: bool = True) -> dict[str, t.Any]:
+        """All of the machine's GPUs for facts, C({available, error, driver, library, cuda, gpus, clients}).
+
+        gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
+        error}]) in order of pci; C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
+        instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
+        C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
+        clients: see L(clients).
+        """
+        result: dict[str, t.Any] = {"available": self.available, "error": self.error, "driver": None, "library": None,
+                                    "cuda": None, "gpus": [], "clients": []}
+        if not self.available:
+            return result
+        lib = self._lib
+        result["driver"] = _text(self._try(lib.nvmlSystemGetDriverVersion))
+        # The major number of the API and the library's release: 13.595.91.07.
+        result["library"] = (_text(self._try(lib.nvmlSystemGetNVMLVersion)) or "").partition(".")[2] or None
+        cuda = self._try(lib.nvmlSystemGetCudaDriverVersion)
+        result["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None
+        for device, problem in self._find_devices():
+            if not device.pci:
+                result["gpus"].append({**self._unread(device), "error": problem})
+                continue
+            result["gpus"].append(self._facts(device, mig))
+            if clients:
+                result["clients"] += self.clients(device)
+        result["gpus"].sort(key=lambda gpu: (gpu["pci"] is None, gpu["pci"]))
+        return result
+
+    def devices(self) -> list[Device]:
+        """All GPUs that answer, in order of PCI address. Raises DeviceError naming one that does not."""
+        found = []
+        for device, problem in self._find_devices():
+            if problem:
+                raise DeviceError(f"GPU {device.number} does not answer: {problem}.", _HINTS["GPU_IS_LOST"],
+                                  gpu=device.number)
+            found.append(device)
+        return sorted(found, key=lambda device: device.pci)
+
+    def uuid(self, device: Device) -> str:
+        """The GPU's UUID, which stays with the board wherever it is plugged in."""
+        return str(_text(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
+
+    def mode(self, device: Device) -> tuple[bool, bool] | None:
+        """Whether MIG is on, and whether it will be after the next reset; None: the GPU cannot do MIG."""
+        try:
+            current, pending = self._lib.nvmlDeviceGetMigMode(device.handle)
+        except self._lib.NVMLError as error:
+            if error.value in (self._lib.NVML_ERROR_NOT_SUPPORTED, self._lib.NVML_ERROR_FUNCTION_NOT_FOUND):
+                return None
+            raise self._failure(error, device.pci, "nvmlDeviceGetMigMode") from error
+        return bool(current), bool(pending)
+
+    def profiles(self, device: Device) -> list[Profile]:
+        """The GPU instance profiles of the board with their placements, also while MIG is off. Needs root."""
+        if device.board not in self._profiles:
+            total = self._call(device.pci, self._lib.nvmlDeviceGetMemoryInfo, device.handle).total
+            self._profiles[device.board] = [profile for profile in (self._profile(device, enum, total)
+                                                                    for enum in range(_GI_PROFILES)) if profile]
+        return self._profiles[device.board]
+
+    def instances(self, device: Device) -> list[Instance]:
+        """The GPU instances by placement, with their compute instances. MIG must be on. Needs root."""
+        lib, found, profiles = self._lib, [], self.profiles(device)
+        slices_left = max((profile.slices for profile in profiles), default=0)
+        for profile in profiles:
+            if profile.slices > slices_left:
+                continue
+            for handle in self._list(device.pci, lib.nvmlDeviceGetGpuInstances, lib.c_nvmlGpuInstance_t,
+                                     device.handle, profile.id):
+                start, ident = self._place(device, handle)
+                found.append(Instance(ident, profile, start, self._compute(device, profile, handle), handle))
+                slices_left -= profile.slices
+        return sorted(found, key=lambda instance: instance.start)
+
+    def clients(self, device: Device) -> list[dict[str, t.Any]]:
+        """The processes on a GPU, C([{pid, name, gpu, instance}]); gpu: its pci, instance: GPU instance id or null."""
+        lib, found = self._lib, {}
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
+                gi = getattr(process, "gpuInstanceId", None)
+                instance = None if gi in (None, _NO_INSTANCE) else gi
+                name = _text(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
+                found[(process.pid, instance)] = {"pid": process.pid, "name": name, "gpu": device.pci,
+                                                  "instance": instance}
+        return [found[key] for key in sorted(found, key=str)]
+
+    # -- writing
+
+    def set_mode(self, device: Device, enabled: bool) -> Device:
+        """Switches MIG on or off. The new mode may stay pending until a reset: see L(mode). Needs root.
+
+        Returns the device anew: its handle may have changed. Raises DeviceError.
+        """
+        lib = self._lib
+        self._call(device.pci, lib.nvmlDeviceSetMigMode, device.handle, int(enabled))
+        self._places = {key: place for key, place in self._places.items() if key[0] != device.pci}
+        return self.reopen(device)
+
+    def reopen(self, device: Device) -> Device:
+        """The same GPU with the handle that it has now (a reset or a change of mode may give it another)."""
+        handle = self._call(device.pci, self._lib.nvmlDeviceGetHandleByPciBusId, device.pci.encode())
+        return device._replace(handle=handle)
+
+    def create(self, device: Device, profile: Profile, start: int) -> t.Any:
+        """Makes a GPU instance at a placement and returns its handle. Raises DeviceError."""
+        place = self._lib.c_nvmlGpuInstancePlacement_t(start, profile.size)
+        return self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle, profile.id,
+                          ctypes.byref(place))
+
+    def create_compute(self, device: Device, profile: Profile, gpu_instance: t.Any, slices: int, start: int) -> None:
+        """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
+        lib = self._lib
+        ident = next((ident for ident, size in self._compute_profiles(device, profile, gpu_instance) if size == slices),
+                     None)
+        if ident is None:
+            raise DeviceError(f"The driver offers no compute instance of {slices} slices in a {profile.name}.",
+                              "Use another layout.", gpu=device.pci)
+        if slices == profile.slices:
+            self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstance, gpu_instance, ident)
+        else:
+            place = lib.c_nvmlComputeInstancePlacement_t(start, slices)
+            self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstanceWithPlacement, gpu_instance, ident,
+                       ctypes.byref(place))
+
+    def destroy_compute(self, device: Device, compute: Compute) -> None:
+        """Removes a compute instance. Raises DeviceError, IN_USE while a process runs on it."""
+        self._call(device.pci, self._lib.nvmlComputeInstanceDestroy, compute.handle)
+
+    def destroy(self, device: Device, instance: Instance) -> None:
+        """Removes a GPU instance, which must have no compute instance any more. Raises DeviceError."""
+        self._places.pop((device.pci, _address(instance.handle)), None)
+        self._call(device.pci, self._lib.nvmlGpuInstanceDestroy, instance.handle)
+
+    # -- details
+
+    def _find_devices(self) -> t.Iterator[tuple[Device, str]]:
+        """Each GPU and why it does not answer, empty where it does (else its pci is empty)."""
+        lib = self._lib
+        for index in range(self._try(lib.nvmlDeviceGetCount) or 0):
+            try:
+                handle = lib.nvmlDeviceGetHandleByIndex(index)
+                info = lib.nvmlDeviceGetPciInfo(handle)
+            except lib.NVMLError as error:
+                yield Device(index, None, "", "", ""), self._name(error)
+                continue
+            sub = info.pciSubSystemId
+            yield Device(index, handle, f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0",
+                         f"{info.pciDeviceId >> 16:04x}", f"{sub & 0xFFFF:04x}:{sub >> 16:04x}"), ""
+
+    @staticmethod
+    def _unread(device: Device) -> dict[str, t.Any]:
+        empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "error"))
+        return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
+                "index": device.number, **empty}
+
+    def _facts(self, device: Device, mig: bool) -> dict[str, t.Any]:
+        lib, facts = self._lib, self._unread(device)
+        try:
+            facts["uuid"] = self.uuid(device)
+            facts["model"] = _text(self._try(lib.nvmlDeviceGetName, device.handle))
+            facts["minor"] = self._try(lib.nvmlDeviceGetMinorNumber, device.handle)
+            facts["serial"] = _text(self._try(lib.nvmlDeviceGetSerial, device.handle))
+            memory = self._try(lib.nvmlDeviceGetMemoryInfo, device.handle)
+            facts["memory_mib"] = memory.total // 1024**2 if memory else None
+            capability = self._try(lib.nvmlDeviceGetCudaComputeCapability, device.handle)
+            facts["compute_capability"] = f"{capability[0]}.{capability[1]}" if capability else None
+            mode = self.mode(device) if mig else None
+            if mode is not None:
+                facts["mig"] = {"enabled": mode[0], "pending": mode[1], "instances": []}
+                if mode[0]:
+                    facts["mig"]["instances"] = self._mig_facts(device)
+        except DeviceError as error:
+            facts["error"] = error.message
+        return facts
+
+    def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
+        lib = self._lib
+        instances = {instance.id: instance for instance in self.instances(device)}
+        facts: dict[int, dict[str, t.Any]] = {}
+        for ident, instance in instances.items():
+            facts[ident] = {"gi": ident, "profile": instance.profile.name, "profile_id": instance.profile.id,
+                            "start": instance.start, "size": instance.profile.size, "uuids": [], "devices": []}
+        wanted = sum(len(instance.compute) for instance in instances.values())
+        for index in range(self._try(lib.nvmlDeviceGetMaxMigDeviceCount, device.handle) or 0):
+            if wanted == 0:
+                break
+            handle = self._try(lib.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
+            gi = None if handle is None else self._try(lib.nvmlDeviceGetGpuInstanceId, handle)
+            if gi not in instances:  # an index without a device, or one made a moment ago
+                continue
+            wanted -= 1
+            has = self._try(lib.nvmlDeviceGetAttributes, handle)
+            slices = instances[gi].profile.slices
+            entry = {"uuid": _text(self._try(lib.nvmlDeviceGetUUID, handle)),
+                     "ci": self._try(lib.nvmlDeviceGetComputeInstanceId, handle)}
+            if has:
+                entry.update(profile=compute_name(instances[gi].profile.name, slices, has.computeInstanceSliceCount),
+                             gi_slices=has.gpuInstanceSliceCount, ci_slices=has.computeInstanceSliceCount,
+                             memory_mib=has.memorySizeMB, multiprocessors=has.multiprocessorCount,
+                             copy=has.sharedCopyEngineCount, decoder=has.sharedDecoderCount,
+                             encoder=has.sharedEncoderCount, jpeg=has.sharedJpegCount, ofa=has.sharedOfaCount)
+            facts[gi]["uuids"].append(entry["uuid"])
+            facts[gi]["devices"].append(entry)
+        return sorted(facts.values(), key=lambda entry: entry["start"])
+
+    def _profile(self, device: Device, enum: int, total: int) -> Profile | None:
+        lib = self._lib
+        info = self._try(lib.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, enum, 1)
+        if info is None:
+            return None
+        places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
+                            lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
+        return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id,
+                       slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
+                       starts=tuple(sorted(place.start for place in places)))
+
+    def _place(self, device: Device, handle: t.Any) -> tuple[int, int]:
+        """(start, id) of a GPU instance."""
+        key = (device.pci, _address(handle))
+        if key not in self._places:
+            info = self._call(device.pci, self._lib.nvmlGpuInstanceGetInfo, handle)
+            self._places[key] = (info.placement.start, info.id)
+        return self._places[key]
+
+    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int]]:
+        """(id, slices) of the compute instance profiles of a GPU instance profile, largest first.
+
+        Of two that fill it the one with more SMs comes first: it is the one that C(nvidia-smi mig -C) takes.
+        """
+        key = (device.board, profile.id)
+        if key not in self._ci_profiles:
+            lib, rows = self._lib, []
+            for enum, slices in _CI_SLICES.items():
+                if slices <= profile.slices:
+                    info = self._try(lib.nvmlGpuInstanceGetComputeInstanceProfileInfo, handle, enum, 0, 1)
+                    if info is not None:
+                        rows.append((info.sliceCount, info.multiprocessorCount, info.id))
+            self._ci_profiles[key] = [(ident, slices) for slices, sms, ident in sorted(rows, reverse=True)]
+        return self._ci_profiles[key]
+
+    def _compute(self, device: Device, profile: Profile, gpu_instance: t.Any) -> tuple[Compute, ...]:
+        lib, found, left = self._lib, [], profile.slices
+        for ident, slices in self._compute_profiles(device, profile, gpu_instance):
+            if slices > left:
+                continue
+            for handle in self._list(device.pci, lib.nvmlGpuInstanceGetComputeInstances, lib.c_nvmlComputeInstance_t,
+                                     gpu_instance, ident):
+                start, number = 0, 0
+                if slices != profile.slices:  # one that fills its GPU instance is alone in it
+                    info = self._call(device.pci, lib.nvmlComputeInstanceGetInfo, handle)
+                    start, number = info.placement.start, info.id
+                found.append(Compute(slices, start, number, handle))
+                left -= slices
+        return tuple(sorted(found, key=lambda compute: compute.start))
+
+    def _list(self, pci: str, function: t.Callable[..., t.Any], kind: t.Any, *args: t.Any) -> list[t.Any]:
+        """What NVML writes into a caller's array, in one call."""
+        array, count = (kind * _ROOM)(), ctypes.c_uint(_ROOM)
+        self._call(pci, function, *args, array, ctypes.byref(count))
+        return [array[index] for index in range(count.value)]
+
+    def _try(self, function: t.Callable[..., t.Any], *args: t.Any) -> t.Any:
+        """The answer, or None where NVML has none."""
+        try:
+            return function(*args)
+        except self._lib.NVMLError:
+            return None
+
+    def _call(self, pci: str, function: t.Callable[..., t.Any], *args: t.Any) -> t.Any:
+        try:
+            return function(*args)
+        except self._lib.NVMLError as error:
+            raise self._failure(error, pci, getattr(function, "__name__", "")) from error
+
+    def _name(self, error: t.Any) -> str:
+        return self._names.get(error.value, str(error.value))
+
+    def _failure(self, error: t.Any, pci: str, call: str) -> DeviceError:
+        name = self._name(error)
+        return DeviceError(f"GPU {pci}: {call} failed with {name}.", _HINTS.get(name, ""), call=call, code=error.value,
+                           name=name, gpu=pci)
+
+
+def _address(handle: t.Any) -> int:
+    """The value of an opaque pointer, by which NVML names an instance."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
