@@ -29,6 +29,7 @@ _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", f"DPkg::Lock::Timeout={
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
                 "UCF_FORCE_CONFFOLD": "1"}
 _CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
+_QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
 _LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")
 # Third letter of db:Status-Abbrev: R, the package needs to be installed again.
 _WHOLE, _RESIDUAL, _ABSENT = "i", "c", "n"
@@ -68,7 +69,8 @@ def parse_simulation(text: str) -> list[Change]:
 def list_prefix(url: str) -> str:
     """How the names of a repository's fetched lists begin (apt's URItoFileName)."""
     bare = re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url.rstrip("/") + "/")
-    return "".join(f"%{ord(sign):02x}" if sign in "\\|{}[]<>\"^~_=!@#$%^&*" else sign for sign in bare).replace("/", "_")
+    quoted = "".join(f"%{ord(sign):02x}" if sign in _QUOTED else sign for sign in bare)
+    return quoted.replace("/", "_")
 
 
 def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT) -> Completed:

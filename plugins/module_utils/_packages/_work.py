@@ -10,6 +10,7 @@ one of the repository's, so that it is repaired when somebody removes or changes
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
@@ -31,6 +32,8 @@ INSTALL = "install packages"
 PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
+# The files of a repository, whatever it is named.
+_OURS = re.compile(r"/gpuops-[a-z0-9-]+\.(sources|gpg)\Z")
 
 
 class PackageWork:
@@ -130,7 +133,7 @@ class PackageWork:
             if names:
                 steps.append(Step(action, " ".join(sorted(names)), "this collection brought them",
                                   data={"packages": names}))
-        files = [path for path in self.journal.of_kind("file") if "/gpuops-" in path and path.endswith((".sources", ".gpg"))]
+        files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
         if files:
             steps.append(Step(DROP, " ".join(sorted(files)), "this collection added it", data={"files": files}))
         return steps
@@ -183,7 +186,7 @@ class PackageWork:
             self.journal.forget("lists", url)
 
     def settle(self, state: PackageState) -> None:
-        """After an absent run: forgets the packages that are as they were before us, or that were changed, not brought."""
+        """After an absent run: forgets the packages that are as before us, or that we changed but did not bring."""
         for name, entry in self.journal.of_kind("package").items():
             if name not in state.installed and name not in state.broken or entry["before"]["state"] == "installed":
                 self.journal.forget("package", name)

@@ -20,11 +20,12 @@ ORDERED = [
 
 @pytest.mark.parametrize("versions", ORDERED)
 def test_order(versions: list[str]) -> None:
-    assert sorted(reversed(versions), key=debian_key) == versions
+    assert sorted(set(versions), key=debian_key) == versions
 
 
 @pytest.mark.parametrize(("version", "bare"), [
-    ("595.91.07-1", "595.91.07"), ("3:580.105.08-1ubuntu1", "580.105.08"), ("2025.10.14-1", "2025.10.14"), ("1.2", "1.2"),
+    ("595.91.07-1", "595.91.07"), ("3:580.105.08-1ubuntu1", "580.105.08"), ("2025.10.14-1", "2025.10.14"),
+    ("1.2", "1.2"),
 ])
 def test_upstream(version: str, bare: str) -> None:
     assert upstream(version) == bare
