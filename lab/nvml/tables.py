@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = {"Volta": 5, "Turing": 6, "Ampere": 7, "Ada": 8, "Hopper": 9, "Blackwell": 10}
-DEFINITION = re.compile(r"^(?:API\(|PROCESS_CALL\(|NUMBER_CALL\(|.*visibility\(\"default\"\)\)\) const char \*)(nvml\w+)", re.MULTILINE)
+DEFINITION = re.compile(r"^(?:(?:API|PROCESS_CALL|NUMBER_CALL)\(|.*visibility.* const char \*)(nvml\w+)", re.MULTILINE)
 LOOKUPS = """
 const unsigned board_count = sizeof boards / sizeof *boards;
 
@@ -59,7 +59,8 @@ def numbers(values: list[int]) -> str:
 
 def profile_row(profile: dict[str, Any]) -> str:
     """C initialiser of one ``Profile``."""
-    first = [profile[key] for key in ("enum", "id", "slices", "instances", "memory_mib", "sm", "ce", "dec", "enc", "jpeg", "ofa")]
+    keys = ("enum", "id", "slices", "instances", "memory_mib", "sm", "ce", "dec", "enc", "jpeg", "ofa")
+    first = [profile[key] for key in keys]
     starts = profile["starts"]
     return (
         f'    {{"{profile["name"]}", {", ".join(map(str, first))}, {len(starts)}, {numbers(starts)}, '
@@ -86,8 +87,8 @@ def boards_source(boards: list[dict[str, Any]]) -> str:
             f'    {{"{board["model"]}", "{board["name"]}", 0x{board["device"]}, 0x{subsystem}, 0x{vendor},\n'
             f'     {ARCHITECTURES[board["architecture"]]}, {major}, {minor}, {board["memory_mib"]}, {board["brand"]}, '
             f'{board["power_limit_w"]}, "{board["vbios"]}", buses_{number},\n'
-            f'     0x{switch["device"]}, switches_{number}, {len(switch_buses)}, {int(board["fabric"])}, {board["units"]}, '
-            f'{int(board["swapped"])}, profiles_{number}, {len(board["profiles"])}}},'
+            f'     0x{switch["device"]}, switches_{number}, {len(switch_buses)}, {int(board["fabric"])}, '
+            f'{board["units"]}, {int(board["swapped"])}, profiles_{number}, {len(board["profiles"])}}},'
         )
     table = "\n".join([*arrays, "", "const Board boards[] = {", *rows, "};"])
     return f'/* Generated from boards.json. */\n#include "boards.h"\n#include <string.h>\n\n{table}\n{LOOKUPS}'

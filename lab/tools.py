@@ -1,0 +1,94 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs that the lab builds once and keeps: ``python -m lab.tools NAME`` prints the path of one.
+
+NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook`` and ``nvidia-container-runtime``: the vendor's own, from the Go
+module of the NVIDIA Container Toolkit. They lie under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are
+made from.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
+# NVML is bound lazily: a symbol that an older library lacks must matter only where it is called.
+LINKER = "-s -w -extldflags=-Wl,-z,lazy"
+NAMES = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
+
+
+def cache_root() -> Path:
+    """The folder for what the lab builds; made if need be."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    root = Path(base) / "gpuops"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def cached(kind: str, inputs: list[bytes], build: Callable[[Path], None]) -> Path:
+    """The folder of one build, made by ``build(empty folder)`` unless the same inputs were built before.
+
+    Runs at the same time wait for each other; a build that fails leaves nothing behind.
+    """
+    digest = hashlib.sha256()
+    for data in inputs:
+        digest.update(len(data).to_bytes(8, "big") + data)
+    root = cache_root()
+    folder = root / f"{kind}-{digest.hexdigest()[:16]}"
+    with open(root / f".{kind}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            fresh = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=root))
+            try:
+                build(fresh)
+                fresh.chmod(0o755)
+                fresh.rename(folder)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def run_quietly(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
+    """Run a build command; on failure stop with all that it printed."""
+    result = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode:
+        why = f"{' '.join(command)} ended with {result.returncode}\n{result.stdout}"
+        raise SystemExit(f"{what} could not be built: {why}")
+
+
+def toolkit_program(name: str) -> Path:
+    """The path of one of the vendor's programs, built on the first call (about a minute)."""
+    if name not in NAMES:
+        raise SystemExit(f"there is no tool {name!r}; known: {', '.join(NAMES)}")
+    if not shutil.which("go"):
+        raise SystemExit(f"{name} is built from Go source, and there is no go on PATH: install Go 1.24 or newer")
+    go_version = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True).stdout
+    package = TOOLKIT.format(name)
+
+    def build(folder: Path) -> None:
+        print(f"building {package}, which takes about a minute", file=sys.stderr, flush=True)
+        command = ["nice", "-n", "10", "go", "install", "-trimpath", "-ldflags", LINKER, package]
+        run_quietly(command, name, {"GOBIN": str(folder), "CGO_ENABLED": "1"})
+
+    return cached(name, [package.encode(), LINKER.encode(), go_version], build) / name
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point, see the module's text."""
+    if len(arguments) != 1:
+        raise SystemExit(__doc__)
+    print(toolkit_program(arguments[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
