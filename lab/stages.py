@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COLOURS = re.compile(r"\033\[[0-9;?]*[A-Za-z]")
 HEARTBEAT = 30  # seconds between signs of life where the output is no terminal
 
 
@@ -130,14 +132,4 @@ def last_line(log: Path) -> str:
         stream.seek(max(0, log.stat().st_size - 4096))
         text = stream.read().decode(errors="replace").replace("\r", "\n")
     lines = [line for line in text.splitlines() if line.strip()]
-    return strip_colours(lines[-1]).strip() if lines else ""
-
-
-def strip_colours(text: str) -> str:
-    """Text without ANSI escape sequences."""
-    out, rest = "", text
-    while "\033[" in rest:
-        head, _, tail = rest.partition("\033[")
-        out += head
-        rest = tail.lstrip("0123456789;?")[1:]
-    return out + rest
+    return COLOURS.sub("", lines[-1]).strip() if lines else ""

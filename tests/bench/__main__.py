@@ -63,7 +63,7 @@ def main() -> int:
     ]
     for what, figure, budget, good in rows:
         print(f"{what:<55} {figure:>12}  {budget:<8} {'' if good else 'MISSED'}".rstrip())
-    return 0 if all(good for *_, good in rows) else 1
+    return 0 if all(row[-1] for row in rows) else 1
 
 
 if __name__ == "__main__":
