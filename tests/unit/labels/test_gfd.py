@@ -1,0 +1,102 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels from plain values, and the sharing configuration."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels, sanitise
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, Sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.tests.unit.labels import situations
+from ansible_collections.gpuops.nvidia.tests.unit.labels.situations import A100, M1G, Situation, node, sliced
+
+
+def labels_of(words: str) -> dict[str, str]:
+    """Labels from words; one that stands twice is a mistake in the table."""
+    pairs = [word.split("=", 1) for word in words.split()]
+    labels = {key if "/" in key else f"nvidia.com/{key}": value for key, value in pairs}
+    assert len(labels) == len(pairs), [key for key, _value in pairs if [k for k, _v in pairs].count(key) > 1]
+    return labels
+
+
+@pytest.mark.parametrize("situation", situations.ALL, ids=lambda situation: situation.name)
+def test_situation(situation: Situation) -> None:
+    """All labels, none more, none less."""
+    found = compute_labels(situation.node, situation.strategy, parse_sharing(situation.sharing))
+    assert found == labels_of(situation.labels)
+
+
+def test_enough_situations() -> None:
+    """None got lost, none stands twice."""
+    assert len({situation.name for situation in situations.ALL}) == len(situations.ALL) >= 50
+
+
+def test_mps_excludes_mig() -> None:
+    """gpu-feature-discovery ends with an error there; so do we."""
+    sharing = parse_sharing(situations.mps("nvidia.com/gpu", 2))
+    with pytest.raises(HostError, match="MPS"):
+        compute_labels(node(A100, sliced(A100, M1G)), "mixed", sharing)
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3"), ("  a   b ", "a-b"), ("a/b(c),d", "abcd"), ("x\ty", "xy"),
+    ("Größe_1.2-3", "Gre_1.2-3"), ("", ""),
+])
+def test_sanitise(text: str, value: str) -> None:
+    """Foreign characters go, blanks become one dash."""
+    assert sanitise(text) == value
+
+
+def test_labels_of_each_model_are_valid() -> None:
+    """Kubernetes: a name or value has at most 63 characters and begins and ends with a letter or digit."""
+    valid = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
+    models = {model.name: model for model in MODELS.values() if model.name}
+    gpus = [Gpu(name, 100, model.compute_capability, model.mig_capable) for name, model in models.items()]
+    labels = compute_labels(node(*gpus, Gpu("NVIDIA " + "Very Long " * 9, 1, (9, 0))))
+    names = [key for key in labels if key.startswith("gpuops.nvidia/")]
+    assert len(names) == 7 * (len(models) + 1)
+    assert [key for key in labels if not valid.match(key.partition("/")[2])] == []
+    assert [value for key, value in labels.items() if "Very" not in value and value and not valid.match(value)] == []
+
+
+@pytest.mark.parametrize("document", [
+    None, {}, {"version": "v1"}, {"version": "v1", "sharing": {}}, {"version": "v1", "flags": {"migStrategy": "mixed"}},
+    {"sharing": None}, {"timeSlicing": None},
+])
+def test_not_shared(document: dict[str, t.Any] | None) -> None:
+    """No sharing in many forms."""
+    assert parse_sharing(document) == Sharing()
+
+
+def test_devices_and_rename_of_a_resource_are_ignored() -> None:
+    """As the device plugin ignores them."""
+    resource = {"name": "nvidia.com/gpu", "rename": "nvidia.com/x", "devices": [0], "replicas": 2}
+    assert parse_sharing({"timeSlicing": {"resources": [resource]}}) == Sharing("time-slicing", {"nvidia.com/gpu": 2})
+
+
+@pytest.mark.parametrize(("document", "path"), [
+    ({"timeSlices": {}}, "sharing.timeSlices"),
+    ({"version": "v2"}, "sharing.version"),
+    ({"version": "v1", "sharing": {"timeslicing": {}}}, "sharing.sharing.timeslicing"),
+    ({"timeSlicing": []}, "sharing.timeSlicing"),
+    ({"timeSlicing": {"resources": []}}, "sharing.timeSlicing.resources"),
+    ({"timeSlicing": {"renameDefault": True}}, "sharing.timeSlicing.renameDefault"),
+    ({"mps": {"resources": [{"replicas": 2}]}}, "sharing.mps.resources[0].name"),
+    ({"mps": {"resources": [{"name": "gpu", "replicas": 1}]}}, "sharing.mps.resources[0].replicas"),
+    ({"mps": {"resources": [{"name": "gpu", "replicas": "4"}]}}, "sharing.mps.resources[0].replicas"),
+    ({"mps": {"resources": [{"name": "gpu", "replicas": True}]}}, "sharing.mps.resources[0].replicas"),
+    ({"mps": {"resources": ["gpu"]}}, "sharing.mps.resources[0]"),
+    ({"mps": {"resources": [{"name": "gpu", "count": 2}]}}, "sharing.mps.resources[0].count"),
+])
+def test_wrong_sharing(document: dict[str, t.Any], path: str) -> None:
+    """One error that names the place."""
+    with pytest.raises(InputError) as caught:
+        parse_sharing(document)
+    assert caught.value.details["path"] == path
