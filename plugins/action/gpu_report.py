@@ -1,0 +1,74 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import sys
+import typing as t
+
+from ansible import constants
+from ansible.utils.color import stringc
+from ansible.utils.display import Display
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+    render_plan,
+    render_result,
+    render_state,
+    verdict,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
+
+_COLOURS = {"ok": "green", "pending": "yellow", "failed": "red", "absent": "red"}
+display = Display()
+
+
+class ActionModule(ControllerAction):
+    """See the documentation of the module gpu_report."""
+
+    ARGUMENTS = {
+        "show": {"type": "str", "choices": ["plan", "result", "state"], "required": True},
+        "plan": {"type": "dict"},
+        "hosts": {"type": "dict"},
+        "html_path": {"type": "path"},
+    }
+
+    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Prints, and writes the page where one is asked for."""
+        hosts = _hosts(task_vars) if arguments["hosts"] is None else arguments["hosts"]
+        # A plan that failed or was skipped has no hosts.
+        plan = arguments["plan"] if "hosts" in (arguments["plan"] or {}) else None
+        report = {"plan": plan, "hosts": hosts}
+        style = _style()
+        render = {"plan": render_plan, "result": render_result, "state": render_state}[arguments["show"]]
+        display.display(render(report, style))
+        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report)}
+        if arguments["html_path"]:
+            path = os.path.abspath(arguments["html_path"])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, webpage.page(report).encode())
+            display.display(f"Report: {path}")
+            result["html_path"] = path
+        return result
+
+
+def _hosts(task_vars: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
+    facts = gathered.facts(task_vars)
+    return {host: {"facts": facts[host], "checks": gathered.checks(task_vars, host),
+                   "steps": gathered.listed(task_vars, host, "plan"),
+                   "pending": gathered.listed(task_vars, host, "pending")} for host in gathered.hosts(task_vars)}
+
+
+def _style() -> Style:
+    """What this terminal can show. Without one (a file, a pipe) lines are kept to 120 columns."""
+    fancy = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    width = display.columns if sys.stdout.isatty() else 119
+    return Style(max(79, min(width, 160)), fancy, _paint if constants.config.get_config_value("ANSIBLE_FORCE_COLOR")
+                 or sys.stdout.isatty() else lambda text, _state: text)
+
+
+def _paint(text: str, state: str) -> str:
+    return stringc(text, _COLOURS[state]) if state in _COLOURS else text

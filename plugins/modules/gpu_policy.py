@@ -1,0 +1,145 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_policy
+short_description: Turn one declared policy and the facts of the fleet into a plan for every host
+version_added: 0.1.0
+description:
+  - Reads a policy, checks every key of it, and resolves it for each host against the GPUs that are there.
+  - A key that is not known is refused with its path, line and the nearest known key.
+  - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and what
+    would free them. The refusals of all hosts come in one message.
+  - Runs on the controller and opens no connection. Use it once for the whole play, with C(run_once).
+author:
+  - The gpuops.nvidia maintainers (!UNKNOWN)
+extends_documentation_fragment:
+  - gpuops.nvidia._attributes
+options:
+  policy:
+    description:
+      - The path of a file, or the policy itself as a mapping. Without it the defaults of the release count.
+      - Accepted are a ClusterPolicy (nvidia.com/v1), the values of the GPU Operator's Helm chart, an NVIDIADriver
+        (nvidia.com/v1alpha1) and a GPUClusterPolicy (gpu.nvidia.com/v1). The format is seen from the content.
+      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+      - Sections that concern a cluster only are checked and not used.
+    type: raw
+  release:
+    description:
+      - The release of the GPU Operator whose versions and defaults apply, such as V(26.3.3). The newest one without it.
+    type: str
+  placement:
+    description:
+      - V(hosts), or a mapping of components to V(host) or V(none).
+      - The components are V(driver), V(container_toolkit), V(mig_manager) and V(feature_discovery).
+    type: raw
+    default: hosts
+  disruption:
+    description:
+      - What the run may do to running work.
+      - For the driver the stricter of this and the policy counts. Where driver.upgradePolicy.autoUpgrade is false, a
+        running driver is not disturbed (V(never)); a ClusterPolicy that has an upgradePolicy without autoUpgrade says
+        false. The other keys of upgradePolicy say how an upgrade goes and forbid nothing.
+    type: str
+    choices: [never, idle, drain, reboot]
+    default: never
+  facts:
+    description:
+      - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
+      - Without it they are taken from the variable that the role preflight registers on the hosts of the play.
+    type: dict
+  overrides:
+    description:
+      - By host the variables of roles that win over the policy, such as C(driver_version).
+      - Without it they are taken from the inventory of the hosts of the play.
+    type: dict
+seealso:
+  - module: gpuops.nvidia.gpu_verify
+  - module: gpuops.nvidia.gpu_report
+"""
+
+EXAMPLES = r"""
+- name: Resolve a policy for the facts at hand
+  gpuops.nvidia.gpu_policy:
+    policy:
+      driver:
+        version: 580.126.20
+      toolkit:
+        version: v1.19.1
+    facts: "{{ {inventory_hostname: gpu_host.facts} }}"
+    overrides: {}
+  register: gpu_plan
+
+- name: Resolve a ClusterPolicy for all hosts of the play
+  gpuops.nvidia.gpu_policy:
+    policy: cluster-policy.yml
+    release: 26.3.3
+    disruption: idle
+  run_once: true
+  register: gpu_plan
+"""
+
+RETURN = r"""
+release:
+  description: The release whose versions and defaults apply.
+  returned: success
+  type: str
+  sample: 26.7.0
+policy:
+  description: Where the policy came from.
+  returned: success
+  type: str
+  sample: /etc/ansible/cluster-policy.yml
+format:
+  description: V(ClusterPolicy), V(values), V(NVIDIADriver), V(GPUClusterPolicy) or V(defaults).
+  returned: success
+  type: str
+  sample: ClusterPolicy
+disruption:
+  description: The level that was given.
+  returned: success
+  type: str
+  sample: idle
+placement:
+  description: By component V(host) or V(none).
+  returned: success
+  type: dict
+  sample: {driver: host, container_toolkit: host, mig_manager: host, feature_discovery: host}
+hosts:
+  description:
+    - By host and component the parameters of its role, each with the disruption level that counts for it.
+    - RV(hosts.preview) names the components whose facts differ from the plan.
+  returned: success
+  type: dict
+  sample:
+    gpu01:
+      driver:
+        placement: host
+        state: present
+        version: 595.91.07
+        branch: 595
+        kernel_module_type: open
+        source: cuda_repository
+        disruption: never
+        because: ["driver 595.91.07: the default of release 26.7.0"]
+      preview: [driver]
+warnings:
+  description: What deserves attention and hinders nothing.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+explanations:
+  description: By host why the plan is as it is.
+  returned: success
+  type: dict
+  sample: {gpu01: ["driver: open kernel modules: auto: every GPU supports open modules"]}
+error:
+  description: On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason) and C(remedy).
+  returned: failure
+  type: dict
+  sample: {kind: policy, refusals: [{hosts: [gpu01], reason: no NVIDIA GPU is on its PCI bus, remedy: Take it out.}]}
+"""

@@ -1,0 +1,58 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_report
+short_description: Print the plan before a run, and hosts by components after it
+version_added: 0.1.0
+description:
+  - Prints a table to the terminal, in colours and box drawing where the terminal has them, and writes a page on request.
+  - Runs on the controller and changes no host. Use it once for the whole play, with C(run_once).
+author:
+  - The gpuops.nvidia maintainers (!UNKNOWN)
+extends_documentation_fragment:
+  - gpuops.nvidia._attributes
+options:
+  show:
+    description:
+      - V(plan) prints what will be done, V(result) how every component of every host is compared with the plan, V(state)
+        what is there and what is pending.
+    type: str
+    choices: [plan, result, state]
+    required: true
+  plan:
+    description: What M(gpuops.nvidia.gpu_policy) returned.
+    type: dict
+  hosts:
+    description:
+      - By host C(facts), C(checks), C(steps) and C(pending).
+      - Without it they are taken from what the roles registered on the hosts of the play.
+    type: dict
+  html_path:
+    description: Write the report as one self-contained page to this file on the controller.
+    type: path
+"""
+
+EXAMPLES = r"""
+- name: Print hosts by components
+  gpuops.nvidia.gpu_report:
+    show: result
+    html_path: gpu-report.html
+  run_once: true
+"""
+
+RETURN = r"""
+verdict:
+  description: The end in one sentence.
+  returned: success
+  type: str
+  sample: 12 of 12 checks are ok on 3 hosts.
+html_path:
+  description: The page that was written.
+  returned: when O(html_path) is given
+  type: str
+  sample: /home/user/gpu-report.html
+"""

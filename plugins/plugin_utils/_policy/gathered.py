@@ -1,0 +1,70 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the fleet's hosts have in their variables: the one place that knows the names. PRIVATE."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, VARIABLES
+
+# Registered by the role preflight: what gpu_info and gpu_verify returned.
+FACTS = "preflight_found"
+CHECKS = "preflight_checked"
+
+TaskVars = t.Mapping[str, t.Any]
+
+
+def hosts(task_vars: TaskVars) -> list[str]:
+    """The hosts of the play, failed and unreachable ones included, in the inventory's order."""
+    return [str(host) for host in task_vars.get("ansible_play_hosts_all") or [task_vars["inventory_hostname"]]]
+
+
+def facts(task_vars: TaskVars) -> dict[str, t.Any]:
+    """By host what gpu_info returned, None where it did not."""
+    return {host: _registered(task_vars, host, FACTS).get("facts") for host in hosts(task_vars)}
+
+
+def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
+    """By host the variables of roles that its inventory sets. Defaults of roles do not show up here."""
+    found = {}
+    for host in hosts(task_vars):
+        mine = task_vars["hostvars"][host]
+        found[host] = {name: mine[name] for name in VARIABLES if name in mine}
+    return found
+
+
+def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
+    """What gpu_verify found on a host, None where it did not come so far."""
+    found = _registered(task_vars, host, CHECKS).get("checks")
+    return found if isinstance(found, list) else None
+
+
+def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str, t.Any]]]:
+    """By component the C(plan) or C(pending) that its module returned last on a host; empty ones left out."""
+    found = {}
+    for component in COMPONENTS:
+        items = _registered(task_vars, host, component.result).get(what)
+        if isinstance(items, list) and items:
+            found[component.name] = items
+    return found
+
+
+def find_file(task_vars: TaskVars, path: str) -> str:
+    """The absolute path of a file named by the user: beside the inventory, the playbook, or in the working directory.
+
+    The playbook may be the collection's own, so Ansible's search would look in the wrong place.
+    """
+    path = os.path.expanduser(path)
+    for folder in (task_vars.get("inventory_dir"), task_vars.get("playbook_dir")):
+        if folder and os.path.exists(os.path.join(str(folder), path)):
+            return os.path.abspath(os.path.join(str(folder), path))
+    return os.path.abspath(path)
+
+
+def _registered(task_vars: TaskVars, host: str, name: str) -> dict[str, t.Any]:
+    # Raw: what modules returned is data, and templating the whole fleet's would take its time.
+    value = task_vars["hostvars"].raw_get(host).get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,185 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan and the result of a run as text. Pure. PRIVATE.
+
+A report is C({plan, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or None; facts
+what gpu_info returned or None; checks a list of C({component, state, detail, hint}) or None; steps and pending by
+component what the modules returned.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
+
+Report = t.Mapping[str, t.Any]
+Host = t.Mapping[str, t.Any]
+# Hosts that share them, and by component their steps.
+Groups = t.List[t.Tuple[t.List[str], t.Dict[str, t.List[t.Any]]]]
+
+
+def headline(report: Report) -> str:
+    """What the plan rests on, in one line."""
+    plan = report.get("plan")
+    if not plan:
+        return "no policy"
+    return f"release {plan['release']} · policy: {plan['policy']} ({plan['format']}) · disruption: {plan['disruption']}"
+
+
+def gpus_of(facts: Host | None) -> str:
+    """C(8 x NVIDIA A100-SXM4-80GB)."""
+    if facts is None:
+        return "not asked"
+    counts: dict[str, int] = {}
+    for gpu in facts["gpus"]:
+        name = str(gpu.get("model") or f"GPU {gpu['device_id']}")
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "none"
+
+
+def change_of(now: str, wanted: str) -> Cell:
+    """C(580.126.20 → 595.91.07), or one of them where both are the same."""
+    return Cell(wanted, "ok") if now == wanted else Cell(f"{now} → {wanted}")
+
+
+def plan_cells(host: str, entry: Host, plan: Host | None) -> list[Cell]:
+    """One row of the plan: host, GPUs, driver, toolkit, MIG."""
+    facts = entry["facts"]
+    mine = plan["hosts"].get(host) if plan else None
+    cells = [Cell(host), Cell(gpus_of(facts))]
+    if facts is None:
+        return [*cells, *[Cell("", "none")] * 3]
+    driver = facts["driver"]
+    now = f"{driver['loaded']} {driver['flavour'] or ''}".strip() if driver["loaded"] else "none"
+    toolkit = str(facts["toolkit"]["version"] or "none")
+    mig = _mig_now(facts)
+    if mine is None:
+        return [*cells, Cell(now), Cell(toolkit), Cell(mig)]
+    wanted = mine["driver"]
+    if wanted["placement"] == "none":
+        cells.append(Cell(f"{now}, adopted"))
+    else:
+        target = f"{wanted['version'] or 'newest of branch ' + str(wanted['branch'])} {wanted['kernel_module_type']}"
+        cells.append(change_of(now, target))
+    placed = mine["container_toolkit"]["placement"] == "host"
+    cells.append(change_of(toolkit, mine["container_toolkit"]["version"]) if placed else Cell(toolkit))
+    selected = mine["mig_manager"]["selected"]
+    differs = "mig_manager" in mine["preview"]
+    if not selected:
+        return [*cells, Cell(mig)]
+    return [*cells, Cell(f"{mig} → {selected}") if differs else Cell(selected, "ok")]
+
+
+def _mig_now(facts: Host) -> str:
+    capable = [gpu for gpu in facts["gpus"] if gpu["mig_capable"]]
+    if not capable:
+        return "no MIG"
+    states = {layouts.text(layouts.present(gpu)) for gpu in capable}
+    return states.pop() if len(states) == 1 else "mixed"
+
+
+def steps_by_hosts(report: Report, what: str = "steps") -> Groups:
+    """Hosts with the same steps together: C([(hosts, {component: steps})]), hosts without steps left out."""
+    groups: Groups = []
+    for host, entry in report["hosts"].items():
+        mine = {name: items for name, items in entry[what].items() if items}
+        if not mine:
+            continue
+        for names, steps in groups:
+            if steps == mine:
+                names.append(host)
+                break
+        else:
+            groups.append(([host], mine))
+    return groups
+
+
+def render_plan(report: Report, style: Style) -> str:
+    """What will be done, before it is done."""
+    plan = report.get("plan")
+    lines = [style.text(f"GPU plan: {headline(report)}"), _overview(report, style)]
+    groups = steps_by_hosts(report)
+    if not groups:
+        lines.append("Nothing to do: every host is as the policy says.")
+    lines += _grouped("Steps", groups, style)
+    if plan:
+        lines += [style.entry("warning:", text, 0) for text in plan["warnings"]]
+    return "\n".join(lines)
+
+
+def render_state(report: Report, style: Style) -> str:
+    """What is there, whatever any policy says, and what is pending."""
+    return "\n".join(["GPU hosts", _overview(report, style),
+                      *_grouped("Pending", steps_by_hosts(report, "pending"), style)])
+
+
+def _overview(report: Report, style: Style) -> str:
+    plan = report.get("plan")
+    rows = [plan_cells(host, entry, plan) for host, entry in report["hosts"].items()]
+    return style.table(["host", "GPUs", "driver", "toolkit", "MIG"], rows)
+
+
+def _grouped(title: str, groups: Groups, style: Style) -> list[str]:
+    lines = []
+    for hosts, steps in groups:
+        lines.append(f"{title} on {', '.join(hosts)}:")
+        lines += _steps(steps, style)
+    return lines
+
+
+def _steps(steps: t.Mapping[str, t.Sequence[t.Any]], style: Style) -> list[str]:
+    width = max(len(component.title) for component in COMPONENTS)
+    lines = []
+    for name, items in steps.items():
+        for number, step in enumerate(items):
+            text = step["id"]
+            reason = step.get("pending_reason") or step.get("reason")
+            text += f" ({reason})" if reason else ""
+            if step.get("needs", "never") != "never" and "pending_reason" not in step:
+                text += f" [needs gpu_disruption: {step['needs']}]"
+            lines.append(style.entry(by_name(name).title if number == 0 else "", text, 2 if number == 0 else width + 4,
+                                     width if number == 0 else 0))
+    return lines
+
+
+def render_result(report: Report, style: Style) -> str:
+    """How every component of every host is now, and why where it is not well."""
+    rows, notes = [], []
+    for host, entry in report["hosts"].items():
+        checks = {check["component"]: check for check in entry["checks"] or ()}
+        row = [Cell(host), Cell(gpus_of(entry["facts"]))]
+        for component in COMPONENTS:
+            check = checks.get(component.name)
+            if entry["checks"] is None:
+                row.append(Cell("not reached", "failed"))
+            elif check is None:
+                row.append(Cell("", "none"))
+            else:
+                row.append(Cell(check["detail"] if check["state"] == "ok" else check["state"], check["state"]))
+                if check["state"] != "ok":
+                    notes.append((host, component.title, check))
+        rows.append(row)
+    lines = ["GPU hosts", style.table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)]
+    for host, title, check in notes:
+        lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {host}, {title}:", check["detail"], 0),
+                                 check["state"]))
+        if check["hint"]:
+            lines.append(style.entry("", f"→ {check['hint']}", 4))
+    lines.append(verdict(report))
+    return "\n".join(lines)
+
+
+def verdict(report: Report) -> str:
+    """The end in one sentence."""
+    states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
+    lost = sum(1 for entry in report["hosts"].values() if entry["checks"] is None)
+    failed = sum(1 for state in states if state in ("failed", "absent"))
+    parts = [f"{states.count('ok')} of {len(states)} checks are ok on {len(report['hosts'])} hosts"]
+    parts += [f"{states.count('pending')} pending"] if "pending" in states else []
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{lost} hosts not reached"] if lost else []
+    return ", ".join(parts) + "."

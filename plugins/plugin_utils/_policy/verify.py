@@ -1,0 +1,186 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a host is as its plan says, component by component, from facts alone. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import asdict, dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import branch_of
+
+Facts = t.Mapping[str, t.Any]
+Expected = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """state: C(ok), C(pending) (it waits for something that is named), C(failed), or C(absent) (nothing is there)."""
+
+    component: str
+    state: str
+    detail: str
+    hint: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state == "ok"
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """C({component, ok, state, detail, hint})."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[str] | None = None,
+           labels: t.Mapping[str, str] | None = None) -> list[Check]:
+    """Compares the plan of a host with its facts. only: these components; labels: what gpu_labels computed, if it ran.
+
+    A component that nobody delivers here is left out, the driver apart: an adopted one must work too.
+    """
+    checks = []
+    for name, compare in _CHECKS.items():
+        want = expected.get(name)
+        if want is None or (only is not None and name not in only):
+            continue
+        if want.get("placement") != "none" or name == "driver":
+            checks.append(compare(want, facts))
+    if labels is not None:
+        checks = [_labelled(labels) if check.component == "feature_discovery" else check for check in checks]
+    return checks
+
+
+def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]],
+                 check_mode: bool = False) -> list[Check]:
+    """Checks that are not ok because a step was not allowed become C(pending), with that reason.
+
+    pending: by component what its module returned. In check mode nothing has been done yet, so nothing has failed.
+    """
+    result = []
+    for check in checks:
+        waiting = pending.get(check.component) or []
+        if waiting and not check.ok:
+            first = waiting[0]
+            more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            result.append(Check(check.component, "pending", f"{first['id']}{more}: {first['pending_reason']}",
+                                f"Allow it by gpu_disruption: {first['needs']}." if first.get("needs") else check.hint))
+        elif check_mode and not check.ok:
+            result.append(Check(check.component, "pending", f"check mode: {check.detail}", check.hint))
+        else:
+            result.append(check)
+    return result
+
+
+def _driver(want: Expected, facts: Facts) -> Check:
+    driver = facts["driver"]
+    loaded, library = driver["loaded"], driver["library"]
+    faults: list[str] = []
+    hint = "Run site.yml; its plan names the steps."
+    if want.get("placement") == "none":
+        hint = "driver.enabled is false: install a driver yourself, or enable it."
+    if not loaded and not driver["packages"] and not library:
+        return Check("driver", "absent", "no driver is installed", hint)
+    version, branch = want.get("version"), want.get("branch")
+    if not loaded:
+        faults.append("no kernel module is loaded")
+        hint = "Look at dmesg and dkms status on the host; then run site.yml."
+    elif version and loaded != version:
+        faults.append(f"{loaded} is loaded, {version} is wanted")
+    elif branch and branch_of(loaded) != int(branch):
+        faults.append(f"{loaded} is loaded, branch {branch} is wanted")
+    elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
+            None, want["kernel_module_type"]):
+        faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
+    if loaded and library and library != loaded:
+        faults.append(f"libraries are {library}, the module is {loaded}")
+        hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
+    faults += _nvml_faults(facts)
+    if not faults:
+        return Check("driver", "ok", f"{loaded} {driver['flavour'] or ''}".strip())
+    if driver.get("reboot_pending"):
+        return Check("driver", "pending", "; ".join(faults), "Reboot the host, or allow it by gpu_disruption: reboot.")
+    return Check("driver", "failed", "; ".join(faults), hint)
+
+
+def _nvml_faults(facts: Facts) -> list[str]:
+    nvml = facts["driver"]["nvml"]
+    if not nvml["available"]:
+        return [f"NVML does not answer: {nvml['error'] or 'no library'}"]
+    unseen = [gpu["pci"] for gpu in facts["gpus"] if gpu.get("uuid") is None]
+    faults = [f"{gpu['pci']}: {gpu['error']}" for gpu in facts["gpus"] if gpu.get("error") and gpu["pci"] not in unseen]
+    if unseen:
+        faults.append(f"{len(unseen)} of {len(facts['gpus'])} GPUs are not seen by NVML ({', '.join(unseen)})")
+    return faults
+
+
+def _container_toolkit(want: Expected, facts: Facts) -> Check:
+    toolkit = facts["toolkit"]
+    if not toolkit["version"]:
+        return Check("container_toolkit", "absent", "not installed", "Run site.yml.")
+    faults = []
+    if want.get("version") and toolkit["version"] != want["version"]:
+        faults.append(f"version {toolkit['version']} is installed, {want['version']} is wanted")
+    runtimes = {name: state for name, state in facts["runtimes"].items() if state}
+    chosen = want.get("runtime") or "auto"
+    if chosen != "auto" and chosen not in runtimes:
+        faults.append(f"{chosen} is not installed")
+    # podman takes CDI devices and needs no configuration.
+    told = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
+    ready = [name for name in told if runtimes[name]["nvidia"]]
+    if told and not ready:
+        faults.append(f"{' and '.join(told)} {'does' if len(told) == 1 else 'do'} not know the nvidia runtime")
+    if want.get("cdi") and not toolkit["cdi_specs"]:
+        faults.append("there is no CDI specification")
+    if faults:
+        return Check("container_toolkit", "failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
+    parts = [str(toolkit["version"]), " and ".join(ready), "CDI" if toolkit["cdi_specs"] else ""]
+    return Check("container_toolkit", "ok", ", ".join(part for part in parts if part))
+
+
+def _mig_manager(want: Expected, facts: Facts) -> Check:
+    gpus = facts["gpus"]
+    if not want.get("selected"):
+        enabled = sum(1 for gpu in gpus if layouts.present(gpu) is not None)
+        instances = sum(sum((layouts.present(gpu) or {}).values()) for gpu in gpus)
+        found = f"{enabled} GPUs with {instances} instances" if enabled else "off"
+        return Check("mig_manager", "ok", f"not managed ({found})")
+    wanted = layouts.wanted(want.get("config"), want["selected"], gpus)
+    waiting = [gpu["pci"] for gpu in gpus if gpu.get("mig") and gpu["mig"]["pending"] != gpu["mig"]["enabled"]]
+    if waiting:
+        return Check("mig_manager", "pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
+                     "Allow a reset of idle GPUs by gpu_disruption: idle.")
+    faults = []
+    for gpu in gpus:
+        if gpu["pci"] in wanted and layouts.present(gpu) != wanted[gpu["pci"]]:
+            faults.append(f"{gpu['pci']} has {layouts.text(layouts.present(gpu))}, "
+                          f"wanted is {layouts.text(wanted[gpu['pci']])}")
+    if faults:
+        more = f" and {len(faults) - 1} more GPUs" if len(faults) > 1 else ""
+        return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
+    instances = sum(sum((layouts.present(gpu) or {}).values()) for gpu in gpus)
+    return Check("mig_manager", "ok", f"{want['selected']} ({instances} instances)")
+
+
+def _feature_discovery(want: Expected, facts: Facts) -> Check:
+    count = sum(1 for gpu in facts["gpus"] if gpu.get("uuid") is not None)
+    if not count:
+        return Check("feature_discovery", "failed", "no GPU can be read, so there is nothing to label",
+                     "Make the driver work first.")
+    return Check("feature_discovery", "ok", f"{count} GPUs, MIG strategy {want.get('mig_strategy') or 'none'}")
+
+
+def _labelled(labels: t.Mapping[str, str]) -> Check:
+    count = labels.get("nvidia.com/gpu.count", "0")
+    if not count.isdigit() or int(count) == 0:
+        return Check("feature_discovery", "failed", "the labels count no GPU", "Make the driver work first.")
+    return Check("feature_discovery", "ok", f"{len(labels)} labels, {count} GPUs")
+
+
+_CHECKS: dict[str, t.Callable[[Expected, Facts], Check]] = {
+    "driver": _driver,
+    "container_toolkit": _container_toolkit,
+    "mig_manager": _mig_manager,
+    "feature_discovery": _feature_discovery,
+}

@@ -1,0 +1,134 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The report as one page of HTML that needs nothing else. Pure. PRIVATE. Every value is escaped."""
+
+from __future__ import annotations
+
+import html
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+    Report,
+    gpus_of,
+    headline,
+    plan_cells,
+    steps_by_hosts,
+    verdict,
+)
+
+_STYLE = """
+:root{--ground:#f5f6f4;--paper:#fff;--ink:#1d211b;--soft:#666d62;--line:#dde1da;--ok:#4d7a00;--okbg:#ecf5dc;
+--pending:#8a5a00;--pendingbg:#fff2d6;--failed:#b3261e;--failedbg:#fde7e5}
+@media(prefers-color-scheme:dark){:root{--ground:#151713;--paper:#1e211c;--ink:#e7eae3;--soft:#9aa294;--line:#343930;
+--ok:#a4d65e;--okbg:#26331a;--pending:#f0c05a;--pendingbg:#3a2f17;--failed:#ff8a80;--failedbg:#43201d}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI",Roboto,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}
+h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:40px 0 12px}p.soft{color:var(--soft);margin:0}
+.tiles{display:flex;flex-wrap:wrap;gap:12px;margin:24px 0 0}
+.tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 20px;min-width:120px}
+.tile b{display:block;font-size:26px;line-height:1.2}.tile span{color:var(--soft);font-size:13px}
+.wide{overflow-x:auto;background:var(--paper);border:1px solid var(--line);border-radius:10px}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;vertical-align:top;padding:10px 16px;border-bottom:1px solid var(--line)}
+tr:last-child td{border-bottom:0}th{font-size:13px;color:var(--soft);font-weight:600;white-space:nowrap}
+td:first-child{font-weight:600;white-space:nowrap}
+.mark{display:inline-block;border-radius:20px;padding:1px 10px;font-size:13px;font-weight:600}
+.mark.ok{color:var(--ok);background:var(--okbg)}.mark.pending{color:var(--pending);background:var(--pendingbg)}
+.mark.failed,.mark.absent{color:var(--failed);background:var(--failedbg)}
+td small{display:block;color:var(--soft);margin-top:4px}
+ol,ul{margin:0;padding:12px 16px 12px 40px}li{margin:2px 0}li small{color:var(--soft)}
+details{background:var(--paper);border:1px solid var(--line);border-radius:10px;margin:8px 0}
+summary{cursor:pointer;padding:10px 16px;font-weight:600}h3{font-size:14px;margin:0;padding:4px 16px 0}
+code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
+"""
+
+
+def page(report: Report) -> str:
+    """The whole document."""
+    plan = report.get("plan")
+    body = [f"<h1>GPU hosts</h1><p class=soft>{_e(headline(report))}</p>", _tiles(report)]
+    if any(entry["checks"] is not None for entry in report["hosts"].values()):
+        body.append(f"<h2>Result</h2>{_results(report)}<p class=soft>{_e(verdict(report))}</p>")
+    rows = [[_plan_cell(cell.text, cell.state) for cell in plan_cells(host, entry, plan)]
+            for host, entry in report["hosts"].items()]
+    body.append(f"<h2>Plan</h2>{_table(['host', 'GPUs', 'driver', 'toolkit', 'MIG'], rows)}")
+    body.append(_steps(report, "steps", "Steps"))
+    body.append(_steps(report, "pending", "Pending"))
+    if plan:
+        body.append(_list("Warnings", plan["warnings"]))
+        body.append(_reasons(plan["explanations"]))
+    return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+            f"<title>GPU hosts</title><style>{_STYLE}</style><main>{''.join(body)}</main></html>\n")
+
+
+def _e(text: t.Any) -> str:
+    return html.escape(str(text))
+
+
+def _tiles(report: Report) -> str:
+    states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
+    gpus = sum(len(entry["facts"]["gpus"]) for entry in report["hosts"].values() if entry["facts"])
+    tiles = [(len(report["hosts"]), "hosts"), (gpus, "GPUs")]
+    if states:
+        tiles += [(states.count("ok"), "checks ok"), (states.count("pending"), "pending"),
+                  (len(states) - states.count("ok") - states.count("pending"), "failed")]
+    return "<div class=tiles>" + "".join(
+        f"<div class=tile><b>{count}</b><span>{_e(name)}</span></div>" for count, name in tiles) + "</div>"
+
+
+def _table(head: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> str:
+    top = "".join(f"<th>{_e(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<div class=wide><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _plan_cell(text: str, state: str) -> str:
+    return f"{_e(text)} <span class='mark ok'>as planned</span>" if state == "ok" else _e(text)
+
+
+def _results(report: Report) -> str:
+    rows = []
+    for host, entry in report["hosts"].items():
+        checks = {check["component"]: check for check in entry["checks"] or ()}
+        row = [_e(host), _e(gpus_of(entry["facts"]))]
+        for component in COMPONENTS:
+            check = checks.get(component.name)
+            if entry["checks"] is None:
+                row.append("<span class='mark failed'>not reached</span>")
+            elif check is None:
+                row.append("–")
+            else:
+                hint = f"<small>→ {_e(check['hint'])}</small>" if check["hint"] else ""
+                row.append(f"<span class='mark {_e(check['state'])}'>{_e(check['state'])}</span>"
+                           f"<small>{_e(check['detail'])}</small>{hint}")
+        rows.append(row)
+    return _table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)
+
+
+def _steps(report: Report, what: str, title: str) -> str:
+    groups = steps_by_hosts(report, what)
+    if not groups:
+        return ""
+    text = f"<h2>{title}</h2>"
+    for hosts, steps in groups:
+        text += f"<details open><summary>{_e(', '.join(hosts))}</summary>"
+        for name, items in steps.items():
+            text += f"<h3>{_e(by_name(name).title)}</h3><ol>" + "".join(
+                f"<li><code>{_e(step['id'])}</code> <small>{_e(step.get('pending_reason') or step.get('reason') or '')}"
+                "</small></li>" for step in items) + "</ol>"
+        text += "</details>"
+    return text
+
+
+def _list(title: str, items: t.Sequence[str]) -> str:
+    listed = "".join(f"<li>{_e(item)}</li>" for item in items)
+    return f"<h2>{_e(title)}</h2><div class=wide><ul>{listed}</ul></div>" if items else ""
+
+
+def _reasons(explanations: t.Mapping[str, t.Sequence[str]]) -> str:
+    entries = "".join(f"<details><summary>{_e(host)}</summary><ul>{''.join(f'<li>{_e(item)}</li>' for item in items)}"
+                      "</ul></details>" for host, items in explanations.items())
+    return f"<h2>Why</h2>{entries}" if entries else ""
