@@ -122,7 +122,7 @@ def _text(value: t.Any) -> t.Any:
 
 
 class Nvml:
-    """A session, opened by C(with). Entering raises only MissingLibrary.
+    """A session, opened by C(with).
 
     available: whether NVML answers. error: None where the host has no library, else why it does not answer
     (driver not loaded, versions differ).
@@ -135,14 +135,22 @@ class Nvml:
         self._names: dict[int, str] = {}
         self._profiles: dict[str, t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int]]] = {}
-        # Where an instance lies never changes, so what this session has read or made is not asked again.
+        # Where an instance lies never changes, so it is asked once.
         self._places: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __enter__(self) -> Nvml:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: t.Any) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Starts, also anew after L(close): handles from before are then void. Raises only MissingLibrary."""
         try:
             ctypes.CDLL(LIBRARY)
         except OSError:
-            return self
+            return
         self._lib = _import_pynvml()
         self._names = {value: name[len("NVML_ERROR_"):] for name, value in vars(self._lib).items()
                        if name.startswith("NVML_ERROR_")}
@@ -152,23 +160,23 @@ class Nvml:
         except self._lib.NVMLError as error:
             name = self._name(error)
             self.error = f"NVML cannot be used ({name}). {_HINTS.get(name, '')}".strip()
-        return self
 
-    def __exit__(self, *exc: t.Any) -> None:
+    def close(self) -> None:
+        """Ends; a GPU cannot be reset while this process has NVML open."""
         if self.available:
+            self._places = {}
             self._try(self._lib.nvmlShutdown)
             self.available = False
 
     # -- reading
 
     def snapshot(self, mig: bool = True, clients: bool = True) -> dict[str, t.Any]:
-        """All of the machine's GPUs for facts, C({available, error, driver, library, cuda, gpus, clients}).
+        """C({available, error, driver, library, cuda, gpus, clients}) for facts; clients: see L(clients).
 
         gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
         error}]) in order of pci; C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
         instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
         C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
-        clients: see L(clients).
         """
         result: dict[str, t.Any] = {"available": self.available, "error": self.error, "driver": None, "library": None,
                                     "cuda": None, "gpus": [], "clients": []}
@@ -207,11 +215,11 @@ class Nvml:
     def mode(self, device: Device) -> tuple[bool, bool] | None:
         """Whether MIG is on, and whether it will be after the next reset; None: the GPU cannot do MIG."""
         try:
-            current, pending = self._lib.nvmlDeviceGetMigMode(device.handle)
-        except self._lib.NVMLError as error:
-            if error.value in (self._lib.NVML_ERROR_NOT_SUPPORTED, self._lib.NVML_ERROR_FUNCTION_NOT_FOUND):
+            current, pending = self._call(device.pci, self._lib.nvmlDeviceGetMigMode, device.handle)
+        except DeviceError as error:
+            if error.details["name"] in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND"):
                 return None
-            raise self._failure(error, device.pci, "nvmlDeviceGetMigMode") from error
+            raise
         return bool(current), bool(pending)
 
     def profiles(self, device: Device) -> list[Profile]:
@@ -241,11 +249,9 @@ class Nvml:
         lib, found = self._lib, {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
-                gi = getattr(process, "gpuInstanceId", None)
-                instance = None if gi in (None, _NO_INSTANCE) else gi
+                gi = None if process.gpuInstanceId in (None, _NO_INSTANCE) else process.gpuInstanceId
                 name = _text(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
-                found[(process.pid, instance)] = {"pid": process.pid, "name": name, "gpu": device.pci,
-                                                  "instance": instance}
+                found[(process.pid, gi)] = {"pid": process.pid, "name": name, "gpu": device.pci, "instance": gi}
         return [found[key] for key in sorted(found, key=str)]
 
     # -- writing
@@ -255,8 +261,7 @@ class Nvml:
 
         Returns the device anew: its handle may have changed. Raises DeviceError.
         """
-        lib = self._lib
-        self._call(device.pci, lib.nvmlDeviceSetMigMode, device.handle, int(enabled))
+        self._call(device.pci, self._lib.nvmlDeviceSetMigMode, device.handle, int(enabled))
         self._places = {key: place for key, place in self._places.items() if key[0] != device.pci}
         return self.reopen(device)
 
@@ -281,10 +286,10 @@ class Nvml:
                               "Use another layout.", gpu=device.pci)
         if slices == profile.slices:
             self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstance, gpu_instance, ident)
-        else:
-            place = lib.c_nvmlComputeInstancePlacement_t(start, slices)
-            self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstanceWithPlacement, gpu_instance, ident,
-                       ctypes.byref(place))
+            return
+        place = lib.c_nvmlComputeInstancePlacement_t(start, slices)
+        self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstanceWithPlacement, gpu_instance, ident,
+                   ctypes.byref(place))
 
     def destroy_compute(self, device: Device, compute: Compute) -> None:
         """Removes a compute instance. Raises DeviceError, IN_USE while a process runs on it."""
@@ -434,15 +439,12 @@ class Nvml:
         try:
             return function(*args)
         except self._lib.NVMLError as error:
-            raise self._failure(error, pci, getattr(function, "__name__", "")) from error
+            name, call = self._name(error), getattr(function, "__name__", "")
+            raise DeviceError(f"GPU {pci}: {call} failed with {name}.", _HINTS.get(name, ""), call=call,
+                              code=error.value, name=name, gpu=pci) from error
 
     def _name(self, error: t.Any) -> str:
         return self._names.get(error.value, str(error.value))
-
-    def _failure(self, error: t.Any, pci: str, call: str) -> DeviceError:
-        name = self._name(error)
-        return DeviceError(f"GPU {pci}: {call} failed with {name}.", _HINTS.get(name, ""), call=call, code=error.value,
-                           name=name, gpu=pci)
 
 
 def _address(handle: t.Any) -> int:

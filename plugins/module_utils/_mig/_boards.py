@@ -1,0 +1,85 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPU instance profiles by PCI device id, for plans made before a driver can be asked. Pure data. PRIVATE.
+
+Sources: NVIDIA MIG User Guide 580 ("Supported MIG Profiles"), the vendor's names in mig-parted's default
+configuration, public C(nvidia-smi mig -lgip) and C(-lgipp) output. A driver's own answer always wins: names follow
+its memory sizes.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Profile
+
+# slices g, which of the row's sizes, attribute | profile id | instances | memory units | first units
+_GRIDS = {
+    # Seven compute slices on eight memory units: A100 to GB300.
+    "seven": """1g.0 19 7 1 0123456
+2g.1 14 3 2 024
+3g.2 9 2 4 04
+4g.2 5 1 4 0
+7g.3 0 1 8 0
+1g.0+me 20 1 1 0123456
+1g.1 15 4 2 0246""",
+    # A30: four of both.
+    "four": """1g.0 14 4 1 0123
+2g.1 5 2 2 02
+4g.2 0 1 4 0
+1g.0+me 21 1 1 0123
+2g.1+me 6 1 2 02""",
+    # RTX PRO 6000: four compute slices on twelve memory units.
+    "twelve": """1g.0 14 4 3 0369
+2g.1 5 2 6 06
+4g.2 0 1 12 0
+1g.0+me 21 1 3 0369
+1g.0+gfx 47 4 3 0369
+2g.1+gfx 35 2 6 06
+4g.2+gfx 32 1 12 0
+1g.0-me 67 4 3 0369
+2g.1-me 66 2 6 06
+1g.0+me.all 65 1 3 0369
+2g.1+me.all 64 1 6 06""",
+}
+
+# grid | sizes in GB | PCI device ids
+_BOARDS = """
+four|6 12 24|20b7
+seven|5 10 20 40|20b0 20b1 20f1 20bd 20f6
+seven|10 20 40 80|20b2 20b5 20f3 20f5 2330 2324 2331 2322
+seven|12 24 47 94|2321 2339 233a
+seven|12 24 48 96|2342 233d 2338 20b6 2329
+seven|18 36 72 144|2348
+seven|18 35 71 141|232c 2335 233b
+seven|23 45 90 180|2901
+seven|23 47 93 186|2941
+seven|34 67 135 269|3182
+seven|35 70 139 278|31c2 31c3
+twelve|24 48 96|2bb5 2bb1 2bb4
+"""
+
+
+def _profile(row: str, sizes: t.Sequence[str]) -> Profile:
+    name, ident, instances, size, starts = row.split()
+    slices, rest = name.split("g.")
+    return Profile(name=f"{slices}g.{sizes[int(rest[0])]}gb{rest[1:]}", id=int(ident), slices=int(slices),
+                   instances=int(instances), size=int(size), starts=tuple(int(start) for start in starts))
+
+
+def _tables() -> t.Iterator[tuple[str, t.List[Profile]]]:
+    for line in _BOARDS.split("\n"):
+        if line:
+            grid, sizes, devices = line.split("|")
+            table = [_profile(row, sizes.split()) for row in _GRIDS[grid].split("\n")]
+            for device in devices.split():
+                yield device, table
+
+
+_TABLES = dict(_tables())
+
+
+def profiles_of(device_id: str) -> list[Profile] | None:
+    """The profiles of a PCI device id (C(20b2)) in NVML's order, None where no table is known."""
+    return _TABLES.get(device_id.lower())

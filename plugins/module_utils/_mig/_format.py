@@ -1,0 +1,236 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""mig-parted's configuration format (version v1): checked, resolved for GPUs, generated, written. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Profile
+
+_DEVICE = re.compile(r"(?:(\d+)c\.)?(\d+)g\.\d+gb(?:[+-][a-z]+(?:\.[a-z]+)?)?")
+_FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
+_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU for which a configuration is resolved. profiles: empty where it cannot do MIG, None: not known yet."""
+
+    pci: str
+    index: int
+    device_id: str
+    subsystem: str
+    model: str
+    profiles: t.Sequence[Profile] | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a configuration. path: where it stands; indices: None for all GPUs."""
+
+    path: str
+    filters: t.Tuple[t.Tuple[str, str | None], ...]
+    indices: t.Tuple[int, ...] | None
+    enabled: bool
+    devices: t.Tuple[t.Tuple[str, int], ...]
+
+    def matches(self, gpu: Target) -> bool:
+        """Whether the entry speaks of this GPU."""
+        chosen = not self.filters or any(device == gpu.device_id and subsystem in (None, gpu.subsystem)
+                                         for device, subsystem in self.filters)
+        return chosen and (self.indices is None or gpu.index in self.indices)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a GPU shall have. devices: (GPU instance profile, slices of the compute instance) -> count.
+
+    devices is None where the GPU's profiles are not known yet.
+    """
+
+    path: str
+    enabled: bool
+    devices: t.Mapping[t.Tuple[str, int], int] | None
+
+
+def parse(config: t.Any) -> dict[str, list[Entry]]:
+    """The named configurations of a document. Raises InputError with the path of what is wrong."""
+    _mapping(config, "config", ("version", "mig-configs"))
+    if config.get("version") != "v1":
+        raise InputError(f"{config.get('version')!r} is not a version of mig-parted's format.", "Write 'version: v1'.",
+                         path="config.version", value=config.get("version"), allowed=["v1"])
+    named = config.get("mig-configs")
+    if not isinstance(named, dict) or not named:
+        raise InputError("it must be a mapping of names to lists of entries.", path="config.mig-configs", value=named)
+    return {str(name): _entries(entries, f"mig-configs.{name}") for name, entries in named.items()}
+
+
+def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str, list[Entry]]:
+    """The configuration of this name, or the only one. Raises InputError."""
+    if name is None and len(configs) == 1:
+        name = next(iter(configs))
+    if name is None:
+        raise InputError("a configuration must be chosen.", f"Choose one of {', '.join(configs)}.", path="selected",
+                         value=None, allowed=list(configs))
+    if name not in configs:
+        raise InputError(f"there is no configuration {name!r}{_nearest(name, configs)}.",
+                         f"Choose one of {', '.join(configs)}.", path="selected", value=name, allowed=list(configs))
+    return name, configs[name]
+
+
+def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, Wish]:
+    """What each GPU shall have, by PCI address. A GPU of which no entry speaks is left as it is.
+
+    Raises InputError: an index that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
+    """
+    wishes: dict[str, Wish] = {}
+    indices = {gpu.index for gpu in gpus}
+    for entry in entries:
+        missing = [index for index in entry.indices or () if index not in indices]
+        if missing:
+            raise InputError(f"this host has no GPU {missing[0]}.", f"It has {len(gpus)}, counted from 0.",
+                             path=f"{entry.path}.devices", value=missing[0], allowed=sorted(indices))
+        for gpu in gpus:
+            if entry.matches(gpu):
+                wish = _wish(entry, gpu)
+                former = wishes.setdefault(gpu.pci, wish)
+                if (former.enabled, former.devices) != (wish.enabled, wish.devices):
+                    raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
+                                     "Let one entry speak of a GPU.", path=entry.path)
+    return wishes
+
+
+def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
+    """What the generated configuration of a name asks of each GPU that it suits (as the vendor's MIG manager does).
+
+    Names: all-disabled, all-enabled, all-balanced, and all-PROFILE with C(.) for C(+). Raises InputError.
+    """
+    capable = [gpu for gpu in gpus if gpu.profiles is None or gpu.profiles]
+    names: dict[str, dict[str, dict[tuple[str, int], int]]] = {
+        "all-disabled": {gpu.pci: {} for gpu in capable}, "all-enabled": {gpu.pci: {} for gpu in capable},
+        "all-balanced": {}}
+    for gpu in capable:
+        plain = sorted((profile for profile in gpu.profiles or () if re.fullmatch(r"\d+g\.\d+gb", profile.name)),
+                       key=lambda profile: (profile.slices, profile.size))
+        smallest = {profile.slices: profile.name for profile in reversed(plain)}
+        counts = {1: 2, 2: 1, 3: 1} if 7 in smallest else {1: 2, 2: 1}
+        if plain:
+            names["all-balanced"][gpu.pci] = {(smallest[slices], slices): count for slices, count in counts.items()}
+        for profile in gpu.profiles or ():
+            names.setdefault(f"all-{profile.name.replace('+', '.')}", {})[gpu.pci] = {
+                (profile.name, profile.slices): profile.instances}
+    if name is None or (name != "all-disabled" and not names.get(name)):
+        models = ", ".join(sorted({gpu.model for gpu in gpus}))
+        offered = [key for key, value in names.items() if value]
+        what = f"no generated configuration {name!r} suits" if name else "no configuration is chosen for"
+        raise InputError(f"{what} the GPUs of this host ({models}){_nearest(str(name), offered)}.",
+                         f"Choose one of {', '.join(offered)}, or give config." if offered else "None can do MIG.",
+                         path="selected", value=name, allowed=offered)
+    return {pci: Wish(f"selected={name}", name != "all-disabled", devices) for pci, devices in names[name].items()}
+
+
+def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, t.Any]:
+    """GPUs as (index, MIG on, devices by name) in mig-parted's format, under the name C(current)."""
+    groups: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = {}
+    for index, enabled, devices in gpus:
+        groups.setdefault((enabled, tuple(sorted(devices.items()))), []).append(index)
+    entries = [{"devices": "all" if len(groups) == 1 else indices, "mig-enabled": enabled, "mig-devices": dict(devices)}
+               for (enabled, devices), indices in groups.items()]
+    return {"version": "v1", "mig-configs": {"current": entries}}
+
+
+def _wish(entry: Entry, gpu: Target) -> Wish:
+    if not entry.enabled:
+        return Wish(entry.path, False, {})
+    if gpu.profiles is None:
+        return Wish(entry.path, True, None if entry.devices else {})
+    if not gpu.profiles:
+        raise InputError(f"GPU {gpu.pci} ({gpu.model}) cannot do MIG.",
+                         "Name the others by 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
+    slices = {profile.name: profile.slices for profile in gpu.profiles}
+    wanted: dict[tuple[str, int], int] = {}
+    for device, count in entry.devices:
+        prefix, _, rest = device.partition("c.")
+        profile, size = (rest, int(prefix)) if rest else (device, slices.get(device, 0))
+        if profile not in slices or size > slices[profile]:
+            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{_nearest(profile, slices)}.",
+                             f"It has {', '.join(slices)}.", path=f"{entry.path}.mig-devices", value=device,
+                             allowed=list(slices))
+        if count:
+            wanted[(profile, size)] = wanted.get((profile, size), 0) + count
+    return Wish(f"{entry.path}.mig-devices", True, wanted)
+
+
+def _entries(entries: t.Any, path: str) -> list[Entry]:
+    if not isinstance(entries, list) or not entries:
+        raise InputError("it must be a list of entries.", f"Each has the keys {', '.join(_KEYS)}.", path=path,
+                         value=entries)
+    return [_entry(entry, f"{path}[{index}]") for index, entry in enumerate(entries)]
+
+
+def _entry(entry: t.Any, path: str) -> Entry:
+    _mapping(entry, path, _KEYS)
+    enabled = entry.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise InputError(f"{enabled!r} is not true or false.", path=f"{path}.mig-enabled", value=enabled,
+                         allowed=[True, False])
+    devices = _counts(entry.get("mig-devices") or {}, f"{path}.mig-devices")
+    if devices and not enabled:
+        raise InputError("there cannot be MIG devices with MIG disabled.", "Set mig-enabled to true.",
+                         path=f"{path}.mig-devices")
+    return Entry(path, tuple(_filters(entry.get("device-filter"), f"{path}.device-filter")),
+                 _indices(entry.get("devices"), f"{path}.devices"), enabled, devices)
+
+
+def _filters(value: t.Any, path: str) -> t.Iterator[tuple[str, str | None]]:
+    for text in value if isinstance(value, list) else [value] if value else []:
+        match = _FILTER.fullmatch(str(text))
+        if match is None:
+            raise InputError(f"{text!r} is not a GPU's PCI id.",
+                             "Write 0xDDDD10DE (device and vendor), with a subsystem 0xDDDD10DE:0xSSSSVVVV.",
+                             path=path, value=text)
+        device, subsystem, vendor = match.groups()
+        yield device.lower(), f"{vendor}:{subsystem}".lower() if subsystem else None
+
+
+def _indices(value: t.Any, path: str) -> tuple[int, ...] | None:
+    if value == "all":
+        return None
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
+        raise InputError(f"{value!r} is neither 'all' nor a list of GPU indices.", path=path, value=value,
+                         allowed=["all", "[0, 1, ...]"])
+    return tuple(numbers)
+
+
+def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict):
+        raise InputError("it must be a mapping of profile to count.", "Such as '1g.10gb: 7'.", path=path, value=value)
+    for name, count in value.items():
+        match = _DEVICE.fullmatch(str(name))
+        if match is None or (match.group(1) and int(match.group(1)) >= int(match.group(2))):
+            raise InputError(f"{name!r} is not the name of a MIG device.",
+                             "Names are such as 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InputError(f"{count!r} is not a count.", path=f"{path}.{name}", value=count)
+    return tuple((str(name), count) for name, count in value.items())
+
+
+def _mapping(value: t.Any, path: str, keys: t.Sequence[str]) -> None:
+    if not isinstance(value, dict):
+        raise InputError("it must be a mapping.", f"It has the keys {', '.join(keys)}.", path=path, value=value)
+    for key in value:
+        if key not in keys:
+            raise InputError(f"unknown key {key!r}{_nearest(str(key), keys)}.", f"Known are {', '.join(keys)}.",
+                             path=path, value=key, allowed=list(keys))
+
+
+def _nearest(word: str, words: t.Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(words), 1)
+    return f" (nearest: {close[0]})" if close else ""

@@ -1,0 +1,155 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the GPUs of a host and what they shall have to steps. Each GPU is planned and gated by itself. Pure. PRIVATE.
+
+Step ids name GPUs by PCI address and instances by profile and placement, so they are the same whether the device
+was asked or, before a driver, the device tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._format import Target, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import (
+    Board,
+    Difference,
+    Layout,
+    Piece,
+    Wanted,
+    difference,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
+
+STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
+MODE = {True: "enable MIG mode", False: "disable MIG mode"}
+
+
+@dataclass
+class Gpu:
+    """A GPU as it stands. board: None where its profiles are not known; mode: (now, after the next reset).
+
+    assumed: from device tables. clients: processes on it, C([{pid, name, start}]) with the first unit of the GPU
+    instance (None: the whole GPU), read only where it matters.
+    """
+
+    target: Target
+    board: Board | None
+    mode: t.Tuple[bool, bool]
+    layout: Layout = ()
+    assumed: bool = False
+    clients: t.List[t.Dict[str, t.Any]] = field(default_factory=list)
+
+    @property
+    def pci(self) -> str:
+        """The address, by which steps name it."""
+        return self.target.pci
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """For results and the journal: C({enabled, instances: [{profile, start, compute: [[slices, start]]}]})."""
+        return shape(self.mode[0], self.layout)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How a GPU shall stand in the end, and why (words for the step)."""
+
+    enabled: bool
+    layout: Layout
+    reason: str
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """What leads a GPU to its goal, split by the gate."""
+
+    gpu: Gpu
+    goal: Goal
+    change: Difference
+    steps: t.List[Step]
+    pending: t.List[t.Dict[str, t.Any]]
+
+
+def shape(enabled: bool, layout: Layout) -> dict[str, t.Any]:
+    """See L(Gpu.as_dict)."""
+    instances = [{"profile": piece.profile, "start": piece.start, "compute": [list(part) for part in piece.parts]}
+                 for piece in sorted(layout, key=lambda piece: piece.start)]
+    return {"enabled": enabled, "instances": instances}
+
+
+def unshape(data: t.Mapping[str, t.Any]) -> Goal:
+    """A goal from what L(shape) wrote."""
+    layout = tuple(Piece(item["profile"], item["start"], tuple((part[0], part[1]) for part in item["compute"]))
+                   for item in data["instances"])
+    return Goal(data["enabled"], layout, "as it was before")
+
+
+def goal_of(gpu: Gpu, wish: Wish) -> Goal:
+    """Where the wanted instances come to lie. Raises InputError where there is no way, with what there is."""
+    if not wish.enabled or wish.devices is None or gpu.board is None:
+        return Goal(wish.enabled, (), wish.path)
+    layout = gpu.board.target(gpu.layout, wish.devices)
+    if layout is None:
+        words = ", ".join(f"{count} x {gpu.board.device(*key)}" for key, count in sorted(wish.devices.items()))
+        most = ", ".join(f"{profile.instances} x {name}" for name, profile in gpu.board.profiles.items())
+        raise InputError(f"{words} do not fit together on GPU {gpu.pci} ({gpu.target.model}).",
+                         f"What fits, for instance: {nearest(gpu.board, wish.devices)}. At most: {most}.",
+                         path=wish.path, value=words)
+    return Goal(True, layout, wish.path)
+
+
+def nearest(board: Board, wanted: Wanted) -> str:
+    """The wanted devices with as few as possible left out, such as C(1 x 4g.40gb)."""
+    devices = [key for key, count in sorted(wanted.items()) for _ in range(min(count, 8))]
+    for size in range(min(len(devices), 8), 0, -1):
+        for chosen in itertools.combinations(devices, size):
+            counts = {key: chosen.count(key) for key in chosen}
+            if board.target((), counts) is not None:
+                return ", ".join(f"{count} x {board.device(*key)}" for key, count in counts.items())
+    return "none of them"
+
+
+def plan(gpu: Gpu, goal: Goal, level: str) -> GpuPlan:
+    """The steps for a GPU: stop clients, destroy, mode, create; those that level forbids are pending."""
+    change = difference(gpu.layout, goal.layout)
+    turn = gpu.mode != (goal.enabled, goal.enabled)
+    steps: list[Step] = []
+
+    def step(action: str, what: str, needs: str, **data: t.Any) -> None:
+        target = f"{gpu.pci} {what}".strip()
+        steps.append(Step(action, target, goal.reason, needs, gpu.assumed, {"pci": gpu.pci, **data}))
+
+    touched = {piece.start for piece in change.destroyed}
+    in_the_way = [client for client in gpu.clients if turn or client["start"] in touched]
+    if in_the_way:
+        step(STOP, ", ".join(f"{client['name'] or 'process'} ({client['pid']})" for client in in_the_way), "drain",
+             pids=[client["pid"] for client in in_the_way])
+    if change.destroyed and gpu.board:
+        step(DESTROY, gpu.board.describe(change.destroyed), "idle", pieces=change.destroyed)
+    if turn:
+        step(MODE[goal.enabled], "", "idle", enabled=goal.enabled)
+    if change.created and gpu.board:
+        step(CREATE, gpu.board.describe(change.created), "never", pieces=change.created)
+    return GpuPlan(gpu, goal, change, *gate(steps, level))
+
+
+def disturbs(gpu: Gpu, goal: Goal) -> bool:
+    """Whether reaching the goal takes anything away, so that it matters who uses the GPU."""
+    return gpu.mode != (goal.enabled, goal.enabled) or bool(difference(gpu.layout, goal.layout).destroyed)
+
+
+def moved(gpu: Gpu, layout: Layout) -> list[dict[str, t.Any]]:
+    """Compute instances for the result, C([{gpu, device, start}])."""
+    return [{"gpu": gpu.pci, "device": gpu.board.device(piece.profile, part[0]), "start": piece.start}
+            for piece in layout for part in piece.parts] if gpu.board else []
+
+
+def text(gpu: Gpu, goal: Goal | None = None) -> str:
+    """A GPU as a line, for the diff; goal: as it will be."""
+    enabled, layout = (gpu.mode[0], gpu.layout) if goal is None else (goal.enabled, goal.layout)
+    words = gpu.board.describe(layout) if gpu.board else ""
+    return f"{gpu.pci} MIG {'on' if enabled else 'off'}{f': {words}' if words else ''}\n"

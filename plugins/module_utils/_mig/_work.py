@@ -1,0 +1,261 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor, layout_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device, Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply, diff_entry, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the task asks. config: mig-parted's document or None; devices: which GPUs, None for all."""
+
+    state: str
+    config: t.Any
+    selected: str | None
+    devices: t.Sequence[str] | None
+    level: str
+    check: bool
+
+
+class Work:
+    """One run on one host."""
+
+    def __init__(self, request: Request, nvml: Nvml) -> None:
+        self.request = request
+        self.nvml = nvml
+        self.warnings: list[str] = []
+        self._boards: dict[str, Board] = {}
+        self._devices: dict[str, Device] = {}
+
+    def run(self) -> dict[str, t.Any]:
+        """The result of the module. Raises GpuopsError."""
+        if self.request.state == "rendered":
+            return self._rendered()
+        if self.request.state == "gathered":
+            return self._gathered()
+        with Journal("mig", readonly=self.request.check) as journal:
+            if self.request.state == "absent":
+                return self._reach(self._former(journal), journal)
+            return self._reach(self._wanted(self._read()), journal)
+
+    # -- reading
+
+    def _read(self) -> list[_plan.Gpu]:
+        """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
+        if self.nvml.available:
+            return [self._ask(device, number) for number, device in enumerate(self.nvml.devices())]
+        found = [function for function in read_bus(Root()).gpus if function.driver != "vfio-pci"]
+        return [self._assume(number, function.address, function.device, function.subsystem or "")
+                for number, function in enumerate(found)]
+
+    def _ask(self, device: Device, number: int) -> _plan.Gpu:
+        self._devices[device.pci] = device
+        mode = self.nvml.mode(device)
+        profiles = self.nvml.profiles(device) if mode else []
+        gpu = _plan.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles),
+                        self._board(device.board, profiles), mode or (False, False))
+        if gpu.mode[0]:
+            gpu.layout = layout_of(self.nvml.instances(device))
+        return gpu
+
+    def _assume(self, number: int, pci: str, device_id: str, subsystem: str) -> _plan.Gpu:
+        model = model_of(device_id, subsystem)
+        capable = model is None or model.mig_capable
+        profiles = _boards.profiles_of(device_id) if capable else []
+        return _plan.Gpu(self._target(number, pci, device_id, subsystem, profiles),
+                         self._board(device_id, profiles or []) if profiles is not None else None, (False, False),
+                         assumed=True)
+
+    def _board(self, key: str, profiles: t.Sequence[t.Any]) -> Board:
+        return self._boards.setdefault(key, Board(profiles))
+
+    @staticmethod
+    def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Any) -> _format.Target:
+        model = model_of(device_id, subsystem)
+        return _format.Target(pci, number, device_id, subsystem, (model and model.name) or device_id, profiles)
+
+    # -- what is wanted
+
+    def _wanted(self, gpus: list[_plan.Gpu]) -> list[tuple[_plan.Gpu, _plan.Goal]]:
+        """Each GPU of which the configuration speaks with its goal. All refusals come from here, before any change."""
+        if not gpus:
+            raise HostError("This host has no NVIDIA GPU.", "Take it out of the group, or look at lspci -d 10de:.")
+        if not self.nvml.available and not self.request.check and self.request.state == "present":
+            raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
+                            "Install and load the driver first (gpuops.nvidia.nvidia_driver).")
+        targets = [gpu.target for gpu in gpus]
+        if self.request.config is None:
+            wishes = _format.generate(self.request.selected, targets)
+        else:
+            _name, entries = _format.select(_format.parse(self.request.config), self.request.selected)
+            wishes = _format.resolve(entries, targets)
+        chosen = self._chosen(gpus)
+        goals = []
+        for gpu in gpus:
+            wish = wishes.get(gpu.pci)
+            if wish is None or gpu.pci not in chosen:
+                continue
+            if wish.devices is None or gpu.board is None:
+                self.warnings.append(f"GPU {gpu.pci} ({gpu.target.model}): its MIG profiles are known only once the "
+                                     "driver runs, so its instances are not in the plan.")
+            goals.append((gpu, _plan.goal_of(gpu, wish)))
+        return goals
+
+    def _chosen(self, gpus: list[_plan.Gpu]) -> set[str]:
+        """The PCI addresses that the option devices names: by address, index, UUID, PCI device id or model."""
+        if self.request.devices is None or self.request.state == "rendered":
+            return {gpu.pci for gpu in gpus}
+        found = set()
+        for word in self.request.devices:
+            match = {gpu.pci for gpu in gpus if word.lower() in (
+                gpu.pci, str(gpu.target.index), gpu.target.device_id, gpu.target.model.lower(), self._uuid(gpu, word))}
+            if not match:
+                raise InputError(f"this host has no GPU {word!r}.",
+                                 f"It has {', '.join(f'{gpu.pci} ({gpu.target.model})' for gpu in gpus)}.",
+                                 path="devices", value=word)
+            found |= match
+        return found
+
+    def _uuid(self, gpu: _plan.Gpu, word: str = "GPU-") -> str | None:
+        if self.nvml.available and word.lower().startswith("gpu-"):
+            return self.nvml.uuid(self._devices[gpu.pci]).lower()
+        return None
+
+    def _former(self, journal: Journal) -> list[tuple[_plan.Gpu, _plan.Goal]]:
+        entries = journal.of_kind("gpu")
+        if not entries:
+            return []
+        if not self.nvml.available:
+            raise HostError("The former MIG layout cannot be restored: "
+                            f"{self.nvml.error or 'the NVIDIA driver is not installed.'}",
+                            "Load the driver, or delete /var/lib/gpuops/journal/mig.json to give the layout up.")
+        goals = []
+        by_uuid = {self._uuid(gpu): gpu for gpu in self._read()}
+        for uuid, entry in entries.items():
+            gpu = by_uuid.get(uuid)
+            if gpu is not None:
+                goals.append((gpu, _plan.unshape(entry["before"])))
+                continue
+            self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is dropped.")
+            if not self.request.check:
+                journal.forget("gpu", uuid)
+        return goals
+
+    # -- reaching it
+
+    def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
+        plans = [self._steps(gpu, goal) for gpu, goal in goals]
+        steps = [step for plan in plans for step in plan.steps]
+        changed = {plan.gpu.pci for plan in plans if plan.steps}
+        if steps and not self.request.check:
+            former = {}
+            for plan in plans:
+                gpu = plan.gpu
+                if gpu.pci in changed:
+                    uuid = str(self._uuid(gpu))
+                    journal.keep("gpu", uuid, gpu.as_dict())
+                    journal.note("gpu", uuid, _plan.shape(plan.goal.enabled, plan.goal.layout))
+                    former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
+            executor = Executor(self.nvml, run, former)
+            apply(steps, executor, journal)
+            self._devices.update(executor.devices)
+            self._prove([plan for plan in plans if plan.steps and not plan.pending])
+        result = self._result(plans, steps)
+        if self.request.state == "absent" and not self.request.check:
+            for plan in plans:
+                if not plan.pending:
+                    journal.forget("gpu", str(self._uuid(plan.gpu)))
+        return result
+
+    def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
+        """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
+        if self.nvml.available and _plan.disturbs(gpu, goal):
+            device = self._devices[gpu.pci]
+            clients = self.nvml.clients(device)
+            if clients:
+                starts = {item.id: item.start for item in self.nvml.instances(device)} if gpu.mode[0] else {}
+                gpu.clients = [{**client, "start": starts.get(client["instance"])} for client in clients]
+                busy = {client["start"] for client in gpu.clients}
+                gpu.layout = tuple(piece._replace(busy=piece.start in busy) for piece in gpu.layout)
+                goal = self._again(gpu, goal)
+        return _plan.plan(gpu, goal, self.request.level)
+
+    def _again(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.Goal:
+        """The goal once more, now that it is known what is busy. A layout to be restored is what it is."""
+        if self.request.state == "absent" or not goal.enabled or gpu.board is None:
+            return goal
+        wanted: dict[tuple[str, int], int] = {}
+        for piece in goal.layout:
+            for slices, _start in piece.parts:
+                wanted[(piece.profile, slices)] = wanted.get((piece.profile, slices), 0) + 1
+        layout = gpu.board.target(gpu.layout, wanted)
+        return goal if layout is None else replace(goal, layout=layout)
+
+    def _prove(self, plans: list[_plan.GpuPlan]) -> None:
+        """Reads the changed GPUs again. Raises HostError where one does not stand as planned."""
+        for plan in plans:
+            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.index)
+            if seen.as_dict() != _plan.shape(plan.goal.enabled, plan.goal.layout):
+                raise HostError(f"GPU {seen.pci} does not stand as planned: {_plan.text(seen).strip()}.",
+                                "Somebody else has changed it meanwhile: run again.")
+
+    # -- results
+
+    def _result(self, plans: list[_plan.GpuPlan], steps: list[t.Any]) -> dict[str, t.Any]:
+        done = [plan for plan in plans if not plan.pending]
+        moving = [plan for plan in done if plan.steps]
+        diff = [diff_entry("MIG", "".join(_plan.text(plan.gpu) for plan in moving),
+                           "".join(_plan.text(plan.gpu, plan.goal) for plan in moving))] if moving else []
+        return outcome(
+            steps, [step for plan in plans for step in plan.pending], [*diff, *plan_diff("mig_config", steps)],
+            before={plan.gpu.pci: plan.gpu.as_dict() for plan in plans},
+            after={plan.gpu.pci: _plan.shape(plan.goal.enabled, plan.goal.layout) if plan in done else
+                   plan.gpu.as_dict() for plan in plans},
+            kept=[item for plan in plans for item in _plan.moved(plan.gpu, plan.change.kept)],
+            created=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.created)],
+            destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
+            reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]],
+            warnings=self.warnings)
+
+    def _gathered(self) -> dict[str, t.Any]:
+        if not self.nvml.available:
+            raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
+                            "Install and load the driver first.")
+        gpus = [gpu for gpu in self._read() if gpu.target.profiles]
+        gpus = [gpu for gpu in gpus if gpu.pci in self._chosen(gpus)]
+        standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
+        config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
+                                 for gpu in gpus])
+        return outcome([], before=standing, after=standing, config=config, kept=[], created=[], destroyed=[],
+                       reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
+
+    def _rendered(self) -> dict[str, t.Any]:
+        """A plan for models that need not be here, from MIG off; nothing is read but the device tables."""
+        gpus = []
+        for number, word in enumerate(self.request.devices or ()):
+            ids = [model.device_id for model in MODELS.values() if word.lower() in (
+                model.device_id, (model.name or "").lower(), (model.name or "").lower().replace("nvidia ", "", 1))]
+            if not ids:
+                raise InputError(f"{word!r} is no known GPU.", "Give a PCI device id (20b2) or a model "
+                                 "(A100-SXM4-80GB).", path="devices", value=word)
+            gpus.append(self._assume(number, f"gpu{number}", ids[0], ""))
+        if not gpus:
+            raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
+        plans = [_plan.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
+        return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}

@@ -1,0 +1,191 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: mig_config
+short_description: Partition GPUs by MIG as declared, destroying as little as possible
+version_added: 0.1.0
+author: The gpuops.nvidia maintainers (!UNKNOWN)
+description:
+  - Brings the MIG mode and the MIG instances of the host's GPUs to a configuration in the format of the vendor's
+    mig-parted. What already fits is kept, with its UUIDs; on a GPU that fits nothing is called but what reads it.
+  - Every instance gets an explicit placement, taken from what the GPU reports, so a layout that fits is found whatever
+    the order of its parts. A layout that cannot be placed is refused before anything is changed.
+  - Each GPU is planned and gated by itself. Instances on which a process runs are only destroyed at
+    O(disruption=drain). When a step fails, its GPU gets its former layout back.
+  - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
+extends_documentation_fragment:
+  - gpuops.nvidia._attributes
+  - gpuops.nvidia._attributes.plan
+options:
+  state:
+    description:
+      - V(present) brings the GPUs to the configuration.
+      - V(absent) gives every GPU that this module has changed the mode and layout that it had before.
+      - V(gathered) returns the present configuration as RV(config).
+      - V(rendered) returns the plan for the models in O(devices), starting with MIG off, without touching a GPU.
+    type: str
+    choices: [present, absent, gathered, rendered]
+    default: present
+  config:
+    description:
+      - A document in mig-parted's format, version C(v1).
+      - Without O(config) and O(config_file) the configurations are generated from the GPUs as the vendor's MIG manager
+        does, V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot for the plus sign.
+    type: dict
+  config_file:
+    description: A file on the controller with such a document. It is looked up as P(ansible.builtin.file#lookup) does.
+    type: path
+  selected:
+    description: The name of the configuration. It can be left out where O(config) has one only.
+    type: str
+  devices:
+    description:
+      - The GPUs that this task may change, each by PCI address, index, UUID, PCI device id or model. The default is
+        all of which the configuration speaks.
+      - With O(state=rendered), the GPUs to plan for, by PCI device id or model.
+    type: list
+    elements: str
+seealso:
+  - module: gpuops.nvidia.gpu_info
+"""
+
+EXAMPLES = r"""
+- name: Seven small instances on each A100 80GB
+  gpuops.nvidia.mig_config:
+    selected: all-1g.10gb
+    disruption: idle
+  become: true
+
+- name: A configuration of one's own
+  gpuops.nvidia.mig_config:
+    config:
+      version: v1
+      mig-configs:
+        half:
+          - devices: [0, 1, 2, 3]
+            mig-enabled: false
+          - devices: [4, 5, 6, 7]
+            mig-enabled: true
+            mig-devices:
+              3g.40gb: 1
+              2g.20gb: 1
+              1g.10gb: 2
+    disruption: idle
+  become: true
+
+- name: From a file next to the playbook
+  gpuops.nvidia.mig_config:
+    config_file: mig-parted.yaml
+    selected: all-balanced
+    disruption: idle
+  become: true
+
+- name: Ask what stands there
+  gpuops.nvidia.mig_config:
+    state: gathered
+  become: true
+
+- name: See what a layout would be on another machine
+  gpuops.nvidia.mig_config:
+    state: rendered
+    selected: all-balanced
+    devices: [H200, "2901"]
+"""
+
+RETURN = r"""
+plan:
+  description: The steps that were executed, in check mode those that would be, in order.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - id: "create MIG instances: 0000:07:00.0 1g.10gb at 0,1,2,3,4,5,6"
+      action: create MIG instances
+      target: 0000:07:00.0 1g.10gb at 0,1,2,3,4,5,6
+      reason: selected=all-1g.10gb
+      needs: never
+      assumed: false
+pending:
+  description: The steps that O(disruption) forbids, each with its C(pending_reason).
+  returned: success
+  type: list
+  elements: dict
+before:
+  description:
+    - Mode and instances by PCI address, as found. C(compute) lists slices and first slice of each compute instance.
+  returned: success
+  type: dict
+  sample: {"0000:07:00.0": {"enabled": true, "instances": [{"profile": "3g.40gb", "start": 4, "compute": [[3, 0]]}]}}
+after:
+  description: The same at the end, in check mode as planned.
+  returned: success
+  type: dict
+kept:
+  description: The MIG devices that stayed, each with C(gpu), C(device) and C(start) of its GPU instance.
+  returned: success
+  type: list
+  elements: dict
+created:
+  description: The MIG devices that were made.
+  returned: success
+  type: list
+  elements: dict
+destroyed:
+  description: The MIG devices that were removed.
+  returned: success
+  type: list
+  elements: dict
+reset_required:
+  description: The GPUs whose mode waits for a reset that O(disruption) forbids, by PCI address.
+  returned: success
+  type: list
+  elements: str
+config:
+  description: The present configuration in mig-parted's format, under the name C(current).
+  returned: O(state=gathered)
+  type: dict
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+
+
+def main() -> None:
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
+            "config": {"type": "dict"},
+            "config_file": {"type": "path"},
+            "selected": {"type": "str"},
+            "devices": {"type": "list", "elements": "str"},
+            "disruption": DISRUPTION,
+        },
+        mutually_exclusive=[("config", "config_file")],
+        supports_check_mode=True,
+    )
+    asked = module.params
+    if asked["config_file"]:
+        module.fail_json(msg="config_file is read on the controller: call this module as a task or by ansible -m.")
+
+    def work() -> dict[str, t.Any]:
+        request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
+                          module.check_mode)
+        if request.state == "rendered":
+            return Work(request, Nvml()).run()
+        with Nvml() as nvml:
+            return Work(request, nvml).run()
+
+    finish(module, work)
+
+
+if __name__ == "__main__":
+    main()
