@@ -24,7 +24,15 @@ bool gi_start_free(const Gpu *gpu, const Profile *profile, unsigned start) {
     return true;
 }
 
+/* An instance with all media engines leaves room only for instances without any. */
+static bool media_conflict(unsigned a, unsigned b) {
+    enum { ONE_SLICE_NO_ME = 13, TWO_SLICES_NO_ME = 14, ONE_SLICE_ALL_ME = 15, TWO_SLICES_ALL_ME = 16 };
+    return (a == ONE_SLICE_ALL_ME || a == TWO_SLICES_ALL_ME) && b != ONE_SLICE_NO_ME && b != TWO_SLICES_NO_ME;
+}
+
 unsigned gi_remaining(const Gpu *gpu, const Profile *profile) {
+    for (unsigned i = 0; i < gpu->gi_count; i++)
+        if (media_conflict(gpu->gis[i].profile, profile->enum_value) || media_conflict(profile->enum_value, gpu->gis[i].profile)) return 0;
     unsigned used = 0, free_starts = 0;
     for (unsigned i = 0; i < gpu->gi_count; i++) used += gpu->gis[i].profile == profile->enum_value;
     for (unsigned i = 0; i < profile->start_count; i++) free_starts += gi_start_free(gpu, profile, profile->starts[i]);

@@ -67,7 +67,7 @@ static unsigned mig_rows(bool print) {
             nv.mig_gi(device, &gi);
             nv.mig_ci(device, &ci);
             nv.memory(device, &m);
-            printf("| %2u   %2u  %2u  %2u   |      %9lluMiB / %5lluMiB    | %3u     0 | %2u  %2u  %3u  %3u  %3u  |\n", gpus[i].index, gi, ci, k,
+            printf("| %2u   %2u  %2u  %2u   |      %9lluMiB / %5lluMiB    | %3u     0 | %2u  %2u  %3u  %3u  %3u |\n", gpus[i].index, gi, ci, k,
                    m.used >> 20, m.total >> 20, a.multiprocessorCount, a.sharedCopyEngineCount, a.sharedEncoderCount, a.sharedDecoderCount,
                    a.sharedOfaCount, a.sharedJpegCount);
             puts("+------------------+----------------------------------+-----------+-----------------------+");

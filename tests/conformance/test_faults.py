@@ -1,0 +1,334 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Faults on demand, clients that hold a GPU, and what survives a reset or a reload of the module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from ctypes import byref, c_uint, c_ulonglong, c_void_p
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import nvml
+from tests.conformance.conftest import Machine
+
+Make = Callable[..., Machine]
+Action = Callable[[nvml.Nvml, c_void_p], Any]
+
+
+def code_of(action: Callable[[], Any]) -> int:
+    """The NVML error of an action, 0 = none."""
+    try:
+        action()
+    except nvml.NvmlError as error:
+        return error.code
+    return 0
+
+
+def ready(machine: Make, *boards: str) -> Machine:
+    """A machine whose first GPU has MIG on and one instance with one compute instance."""
+    host = machine(*(boards or ("a100-80=2",)))
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        library.set_mig_mode(gpu, 1)
+        library.handle("GpuInstanceCreateComputeInstance", library.create(gpu, 9), 2)
+    return host
+
+
+def name_of(library: nvml.Nvml, gpu: c_void_p) -> Any:
+    return library.text("DeviceGetName", gpu)
+
+
+def first_instance(library: nvml.Nvml, gpu: c_void_p) -> c_void_p:
+    return library.instances(gpu)[0][0]
+
+
+def destroy_compute(library: nvml.Nvml, gpu: c_void_p) -> None:
+    library.call("ComputeInstanceDestroy", library.compute_instances(first_instance(library, gpu))[0][0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("init-unknown", nvml.UNKNOWN),
+        ("driver-not-loaded", nvml.DRIVER_NOT_LOADED),
+        ("lib-mismatch", nvml.LIB_RM_VERSION_MISMATCH),
+    ],
+)
+def test_faults_of_init(fault: str, code: int, machine: Make) -> None:
+    host = machine("t4=1")
+    host.sim("fault", "set", fault)
+    assert code_of(lambda: host.nvml.call("Init_v2")) == code
+    host.sim("fault", "clear", fault)
+    with host.nvml.session() as library:
+        assert library.gpus()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "action", "code"),
+    [
+        ("gpu-lost", [], name_of, nvml.GPU_IS_LOST),
+        ("off-bus", [], name_of, nvml.GPU_IS_LOST),
+        ("timeout", [], name_of, nvml.TIMEOUT),
+        ("reset-required", [], name_of, nvml.RESET_REQUIRED),
+        ("corrupted-inforom", [], name_of, nvml.CORRUPTED_INFOROM),
+        ("memory-not-supported", [], lambda n, g: n.fill(nvml.Memory, "DeviceGetMemoryInfo", g), nvml.NOT_SUPPORTED),
+        ("no-permission", [], lambda n, g: n.set_mig_mode(g, 0), nvml.NO_PERMISSION),
+        ("no-permission", [], lambda n, g: n.create(g, 19), nvml.NO_PERMISSION),
+        ("insufficient-resources", [], lambda n, g: n.create(g, 19), nvml.INSUFFICIENT_RESOURCES),
+        ("create-fails-at", ["1"], lambda n, g: n.create(g, 19), nvml.INSUFFICIENT_RESOURCES),
+        ("create-fails-at", ["1", "19"], lambda n, g: n.create(g, 19), nvml.IN_USE),
+        ("destroy-in-use", [], destroy_compute, nvml.IN_USE),
+    ],
+)
+def test_faults_of_one_gpu(fault: str, words: list[str], action: Action, code: int, machine: Make) -> None:
+    host = ready(machine)
+    with host.nvml.session() as library:
+        gpu, other = library.gpus()
+        host.sim("fault", "set", fault, "0", *words)
+        assert code_of(lambda: action(library, gpu)) == code
+        assert code_of(lambda: name_of(library, other)) == 0
+        host.sim("fault", "clear", fault, "0")
+        assert code_of(lambda: action(library, gpu)) == 0
+
+
+def test_a_gpu_off_the_bus_is_not_counted(machine: Make) -> None:
+    host = machine("a100-80=3")
+    with host.nvml.session() as library:
+        second = library.text("DeviceGetUUID", library.gpus()[1])
+        host.sim("fault", "set", "off-bus", "0")
+        assert len(library.gpus()) == 2 == len(host.sim("pci").splitlines())
+        assert library.text("DeviceGetUUID", library.gpus()[0]) == second
+
+
+def test_one_reading_is_lost(machine: Make) -> None:
+    host = machine("t4=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        host.sim("fault", "set", "lost-reading", "0")
+        assert [code_of(lambda: name_of(library, gpu)) for _ in range(2)] == [nvml.UNKNOWN, 0]
+
+
+def test_the_nth_creation_fails(machine: Make) -> None:
+    host = machine("a100-80=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        library.set_mig_mode(gpu, 1)
+        host.sim("fault", "set", "create-fails-at", "0", "3")
+        codes = [code_of(lambda: library.create(gpu, 19)) for _ in range(5)]
+        assert codes == [0, 0, nvml.INSUFFICIENT_RESOURCES, 0, 0]
+
+
+def test_slow_calls_and_ecc_errors(machine: Make) -> None:
+    host = machine("t4=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        host.sim("fault", "set", "slow", "all", "120")
+        start = time.monotonic()
+        name_of(library, gpu)
+        assert time.monotonic() - start > 0.1
+        host.sim("fault", "clear")
+        host.sim("fault", "set", "ecc-errors", "0", "7")
+        count = c_ulonglong()
+        library.call("DeviceGetTotalEccErrors", gpu, 1, 0, byref(count))
+        assert count.value == 7
+
+
+@pytest.mark.parametrize(("fault", "status"), [("in-use", nvml.IN_USE), ("mode-pending", nvml.RESET_REQUIRED)])
+def test_a_mode_change_stays_pending(fault: str, status: int, machine: Make) -> None:
+    host = machine("a100-80=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        host.sim("fault", "set", fault, "0")
+        assert library.set_mig_mode(gpu, 1) == status
+        assert library.mig_mode(gpu) == (0, 1)
+        assert host.run("nvidia-smi", "--gpu-reset", "-i", "0").returncode == 0
+        assert library.mig_mode(gpu) == (1, 1)
+
+
+def test_a_reset_mends_or_is_refused(machine: Make) -> None:
+    host = ready(machine)
+    host.sim("fault", "set", "reset-required", "0")
+    host.sim("fault", "set", "reset-fails", "0")
+    assert host.run("nvidia-smi", "--gpu-reset", "-i", "0").returncode == nvml.IN_USE
+    host.sim("fault", "clear", "reset-fails")
+    assert host.run("nvidia-smi", "--gpu-reset", "-i", "0").returncode == 0
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        assert library.mig_mode(gpu) == (1, 1)
+        assert library.instances(gpu) == []
+
+
+def test_every_fault_that_is_offered_is_tested_here(machine: Make) -> None:
+    offered = {line.split()[0] for line in machine("t4=1").sim("fault", "list").splitlines()}
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert len(offered) >= 10
+    assert {name for name in offered if f'"{name}"' not in source} == set()
+
+
+def test_clients_hold_what_they_use(machine: Make) -> None:
+    host = ready(machine)
+    with host.nvml.session() as library:
+        gpu, other = library.gpus()
+        instance = library.instances(gpu)[0][1].id
+        pid = host.sim(
+            "client", "add", "--gpu", "0", "--gi", str(instance), "--ci", "0", "--memory", "1000", "trainer"
+        ).strip()
+        host.sim("client", "add", "--gpu", "1", "--kind", "G", "Xorg")
+        assert code_of(lambda: destroy_compute(library, gpu)) == nvml.IN_USE
+        assert library.set_mig_mode(other, 1) == nvml.IN_USE
+        assert host.run("nvidia-smi", "--gpu-reset", "-i", "0").returncode == nvml.IN_USE
+        rows, count = (nvml.ProcessInfo * 4)(), c_uint(4)
+        device = library.handle("DeviceGetMigDeviceHandleByIndex", gpu, 0)
+        for handle in (gpu, device):
+            library.call("DeviceGetComputeRunningProcesses_v3", handle, byref(count), rows)
+            found = [(row.pid, row.usedGpuMemory >> 20, row.gpuInstanceId) for row in rows[: count.value]]
+            assert found == [(int(pid), 1000, instance)]
+        count = c_uint(0)
+        call = library.library.nvmlDeviceGetComputeRunningProcesses_v3
+        assert call(gpu, byref(count), None) == nvml.INSUFFICIENT_SIZE
+        assert count.value == 1
+        host.sim("client", "remove", "all")
+        assert code_of(lambda: destroy_compute(library, gpu)) == 0
+        assert library.set_mig_mode(other, 1) == 0
+
+
+def test_a_live_client_ends_with_its_process(machine: Make) -> None:
+    host = machine("a100-80=1")
+    with subprocess.Popen(["sleep", "60"]) as process, host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        host.sim("client", "add", "--pid", str(process.pid), "--live", "sleep")
+        assert library.set_mig_mode(gpu, 1) == nvml.IN_USE
+        process.kill()
+        process.wait()
+        assert library.set_mig_mode(gpu, 1) == 0
+
+
+def test_instances_keep_the_mode_on(machine: Make) -> None:
+    host = ready(machine)
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        assert code_of(lambda: library.call("GpuInstanceDestroy", first_instance(library, gpu))) == nvml.IN_USE
+        assert library.set_mig_mode(gpu, 0) == nvml.IN_USE
+        destroy_compute(library, gpu)
+        library.call("GpuInstanceDestroy", first_instance(library, gpu))
+        assert library.set_mig_mode(gpu, 0) == 0
+        assert library.mig_mode(gpu) == (0, 0)
+
+
+@pytest.mark.parametrize(("board", "mode_after"), [("a100-80", 1), ("a30", 1), ("h100-80", 0), ("b200", 0)])
+def test_what_survives_a_reload(board: str, mode_after: int, machine: Make) -> None:
+    """Ampere keeps the mode in its InfoROM, later ones do not; nobody keeps instances (NVIDIA MIG User Guide)."""
+    host = machine(f"{board}=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        library.set_mig_mode(gpu, 1)
+        library.create(gpu, next(iter(library.profile_ids(gpu).values())))
+    pid = host.sim("client", "add", "holder").strip()
+    assert host.run("gpusim", "reload").returncode == 3
+    host.sim("client", "remove", pid)
+    host.sim("reload")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        assert library.mig_mode(gpu) == (mode_after, mode_after)
+        assert library.instances(gpu) == []
+
+
+def test_driver_and_library_versions(machine: Make, tmp_path: Path) -> None:
+    """The library's version is in its real file name; the state's driver line is the module's."""
+    host = machine("t4=1")
+    shutil.copy(host.folder / "libnvidia-ml.so.1", tmp_path / "libnvidia-ml.so.570.172.08")
+    (tmp_path / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.172.08")
+    shutil.copy(host.folder / "nvidia-smi", tmp_path)
+    installed = Machine(tmp_path, host.state)
+    assert installed.run("nvidia-smi").returncode == 0
+    host.sim("driver", "595.91.07")
+    mismatch = installed.run("nvidia-smi")
+    assert (mismatch.returncode, mismatch.stdout) == (
+        18,
+        "Failed to initialize NVML: Driver/library version mismatch\n",
+    )
+    assert host.run("nvidia-smi").returncode == 0  # a library without a version goes with any module
+    host.sim("driver", "none")
+    absent = installed.run("nvidia-smi")
+    assert absent.returncode == 9
+    assert "couldn't communicate with the NVIDIA driver" in absent.stdout
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        ("535.261.03", 12020),
+        ("550.163.01", 12040),
+        ("560.35.05", 12060),
+        ("565.57.01", 12070),
+        ("570.172.08", 12080),
+        ("575.57.08", 12090),
+        ("580.95.05", 13000),
+        ("590.48.01", 13010),
+        ("595.91.07", 13020),
+        ("610.10.01", 13030),
+    ],
+)
+def test_cuda_version_of_a_branch(driver: str, cuda: int, machine: Make) -> None:
+    host = machine("--driver", driver, "t4=1")
+    with host.nvml.session() as library:
+        assert library.number("SystemGetCudaDriverVersion_v2") == cuda
+        assert library.text("SystemGetNVMLVersion") == f"{cuda // 1000}.{driver}"
+
+
+def test_init_is_counted(machine: Make) -> None:
+    host = machine("t4=1")
+    library = host.nvml
+    assert code_of(lambda: library.call("DeviceGetCount_v2", byref(c_uint()))) == nvml.UNINITIALIZED
+    with library.session():
+        with library.session():
+            pass
+        assert library.number("DeviceGetCount_v2") == 1
+    assert code_of(lambda: library.call("Shutdown")) == nvml.UNINITIALIZED
+
+
+def test_a_state_that_cannot_be_written_gives_no_permission(machine: Make) -> None:
+    """Who may write the state stands for who may use the driver's capabilities."""
+    host = machine("a100-80=1")
+    with tempfile.TemporaryDirectory() as name:  # open to everybody, unlike pytest's own folders
+        folder = Path(name)
+        for path in (host.folder / "libnvidia-ml.so.1", host.folder / "nvidia-smi", host.state):
+            shutil.copy(path, folder)
+        folder.chmod(0o755)
+        (folder / "state").chmod(0o444)
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        environment = {**host.environment, "GPUSIM_STATE": f"{folder}/state", "LD_LIBRARY_PATH": name}
+        for arguments, status in (["-L"], 0), (["-mig", "1"], nvml.NO_PERMISSION), (["-pm", "1"], nvml.NO_PERMISSION):
+            result = subprocess.run(
+                [*nobody, f"{folder}/nvidia-smi", *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert result.returncode == status, result.stdout + result.stderr
+
+
+def test_calls_are_traced(machine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host = machine("t4=2")
+    monkeypatch.setenv("GPUSIM_TRACE", str(tmp_path / "trace"))
+    with host.nvml.session() as library:
+        for gpu in library.gpus():
+            name_of(library, gpu)
+    lines = (tmp_path / "trace").read_text(encoding="utf-8").split()
+    assert lines == [
+        "nvmlInit_v2",
+        "nvmlDeviceGetCount_v2",
+        *["nvmlDeviceGetHandleByIndex_v2"] * 2,
+        *["nvmlDeviceGetName"] * 2,
+        "nvmlShutdown",
+    ]
