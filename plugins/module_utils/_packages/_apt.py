@@ -29,7 +29,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     parse_state,
     source_text,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Change,
+    PackageState,
+    Repository,
+    specifiers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
@@ -94,8 +99,8 @@ class Apt:
                     os.unlink(os.path.join(folder, name))
 
     def install(self, packages: t.Mapping[str, str]) -> None:
-        """apt-get install name=version; a downgrade is what a plan asked for."""
-        apt_get(self.run, ["--allow-downgrades", "install", *(f"{name}={packages[name]}" for name in packages)])
+        """apt-get install; a downgrade is what a plan asked for."""
+        apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages)])
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s remove."""

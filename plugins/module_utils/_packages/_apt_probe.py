@@ -26,7 +26,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     parse_simulation,
     source_text,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository, matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Change,
+    Repository,
+    matches,
+    specifiers,
+    upstream,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -52,6 +58,7 @@ APT::Update::Error-Mode "any";
 #clear DPkg::Pre-Install-Pkgs;
 """
 _UNSIGNED = re.compile(r"is not signed|NO_PUBKEY|BADSIG|EXPKEYSIG|EXPSIG|REVKEYSIG|At least one invalid signature")
+_FETCH = re.compile(r"^[EW]: (?!Download Failed|Some index files)")
 # So many versions are named in an error.
 _NAMED = 12
 
@@ -76,6 +83,7 @@ class AptProbe:
         self.repository = repository
         self.root = ""
         self.key = b""
+        self.index = ""
         self.candidates: dict[str, list[str]] = {}
 
     def __enter__(self) -> AptProbe:
@@ -109,14 +117,14 @@ class AptProbe:
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
         """What apt-get would do; the pinning packages' own changes are not in the list, they are installed before."""
         self._pin(pins)
-        words = [f"{name}={install[name]}" for name in install]
+        words = specifiers(install)
         try:
             done = apt_get(self.run, ["-c", self._configuration, "-s", "--allow-downgrades", "install", *words])
         except CommandError as error:
             text = str(error.details["stdout"]) + str(error.details["stderr"])
             reasons = [line.strip() for line in text.splitlines()
                        if "Depends:" in line or "Conflicts:" in line or line.startswith("E:")]
-            raise HostError(f"apt cannot install {' '.join(words)}: {' / '.join(reasons) or text.strip()}.",
+            raise HostError(f"apt cannot install {' '.join(words)}: {' / '.join(reasons) or text.strip()}",
                             "Look for held packages (apt-mark showhold), for pins (apt-cache policy), and for package "
                             "lists that are missing or old (apt-get update).") from error
         return parse_simulation(done.stdout)
@@ -143,9 +151,10 @@ class AptProbe:
         self._write("keyring.gpg", self.key)
         self._write(f"sources/{ours}", source_text(self.repository, f"{self.root}/keyring.gpg"))
         self._update(f"{self.root}/sources/{ours}")
-        for name in os.listdir(f"{self.root}/lists"):
-            if name.startswith(mine) and name.endswith("_Packages"):
-                self.candidates.update(parse_packages((read_bytes(f"{self.root}/lists/{name}") or b"").decode()))
+        self.index = "\n\n".join((read_bytes(f"{self.root}/lists/{name}") or b"").decode()
+                                 for name in os.listdir(f"{self.root}/lists")
+                                 if name.startswith(mine) and name.endswith("_Packages"))
+        self.candidates = parse_packages(self.index)
         if not self.candidates:
             raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
                                   "Check the URL and suite.", url=self.repository.url)
@@ -164,15 +173,9 @@ class AptProbe:
         """The wanted key alone, fetched by apt's own transport: the host's proxies and certificates hold for it."""
         uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
         path = f"{self.root}/fetched"
-        done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path],
-                        timeout=120, check=False)
-        data = read_bytes(path)
-        if done.rc != 0 or data is None:
-            raise RepositoryError(f"The key {uri} cannot be fetched: {_last(done.stderr or done.stdout)}.",
-                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
-                                  url=uri)
+        self._download(uri, path)
         try:
-            found = keys(data)
+            found = keys(read_bytes(path) or b"")
         except ValueError as error:
             raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
         if wanted not in found:
@@ -181,6 +184,14 @@ class AptProbe:
                 "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
                 "if that is what it says.", url=uri, found=list(found), expected=wanted)
         return found[wanted]
+
+    def _download(self, uri: str, path: str, digest: str = "") -> None:
+        done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path,
+                         *([digest] if digest else [])], timeout=120, check=False)
+        if done.rc != 0 or not os.path.isfile(path):
+            raise RepositoryError(f"{uri} cannot be fetched: {_last(done.stderr or done.stdout)}.",
+                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
+                                  url=uri)
 
     def _update(self, source: str) -> None:
         try:
@@ -207,12 +218,10 @@ class AptProbe:
         Such packages exclude each other, so those of an installed rival (same Provides) go.
         """
         for name, version in pins.items():
-            folder = f"{self.root}/cache/archives"
-            apt_get(self.run, ["-c", self._configuration, "-o", f"Dir::Cache::archives={folder}", "--download-only",
-                               "--reinstall", "--allow-downgrades", "install", f"{name}={version}"], limit=600)
-            for package in os.listdir(folder):
-                if package.startswith(f"{name}_") and package.endswith(".deb"):
-                    self.run(["dpkg-deb", "-x", f"{folder}/{package}", f"{self.root}/pins"])
+            found = self._file(name, version)
+            path = f"{self.root}/{name}.deb"
+            self._download(f"{self.repository.url.rstrip('/')}/{found['Filename']}", path, f"SHA256:{found['SHA256']}")
+            self.run(["dpkg-deb", "-x", path, f"{self.root}/pins"])
         brought = f"{self.root}/pins{PREFERENCES}"
         if not os.path.isdir(brought):
             return
@@ -227,6 +236,13 @@ class AptProbe:
                 os.unlink(target)
             shutil.copyfile(f"{brought}/{name}", target)
 
+    def _file(self, name: str, version: str) -> dict[str, str]:
+        """The fields of one package in the signed index."""
+        for stanza in self.index.split("\n\n"):
+            if f"\nPackage: {name}\n" in f"\n{stanza}\n" and f"\nVersion: {version}\n" in f"\n{stanza}\n":
+                return dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
+        raise RepositoryError(f"{self.repository.url} has no {name} {version}.", package=name, wanted=version)
+
     def _rivals(self, pins: set[str]) -> list[str]:
         stems = {name.rsplit("-", 1)[0] for name in pins}
         text = self.run(["dpkg-query", "-W", "-f", "${Package}\\n", *(f"{stem}-*" for stem in sorted(stems))],
@@ -237,6 +253,6 @@ class AptProbe:
 def _last(text: str, wanted: t.Pattern[str] | None = None) -> str:
     """The line of apt's output that says most: the last error, or the last that matches."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    best = [line for line in lines if wanted.search(line)] if wanted else []
+    best = [line for line in lines if (wanted or _FETCH).search(line)]
     best = best or [line for line in lines if line.startswith("E:")] or lines or ["it printed nothing"]
     return re.sub(r"^[EW]: ", "", best[-1]).rstrip(".")

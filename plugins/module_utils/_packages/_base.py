@@ -85,8 +85,13 @@ class Change:
 class Probe(t.Protocol):
     """A read-only view of a repository whose key and signature have been verified; a context manager."""
 
-    key: bytes
-    candidates: t.Mapping[str, t.Sequence[str]]
+    @property
+    def key(self) -> bytes:
+        """The verified key in binary form."""
+
+    @property
+    def candidates(self) -> t.Mapping[str, t.Sequence[str]]:
+        """What the repository has: name to full versions, newest first."""
 
     def __enter__(self) -> Probe:
         """Opens the view."""
@@ -104,7 +109,9 @@ class Probe(t.Protocol):
 class Manager(t.Protocol):
     """A package manager."""
 
-    repair_command: t.Sequence[str]
+    @property
+    def repair_command(self) -> t.Sequence[str]:
+        """The command of L(repair), for plans."""
 
     def read(self) -> PackageState:
         """The package database, by one command, no lock taken, no cache opened."""
@@ -148,3 +155,8 @@ def matches(version: str | None, wanted: str | None) -> bool:
     wanted: a full package version, the vendor's version, or None for any.
     """
     return version is not None and (wanted is None or wanted in (version, upstream(version)))
+
+
+def specifiers(packages: t.Mapping[str, str]) -> list[str]:
+    """C(name=version) for each, the name alone where any version will do (an empty one); sorted."""
+    return [f"{name}={packages[name]}" if packages[name] else name for name in sorted(packages)]

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
     Probe,
     Repository,
     matches,
+    specifiers,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
@@ -77,10 +78,11 @@ class PackageWork:
         return [Step(REPAIR, " ".join(self.manager.repair_command), f"not whole: {what}")]
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
-                     pins: t.Mapping[str, str | None] | None = None) -> list[Step]:
+                     pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = ()) -> list[Step]:
         """Steps that end in wanted being installed, nothing when it is.
 
-        pins: pinning packages, installed in a step of their own before the others. Raises RepositoryError, HostError.
+        pins: pinning packages, installed in a step of their own before the others. also: packages from the host's own
+        sources, any version. Raises RepositoryError, HostError.
         """
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
@@ -89,6 +91,7 @@ class PackageWork:
         switching = any(name in state.installed for name in missing)
         request = dict(missing) if switching else {**drifted, **missing}
         new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
+        request.update((name, "") for name in also if name not in state.installed)
         if not request and not new_pins:
             return []
         steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
@@ -102,7 +105,7 @@ class PackageWork:
 
     @staticmethod
     def _install(request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str) -> Step:
-        target = " ".join(f"{name}={request[name]}" for name in sorted(request))
+        target = " ".join(specifiers(request))
         return Step(INSTALL, target, reason, data={
             "packages": dict(request),
             "changes": [(change.name, change.before, change.after, change.name in probe.candidates)

@@ -1,0 +1,93 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA's network repository for Debian and Ubuntu. Pure. PRIVATE to the collection.
+
+Sources: layout and names, NVIDIA Driver Installation Guide 620 (sections Debian, Ubuntu, "Compute-only") and
+NVIDIA/gpu-driver-container (ubuntu26.04/install.sh); keys, the repository's own C(*.pub).
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+
+_BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
+_KEY_2022 = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
+# Distribution folder: key and fingerprint. Debian 13's key has no fingerprint from a second source: the user gives it.
+_KEYS = {
+    "debian12": _KEY_2022,
+    "debian13": ("8793F200.pub", ""),
+    "ubuntu2204": _KEY_2022,
+    "ubuntu2404": _KEY_2022,
+    "ubuntu2604": _KEY_2022,
+}
+# From this branch on, Ubuntu's package names have no branch in them.
+_UNSUFFIXED = 590
+
+
+class CudaRepository:
+    """Implements C(_sources.Source)."""
+
+    name = "cuda_repository"
+
+    def __init__(self, folder: str, arch: str) -> None:
+        self.folder = folder
+        self.arch = arch
+        self.is_ubuntu = folder.startswith("ubuntu")
+        self._leader = re.compile(r"libnvidia-compute(-\d{3})?\Z" if self.is_ubuntu else r"nvidia-driver-cuda\Z")
+
+    @classmethod
+    def for_distribution(cls, os_id: str, os_version: str, arch: str) -> CudaRepository | None:
+        """The source for a distribution, None where the repository has none or it is not supported."""
+        folder = f"{os_id}{os_version.replace('.', '') if os_id == 'ubuntu' else os_version.split('.')[0]}"
+        return cls(folder, _ARCHITECTURES[arch]) if folder in _KEYS and arch in _ARCHITECTURES else None
+
+    def installed(self, packages: t.Mapping[str, str]) -> str | None:
+        """The vendor's version of the installed driver: that of the library every CUDA program needs."""
+        return next(iter(self._versions({name: [version] for name, version in packages.items()})), None)
+
+    def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+        """The vendor's versions of a repository, newest first."""
+        return self._versions(candidates)
+
+    def _versions(self, packages: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+        found = {version for name in packages if self._leader.match(name) for version in packages[name]}
+        return list(dict.fromkeys(upstream(version) for version in sorted(found, key=debian_key, reverse=True)))
+
+    def repository(self, spec: Spec) -> Repository:
+        """The vendor's, or a mirror with the values that the user gave."""
+        given = {key: value for key, value in (spec.repository or {}).items() if value}
+        key, fingerprint = _KEYS[self.folder]
+        if "key" in given and "fingerprint" not in given:
+            raise InputError("A key of your own needs its fingerprint.", "Set repository.fingerprint to its 40 digits.",
+                             path="repository.fingerprint")
+        fingerprint = given.get("fingerprint", fingerprint)
+        if not fingerprint:
+            raise InputError(f"The fingerprint of the vendor's key for {self.folder} must be given.",
+                             f"Compare {_BASE}/{self.folder}/{self.arch}/{key} with what the vendor publishes.",
+                             path="repository.fingerprint")
+        return Repository("cuda", given.get("url", f"{_BASE}/{self.folder}/{self.arch}/"), given.get("key", key),
+                          fingerprint)
+
+    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str]:
+        """Debian: compute use only, without the desktop's libraries. Ubuntu: the vendor's meta packages."""
+        if self.is_ubuntu:
+            meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
+            suffix = f"-{branch_of(version)}" if branch_of(version) < _UNSUFFIXED else ""
+            return {f"{meta}{suffix}": version}
+        kernel = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
+        wanted = {"nvidia-driver-cuda": version, kernel: version}
+        if persistenced:
+            wanted["nvidia-persistenced"] = version
+        return wanted
+
+    def pins(self, version: str) -> list[str]:
+        """They exclude each other, so one holds all of the vendor's packages at one version or branch."""
+        return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]

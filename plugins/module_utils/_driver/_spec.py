@@ -1,0 +1,99 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wanted of the driver, checked against the GPUs of the host. Pure. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+
+_VERSION = re.compile(r"\d{3}\.\d+(\.\d+)?\Z")
+_BRANCH = re.compile(r"\d{3}\Z")
+# NVIDIA Driver Installation Guide 620: "Proprietary Kernel Modules Removed".
+_LAST_PROPRIETARY = 619
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The module's options. version, branch: text or None. kernel_module_type: C(auto), C(open), C(proprietary).
+
+    repository: C({url, key, fingerprint}), each may be missing.
+    """
+
+    version: str | None = None
+    branch: str | None = None
+    kernel_module_type: str = "auto"
+    source: str = "auto"
+    repository: t.Mapping[str, str] | None = None
+    persistenced: bool = True
+
+    def __post_init__(self) -> None:
+        if self.version and not _VERSION.match(self.version):
+            raise InputError(f"'{self.version}' is no driver version.", "Give one such as 595.91.07, or a branch.",
+                             path="version", value=self.version)
+        if self.branch and not _BRANCH.match(self.branch):
+            raise InputError(f"'{self.branch}' is no driver branch.", "Give three digits such as 595.",
+                             path="branch", value=self.branch)
+        if self.version and self.branch and branch_of(self.version) != int(self.branch):
+            raise InputError(f"Version {self.version} is not of branch {self.branch}.", "Give one of the two.",
+                             path="branch", value=self.branch, allowed=[str(branch_of(self.version))])
+
+    def accepts(self, version: str | None) -> bool:
+        """Whether an installed or offered version (the vendor's) satisfies the options."""
+        if version is None:
+            return False
+        if self.version:
+            return version == self.version
+        return not self.branch or branch_of(version) == int(self.branch)
+
+    def wanted(self) -> str:
+        """For messages."""
+        return self.version or (f"branch {self.branch}" if self.branch else "any version")
+
+
+def branch_of(version: str) -> int:
+    """The branch of a version: 595 of C(595.91.07)."""
+    return int(version.split(".", 1)[0])
+
+
+def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -> str:
+    """C(open) or C(proprietary) for all GPUs of a host, C((PCI address, model))s.
+
+    Raises InputError when the wanted one cannot drive a GPU, HostError when no type drives all of them. A model that is
+    not known is newer than this collection, so it has open modules.
+    """
+    not_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
+                if model is not None and model.open_modules == "no"]
+    only_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
+                 if model is not None and model.open_modules == "required"]
+    if not_open and only_open:
+        raise HostError(f"No kernel module type drives all GPUs: {', '.join(not_open)} need proprietary modules, "
+                        f"{', '.join(only_open)} need open ones.", "Move one kind to another host.")
+    if spec.kernel_module_type == "open" and not_open:
+        raise InputError(f"open modules do not drive {', '.join(not_open)}.", "Use auto or proprietary.",
+                         path="kernel_module_type", value="open", allowed=["auto", "proprietary"])
+    if spec.kernel_module_type == "proprietary" and only_open:
+        raise InputError(f"proprietary modules do not drive {', '.join(only_open)}.", "Use auto or open.",
+                         path="kernel_module_type", value="proprietary", allowed=["auto", "open"])
+    if spec.kernel_module_type != "auto":
+        return spec.kernel_module_type
+    return "proprietary" if not_open else "open"
+
+
+def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model | None]]) -> None:
+    """Raises InputError when this version or branch (C(595)) cannot drive the GPUs with these modules."""
+    branch = branch_of(version)
+    for address, model in gpus:
+        if model is not None and model.last_branch is not None and branch > model.last_branch:
+            raise InputError(f"Driver branch {branch} does not drive {model.name or model.architecture} at {address}.",
+                             f"The last branch that does is {model.last_branch}: set branch to it.",
+                             path="version", value=version, allowed=f"branches up to {model.last_branch}")
+    if flavour == "proprietary" and branch > _LAST_PROPRIETARY:
+        raise InputError(f"Driver branch {branch} has no proprietary kernel modules.",
+                         f"Use open modules, or a branch up to {_LAST_PROPRIETARY}.",
+                         path="kernel_module_type", value=flavour, allowed=["open"])

@@ -1,0 +1,163 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver's state on a host: modules, DKMS, libraries, services, who holds a GPU. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import has_headers, read_os, secure_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+PERSISTENCED = "nvidia-persistenced.service"
+PYNVML = "/usr/local/lib/gpuops/python/pynvml.py"
+# In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
+UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
+                "nvidia_modeset", "nvidia")
+# What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
+LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+DENY_FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
+_DENY_FOLDERS = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+_DENIED = re.compile(r"^\s*blacklist\s+nouveau\s*$", re.M)
+_OPEN_LICENSE = "Dual MIT/GPL"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent."""
+
+    state: str
+    enabled: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is read in one go; nothing in it needs NVML.
+
+    gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
+    loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
+    nouveau: None, C(there), C(loaded) or C(used). Secure Boot: None where unknown.
+    """
+
+    os_id: str
+    os_version: str
+    family: str
+    arch: str
+    kernel: str
+    headers: bool
+    secure_boot: bool | None
+    gpus: t.Tuple[tuple[str, Model | None], ...]
+    loaded: str | None
+    flavour: str | None
+    library: str | None
+    modules: t.Tuple[str, ...]
+    built: t.Tuple[str, ...]
+    registered: t.Mapping[str, str]
+    nouveau: str | None
+    nouveau_denied: bool
+    service: Service
+    pynvml: bool
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """For the module's result."""
+        return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
+                "modules": list(self.modules), "persistenced": self.service.state}
+
+
+def read_situation(root: Root, run: Runner) -> Situation:
+    """Reads everything that costs little: files, and one systemctl."""
+    release = read_os(root)
+    kernel = root.text("/proc/sys/kernel/osrelease") or ""
+    arch = run(["uname", "-m"]).stdout.strip()
+    loaded_modules = set(root.names("/sys/module"))
+    loaded = loaded_version(root)
+    built, registered = read_dkms(root, kernel, arch)
+    bus = read_bus(root)
+    return Situation(
+        os_id=release["id"] or "", os_version=release["version_id"] or "", family=release["family"] or "", arch=arch,
+        kernel=kernel, headers=has_headers(root, kernel), secure_boot=secure_boot(root),
+        gpus=tuple((gpu.address, model_of(gpu.device, gpu.subsystem)) for gpu in bus.gpus),
+        loaded=loaded, flavour=_flavour(root) if loaded else None, library=library_version(root),
+        modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
+        nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
+        nouveau_denied=_nouveau_denied(root), service=read_service(run, PERSISTENCED), pynvml=root.exists(PYNVML))
+
+
+def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """C((versions installed for the kernel, {known version: module name})) from DKMS's own tree.
+
+    C(dkms status) is a shell script that takes longer than all the rest. Its tree: C(NAME/VERSION/source), and a link
+    C(NAME/kernel-KERNEL-ARCH) to what is installed for a kernel (dkms(8), source of dkms 3).
+    """
+    built, registered = [], {}
+    for name in root.names("/var/lib/dkms"):
+        if not re.match(r"nvidia(-open|-current)?\Z", name):
+            continue
+        for entry in root.names(f"/var/lib/dkms/{name}"):
+            if re.match(r"\d{3}\.", entry):
+                registered[entry] = name
+        link = root.link(f"/var/lib/dkms/{name}/kernel-{kernel}-{arch}")
+        if link:
+            built.append(link.rstrip("/").split("/")[-3])
+    return tuple(built), registered
+
+
+def read_service(run: Runner, unit: str) -> Service:
+    """The state of a unit, by one systemctl."""
+    text = run(["systemctl", "show", unit, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    if values.get("LoadState") != "loaded":
+        return Service("absent", "")
+    return Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
+
+
+def read_holders(root: Root) -> list[dict[str, t.Any]]:
+    """Processes with a GPU open, persistenced apart, which our steps stop: C([{pid, name, gpu, instance}]).
+
+    Reads the open files of all processes, so it is asked for only when something is to be unloaded.
+    """
+    gpus = {}
+    for address in root.names("/proc/driver/nvidia/gpus"):
+        found = re.search(r"^Device Minor:\s*(\d+)", root.text(f"/proc/driver/nvidia/gpus/{address}/information") or "",
+                          re.M)
+        if found:
+            gpus[int(found.group(1))] = address
+    # A process's name has at most 15 characters in /proc/PID/comm.
+    return [client for client in read_clients(root, gpus) if not client["name"].startswith("nvidia-persiste")]
+
+
+def _flavour(root: Root) -> str:
+    text = root.text("/proc/driver/nvidia/version") or ""
+    return "open" if "Open Kernel Module" in text else "proprietary"
+
+
+def flavour_on_disk(run: Runner, kernel: str) -> tuple[str | None, str | None]:
+    """C((version, flavour)) of the module that would be loaded for a kernel."""
+    done = run(["modinfo", "-k", kernel, "-F", "version", "nvidia"], check=False)
+    if done.rc != 0:
+        return None, None
+    license_text = run(["modinfo", "-k", kernel, "-F", "license", "nvidia"], check=False).stdout.strip()
+    return done.stdout.strip() or None, "open" if license_text == _OPEN_LICENSE else "proprietary"
+
+
+def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
+    """C(used): something but the device itself refers to it, the console or a display say."""
+    if "nouveau" in root.names("/sys/module"):
+        return "used" if int(root.text("/sys/module/nouveau/refcnt") or "0") > 0 else "loaded"
+    if bound:
+        return "loaded"
+    index = root.text(f"/lib/modules/{kernel}/modules.dep") or ""
+    return "there" if "/nouveau.ko" in index else None
+
+
+def _nouveau_denied(root: Root) -> bool:
+    return any(_DENIED.search(root.text(f"{folder}/{name}") or "")
+               for folder in _DENY_FOLDERS for name in root.names(folder) if name.endswith(".conf"))

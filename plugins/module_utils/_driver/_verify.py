@@ -1,0 +1,46 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether module, libraries, DKMS, packages and nvidia-smi tell the same story. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+
+def disagreements(situation: Situation, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
+    """One sentence for each that differs; none when all agree.
+
+    version, flavour: the wanted ones, None for whatever is loaded. packages: the installed packages' version, None
+    where there are none of ours (DKMS is then not asked either).
+    """
+    if situation.loaded is None:
+        return ["no NVIDIA module is loaded"]
+    wanted = version or situation.loaded
+    found = []
+    if situation.loaded != wanted:
+        found.append(f"the loaded module is {situation.loaded}, not {wanted}")
+    if flavour and situation.flavour != flavour:
+        found.append(f"the loaded module is {situation.flavour}, not {flavour}")
+    if situation.library is None:
+        found.append("libnvidia-ml is not installed")
+    elif situation.library != situation.loaded:
+        found.append(f"Driver/library version mismatch: module {situation.loaded}, libraries {situation.library}")
+    if packages is not None and packages != wanted:
+        found.append(f"the packages are {packages}, not {wanted}")
+    if packages is not None and wanted not in situation.built:
+        found.append(f"DKMS has not built {wanted} for kernel {situation.kernel}")
+    return found
+
+
+def ask_smi(run: Runner, wanted: str | None) -> list[str]:
+    """What nvidia-smi objects to; none when it lists GPUs with the wanted driver."""
+    done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.rc != 0:
+        text = " / ".join((done.stdout + done.stderr).strip().splitlines()) or f"exit code {done.rc}"
+        return [f"nvidia-smi: {text}"]
+    if not lines:
+        return ["nvidia-smi lists no GPU"]
+    return [f"nvidia-smi reports {line}, not {wanted}" for line in sorted(set(lines)) if wanted and line != wanted]
