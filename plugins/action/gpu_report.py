@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
+import locale
 import os
-import sys
 import typing as t
 
-from ansible import constants
-from ansible.utils.color import stringc
+from ansible.utils.color import ANSIBLE_COLOR, stringc
 from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
@@ -39,12 +38,13 @@ class ActionModule(ControllerAction):
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Prints, and writes the page where one is asked for."""
         hosts = _hosts(task_vars) if arguments["hosts"] is None else arguments["hosts"]
-        # A plan that failed or was skipped has no hosts.
-        plan = arguments["plan"] if "hosts" in (arguments["plan"] or {}) else None
-        report = {"plan": plan, "hosts": hosts}
+        # A policy that cannot be carried out has an error instead of hosts.
+        plan = arguments["plan"] or {}
+        problem = (plan.get("error") or {}).get("message")
+        report = {"plan": plan if "hosts" in plan else None, "problem": problem, "hosts": hosts}
         style = _style()
         render = {"plan": render_plan, "result": render_result, "state": render_state}[arguments["show"]]
-        display.display(render(report, style))
+        display.display(f"\n{render(report, style)}")
         result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report)}
         if arguments["html_path"]:
             path = os.path.abspath(arguments["html_path"])
@@ -63,11 +63,13 @@ def _hosts(task_vars: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
 
 
 def _style() -> Style:
-    """What this terminal can show. Without one (a file, a pipe) lines are kept to 120 columns."""
-    fancy = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    width = display.columns if sys.stdout.isatty() else 119
-    return Style(max(79, min(width, 160)), fancy, _paint if constants.config.get_config_value("ANSIBLE_FORCE_COLOR")
-                 or sys.stdout.isatty() else lambda text, _state: text)
+    """What this terminal can show. Where output goes to a file or a pipe, lines are kept to 119 columns.
+
+    A worker has no terminal of its own: what Ansible found out at its start counts.
+    """
+    utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
+    width = min(display.columns, 160) if ANSIBLE_COLOR else 119
+    return Style(width, utf8 and os.environ.get("TERM") != "dumb", _paint)
 
 
 def _paint(text: str, state: str) -> str:

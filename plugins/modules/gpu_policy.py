@@ -126,7 +126,7 @@ hosts:
         disruption: never
         because: ["driver 595.91.07: the default of release 26.7.0"]
       preview: [driver]
-warnings:
+notes:
   description: What deserves attention and hinders nothing.
   returned: success
   type: list

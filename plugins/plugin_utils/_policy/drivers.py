@@ -91,19 +91,27 @@ def parse_version(text: str, source: str) -> Wanted:
     return Wanted(f"{match[1]}{match[2]}" if match[2] else None, int(match[1]), source)
 
 
+def check_together(host_models: t.Sequence[Needs]) -> None:
+    """Raises Refused where two GPUs of the host exclude each other under any driver."""
+    required = [model for model in host_models if model.open_modules == "required"]
+    impossible = [model for model in host_models if model.open_modules == "no"]
+    if required and impossible:
+        raise Refused(f"{required[0].name} needs open kernel modules and {impossible[0].name} has none: the open ones "
+                      f"would ignore the latter", "Put these GPUs into different hosts.")
+    limited = [(model.last_branch, model) for model in host_models if model.last_branch is not None]
+    floored = [(branch_of(model.first), model) for model in host_models if model.first is not None]
+    if limited and floored:
+        last, old = min(limited, key=lambda pair: pair[0])
+        first, new = max(floored, key=lambda pair: pair[0])
+        if first > last:
+            raise Refused(f"no driver serves both {old.name}, whose last branch is {last}, and {new.name}, which needs "
+                          f"{new.first} or newer", "Put these GPUs into different hosts.")
+
+
 def check_branch(wanted: Wanted, host_models: t.Sequence[Needs], release: Release) -> None:
     """Raises Refused where a GPU of the host cannot be driven by the version."""
-    last = [model for model in host_models if model.last_branch is not None]
-    too_new = [model for model in last if model.last_branch is not None and model.last_branch < wanted.branch]
+    too_new = [model for model in host_models if model.last_branch is not None and model.last_branch < wanted.branch]
     too_old = [model for model in host_models if model.first is not None and _older(wanted, model.first)]
-    ceiling = min((model.last_branch for model in last if model.last_branch is not None), default=None)
-    floors = [model.first for model in host_models if model.first is not None]
-    floor = max(floors, key=version_key, default=None)
-    if ceiling is not None and floor is not None and branch_of(floor) > ceiling and (too_new or too_old):
-        old = next(model for model in last if model.last_branch == ceiling)
-        new = next(model for model in host_models if model.first == floor)
-        raise Refused(f"no driver serves both {old.name}, whose last branch is {ceiling}, and {new.name}, "
-                      f"which needs {floor} or newer", "Put these GPUs into different hosts.")
     if too_new:
         model = too_new[0]
         raise Refused(f"{wanted.text} ({wanted.source}) cannot drive {model.name}, whose last branch is "
@@ -138,9 +146,6 @@ def module_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any], w
     impossible = [model for model in host_models if model.open_modules == "no"]
     branch = matrix.branch(wanted.branch)
     flavours = branch.flavours if branch else ("open", "proprietary")
-    if required and impossible:
-        raise Refused(f"{required[0].name} needs open kernel modules and {impossible[0].name} has none: the open ones "
-                      f"would ignore the latter", "Put these GPUs into different hosts.")
     if asked == "auto":
         asked, source = _choose(wanted, flavours, required, impossible)
     if asked == "open" and impossible:

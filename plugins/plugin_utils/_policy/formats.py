@@ -85,7 +85,7 @@ def read(source: str | t.Mapping[str, t.Any] | None, release: Release) -> Policy
     if faults:
         count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
         listed = "".join(f"\n  {fault}" for fault in faults)
-        raise InputError(f"{origin} ({kind}) has {count}:{listed}", "\nNothing was changed.", faults=faults)
+        raise InputError(f"{origin} ({kind}) has {count}:{listed}\nNothing was changed.", faults=faults)
     return _policy(kind, origin, spec, form.defaults, release, _deprecations(spec, document, form.root))
 
 

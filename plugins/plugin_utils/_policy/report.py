@@ -3,13 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plan and the result of a run as text. Pure. PRIVATE.
 
-A report is C({plan, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or None; facts
-what gpu_info returned or None; checks a list of C({component, state, detail, hint}) or None; steps and pending by
+A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or None,
+problem then why; facts what gpu_info returned or None; checks a list of C({component, state, detail, hint}) or None; steps and pending by
 component what the modules returned.
 """
 
 from __future__ import annotations
 
+import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
@@ -27,7 +28,8 @@ def headline(report: Report) -> str:
     plan = report.get("plan")
     if not plan:
         return "no policy"
-    return f"release {plan['release']} · policy: {plan['policy']} ({plan['format']}) · disruption: {plan['disruption']}"
+    policy = plan["format"] if plan["format"] == "defaults" else f"{os.path.basename(plan['policy'])}, {plan['format']}"
+    return f"release {plan['release']} · policy: {policy} · disruption: {plan['disruption']}"
 
 
 def gpus_of(facts: Host | None) -> str:
@@ -36,7 +38,7 @@ def gpus_of(facts: Host | None) -> str:
         return "not asked"
     counts: dict[str, int] = {}
     for gpu in facts["gpus"]:
-        name = str(gpu.get("model") or f"GPU {gpu['device_id']}")
+        name = str(gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
         counts[name] = counts.get(name, 0) + 1
     return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "none"
 
@@ -107,14 +109,14 @@ def render_plan(report: Report, style: Style) -> str:
         lines.append("Nothing to do: every host is as the policy says.")
     lines += _grouped("Steps", groups, style)
     if plan:
-        lines += [style.entry("warning:", text, 0) for text in plan["warnings"]]
+        lines += [style.entry("note:", text, 0) for text in plan["notes"]]
     return "\n".join(lines)
 
 
 def render_state(report: Report, style: Style) -> str:
     """What is there, whatever any policy says, and what is pending."""
-    return "\n".join(["GPU hosts", _overview(report, style),
-                      *_grouped("Pending", steps_by_hosts(report, "pending"), style)])
+    lines = ["GPU hosts", _overview(report, style), *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
+    return "\n".join([*lines, style.text(report["problem"])] if report.get("problem") else lines)
 
 
 def _overview(report: Report, style: Style) -> str:
@@ -149,6 +151,7 @@ def _steps(steps: t.Mapping[str, t.Sequence[t.Any]], style: Style) -> list[str]:
 def render_result(report: Report, style: Style) -> str:
     """How every component of every host is now, and why where it is not well."""
     rows, notes = [], []
+    lost = [host for host, entry in report["hosts"].items() if entry["checks"] is None]
     for host, entry in report["hosts"].items():
         checks = {check["component"]: check for check in entry["checks"] or ()}
         row = [Cell(host), Cell(gpus_of(entry["facts"]))]
@@ -169,6 +172,9 @@ def render_result(report: Report, style: Style) -> str:
                                  check["state"]))
         if check["hint"]:
             lines.append(style.entry("", f"→ {check['hint']}", 4))
+    if lost:
+        lines.append(style.paint(style.entry(f"{style.sign('failed')} {', '.join(lost)}:",
+                                             "stopped before the end; the error stands above", 0), "failed"))
     lines.append(verdict(report))
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import compo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
     Refused,
     check_branch,
+    check_together,
     models,
     module_type,
     wanted_version,
@@ -41,17 +42,17 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
 
     facts: by host what gpu_info returned, None where a host could not be asked (it is left out, and said so).
     overrides: by host the role variables that its inventory sets. Raises PolicyError with every refusal of every host.
-    Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, warnings,
+    Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, notes,
     explanations: {HOST: [text]}}).
     """
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
                          value=disruption, allowed=list(LEVELS))
     places = components.placements(placement)
-    warnings = [*policy.warnings, *_unused(policy)]
+    notes = [*policy.warnings, *_unused(policy)]
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:
-        warnings.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
+        notes.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
     hosts: dict[str, Plan] = {}
     explanations: dict[str, list[str]] = {}
     refusals: list[tuple[str, Refused]] = []
@@ -61,13 +62,13 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
         try:
             hosts[host], explanations[host], said = _host(policy, release, known, overrides.get(host, {}), places,
                                                           disruption)
-            warnings += [f"{host}: {text}" for text in said]
+            notes += [f"{host}: {text}" for text in said]
         except _Refusals as error:
             refusals += [(host, reason) for reason in error.reasons]
     if refusals:
         raise _refuse(policy, release, refusals)
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
-            "placement": places, "hosts": hosts, "warnings": warnings, "explanations": explanations}
+            "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
 
 
 class _Refusals(Exception):
@@ -83,13 +84,13 @@ def _refuse(policy: Policy, release: Release, refusals: t.Sequence[tuple[str, Re
         grouped.setdefault((reason.reason, reason.remedy), []).append(host)
     lines = "".join(f"\n  {', '.join(hosts)}: {reason}.\n    {remedy}" for (reason, remedy), hosts in grouped.items())
     listed = [{"hosts": hosts, "reason": reason, "remedy": remedy} for (reason, remedy), hosts in grouped.items()]
-    return PolicyError(f"The policy ({policy.origin}, release {release.version}) cannot be carried out:{lines}",
-                       "\nNothing was changed.", refusals=listed)
+    return PolicyError(f"The policy ({policy.origin}, release {release.version}) cannot be carried out:{lines}\n"
+                       "Nothing was changed.", refusals=listed)
 
 
 def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.Mapping[str, str],
           disruption: str) -> tuple[Plan, list[str], list[str]]:
-    """(plan, explanations, warnings) of one host. Raises _Refusals with every reason, not only the first."""
+    """(plan, explanations, notes) of one host. Raises _Refusals with every reason, not only the first."""
     plan: Plan = {}
     said: list[str] = []
     reasons: list[Refused] = []
@@ -131,6 +132,7 @@ def _driver(policy: Policy, release: Release, facts: Facts, mine: Mine, place: s
     if policy.get("driver.usePrecompiled"):
         raise Refused("driver.usePrecompiled is not supported on hosts yet", "Set it to false.")
     host_models = models(facts["gpus"])
+    check_together(host_models)
     wanted = wanted_version(policy, release, mine)
     check_branch(wanted, host_models, release)
     flavour, why = module_type(policy, release, mine, wanted, host_models)

@@ -168,7 +168,7 @@ def _feature_discovery(want: Expected, facts: Facts) -> Check:
     if not count:
         return Check("feature_discovery", "failed", "no GPU can be read, so there is nothing to label",
                      "Make the driver work first.")
-    return Check("feature_discovery", "ok", f"{count} GPUs, MIG strategy {want.get('mig_strategy') or 'none'}")
+    return Check("feature_discovery", "ok", f"{count} GPUs")
 
 
 def _labelled(labels: t.Mapping[str, str]) -> Check:

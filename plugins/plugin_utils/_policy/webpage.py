@@ -58,7 +58,7 @@ def page(report: Report) -> str:
     body.append(_steps(report, "steps", "Steps"))
     body.append(_steps(report, "pending", "Pending"))
     if plan:
-        body.append(_list("Warnings", plan["warnings"]))
+        body.append(_list("Notes", plan["notes"]))
         body.append(_reasons(plan["explanations"]))
     return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             f"<title>GPU hosts</title><style>{_STYLE}</style><main>{''.join(body)}</main></html>\n")
