@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, MigDevice, Node
 
@@ -69,11 +70,16 @@ def _whole(gpu: Gpu) -> bool:
 
 def _like_siblings(gpu: Gpu, entry: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t.Any]],
                    read: t.Sequence[Gpu]) -> Gpu:
-    """A GPU that was not read whole, completed from one of the same PCI id that was; its MIG devices stay unknown."""
-    for other, sibling in zip(entries, read):
-        same = (other["device_id"], other["subsystem"]) == (entry["device_id"], entry["subsystem"])
-        if same and other["error"] is None and _whole(sibling):
-            return Gpu(sibling.name, sibling.memory_mib, sibling.capability, sibling.mig_capable, sibling.mig_enabled,
-                       None if sibling.mig_enabled else (), gpu.pci_class, gpu.fabric)
-    return Gpu(gpu.name, gpu.memory_mib, gpu.capability, gpu.mig_capable, gpu.mig_enabled, None, gpu.pci_class,
-               gpu.fabric)
+    """A GPU that was not read whole: what it did not tell, from one of the same PCI id that was.
+
+    Of a GPU that did not tell its MIG mode the devices stay unknown, unless its sibling is not in MIG mode.
+    """
+    kind = (entry["device_id"], entry["subsystem"])
+    alike = (other for facts, other in zip(entries, read)
+             if (facts["device_id"], facts["subsystem"]) == kind and facts["error"] is None and _whole(other))
+    sibling = next(alike, gpu)
+    told = entry["mig"] is not None or sibling is gpu
+    enabled = gpu.mig_enabled if told else sibling.mig_enabled
+    return replace(gpu, name=gpu.name or sibling.name, memory_mib=gpu.memory_mib or sibling.memory_mib,
+                   capability=gpu.capability or sibling.capability, mig_capable=gpu.mig_capable or sibling.mig_capable,
+                   mig_enabled=enabled, mig_devices=None if enabled and not told else gpu.mig_devices)
