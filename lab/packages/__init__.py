@@ -1,0 +1,114 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Package repositories in the vendor's layout, with stand-in contents: built by the real tools, signed, cached, served.
+
+``python -m lab.packages build --out DIR`` and ``python -m lab.packages serve --root DIR --bind ADDRESS --port N``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.packages.content import CUDA, FILES, Driver, compile_driver
+from lab.packages.deb import Deb, write_repository
+from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
+from lab.packages.keys import keys
+from lab.packages.toolkit_debs import toolkit_debs
+from lab.tools import cached
+
+# Debian packages that the build needs, and a command of each.
+COMMANDS = {"gcc": "gcc", "dpkg-dev": "dpkg-scanpackages", "apt-utils": "apt-ftparchive", "gnupg": "gpg"}
+NEEDS = tuple(COMMANDS)
+
+DRIVERS = ("580.126.20", "595.80.01", "595.91.07", "610.57.04")
+TOOLKITS = ("1.19.1", "1.20.0")
+CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
+TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
+TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
+
+
+@dataclass(frozen=True)
+class Repositories:
+    """What a build left. root: the folder to serve; all paths are relative to it; fingerprints: 40 hex digits."""
+
+    root: Path
+    cuda_path: str
+    cuda_key_path: str
+    cuda_fingerprint: str
+    toolkit_path: str
+    toolkit_key_path: str
+    toolkit_fingerprint: str
+
+
+def missing_needs() -> list[str]:
+    """Debian packages of NEEDS whose command is not there."""
+    return [package for package, command in COMMANDS.items() if not shutil.which(command)]
+
+
+def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
+    """Leave all repositories in out, which then holds nothing else; does nothing where the same ones lie there.
+
+    nvml: folder with libnvidia-ml.so.1 and nvidia-smi. tools: path of each program in lab.tools.NAMES.
+    """
+    if missing := missing_needs():
+        raise SystemExit(f"the lab's packages cannot be built: install {' '.join(missing)}")
+    signing = keys()
+    sources = [path for path in sorted(FILES.parent.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    inputs = [*sources, nvml / "libnvidia-ml.so.1", nvml / "nvidia-smi", *(tools[name] for name in sorted(tools))]
+    digests = [hashlib.sha256(path.read_bytes()).digest() for path in inputs]
+    digests += [key.fingerprint.encode() for key in signing.values()]
+    made = cached("packages", digests, lambda folder: _make(folder, nvml, tools))
+    if not out.exists() or not (out / ".from").is_file() or (out / ".from").read_text() != made.name:
+        _mirror(made, out)
+    return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
+                        TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint)
+
+
+def _mirror(made: Path, out: Path) -> None:
+    """Hard links where the file system allows: a copy of the cache costs no space."""
+    def place(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    if out.exists():
+        if any(out.iterdir()) and not (out / ".from").is_file():
+            raise SystemExit(f"{out} holds other things; name an empty or a new folder with --out")
+        shutil.rmtree(out)
+    shutil.copytree(made, out, copy_function=place)
+    (out / ".from").write_text(made.name)
+
+
+def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
+    signing = keys()
+    with tempfile.TemporaryDirectory(prefix="gpuops-packages-") as temporary:
+        work = Path(temporary)
+        drivers = [compile_driver(version, nvml, work / version) for version in DRIVERS]
+        write_repository(_cuda_debs(drivers), folder / CUDA_PATH, signing["cuda"],
+                         {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"})
+        shutil.copy(signing["cuda"].public, folder / CUDA_PATH / KEY_FILE)
+        shutil.copy(signing["cuda"].binary, folder / CUDA_PATH / "cuda-archive-keyring.gpg")
+        debs = [deb for version in TOOLKITS for deb in toolkit_debs(version, tools, work / version)]
+        write_repository(debs, folder / TOOLKIT_PATH, signing["toolkit"],
+                         {"Origin": "NVIDIA", "Label": "libnvidia-container", "Architectures": "amd64"})
+        shutil.copy(signing["toolkit"].public, folder / TOOLKIT_KEY_PATH)
+    shutil.copy(signing["stranger"].public, folder / "wrong-key")
+
+
+def _cuda_debs(drivers: list[Driver]) -> list[Deb]:
+    oldest = {branch: next(driver.version for driver in drivers if driver.branch == branch) for branch in CUDA}
+    return [keyring_deb(keys()["cuda"]), *(deb for branch in CUDA for deb in branch_debs(branch, oldest[branch])),
+            *(deb for driver in drivers for deb in driver_debs(driver))]
+
+
+def describe(repositories: Repositories) -> str:
+    """The same as JSON."""
+    return json.dumps({name: str(value) for name, value in vars(repositories).items()}, indent=2)

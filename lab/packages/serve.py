@@ -1,0 +1,86 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A static HTTP server for the repositories, with faults on demand."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# Seconds that the fault "slow" adds to each answer.
+DELAY = 3.0
+KEY_SUFFIXES = (".pub", "gpgkey")
+FAULTS = ("down", "slow", "wrong-key")
+
+
+def read_faults(path: Path | None) -> set[str]:
+    """The words in the faults file; none where there is no file."""
+    if path is None or not path.is_file():
+        return set()
+    return set(path.read_text(encoding="utf-8").split())
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves files; the faults file is read at each request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *arguments: Any, faults: Path | None, log: Path | None, **words: Any) -> None:
+        self.faults = faults
+        self.log = log
+        super().__init__(*arguments, **words)
+
+    def send_head(self) -> Any:
+        """As the base class, after what the faults do."""
+        faults = read_faults(self.faults)
+        if "down" in faults:
+            self.close_connection = True
+            self.send_error(503, "the fault 'down' is set")
+            return None
+        if "slow" in faults:
+            time.sleep(DELAY)
+        if "wrong-key" in faults and self.path.endswith(KEY_SUFFIXES):
+            self.path = "/wrong-key"
+        return super().send_head()
+
+    def list_directory(self, path: Any) -> None:
+        """Nothing is listed, as at the vendor's."""
+        self.send_error(404, "no such file")
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """One line a request, to the log file alone."""
+        if self.log is not None:
+            with self.log.open("a", encoding="utf-8") as stream:
+                stream.write(f"{self.log_date_time_string()} {self.address_string()} {format % arguments}\n")
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """One thread a connection; they end with the server."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no error of ours."""
+
+
+def make_server(root: Path, bind: str, port: int, faults: Path | None = None, log: Path | None = None) -> Server:
+    """A server that is bound, and serves when told to."""
+    return Server((bind, port), functools.partial(Handler, directory=str(root), faults=faults, log=log))
+
+
+def serve(root: Path, bind: str, port: int, faults: Path | None, log: Path | None) -> None:
+    """Serve until interrupted; prints the address first."""
+    if not root.is_dir():
+        raise SystemExit(f"{root} is no folder; make one by: python -m lab.packages build --out {root}")
+    with make_server(root, bind, port, faults, log) as server:
+        print(f"http://{bind}:{server.server_address[1]}/", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            sys.exit(0)
