@@ -122,10 +122,16 @@ static int set_persistence(unsigned mode) {
 /* Texts and the exit status 0 on a pending mode: NVIDIA MIG User Guide, "Enable MIG mode". */
 static int set_mig(unsigned mode) {
     const char *word = mode ? "enable" : "disable";
+    bool any = false;
     for (unsigned i = 0; i < gpu_count; i++) {
         unsigned activation = 0;
         const char *bus = gpus[i].pci.busId;
         int rc = nv.set_mig_mode(gpus[i].handle, mode, &activation);
+        if (rc == NOT_SUPPORTED) {
+            printf("Unable to %s MIG Mode for GPU %s: Not Supported\nTreating as warning and moving on.\n", word, bus);
+            continue;
+        }
+        any = true;
         if (rc) {
             printf("Unable to %s MIG Mode for GPU %s: %s\nTerminating early due to previous errors.\n", word, bus, nv.error(rc));
             return exit_code(rc);
@@ -143,7 +149,7 @@ static int set_mig(unsigned mode) {
             puts("Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on this device.");
     }
     puts("All done.");
-    return 0;
+    return any ? 0 : NOT_SUPPORTED;
 }
 
 static int reset_gpus(const char *list) {

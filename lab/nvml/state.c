@@ -202,8 +202,12 @@ int state_commit(State *s, int fd) {
 }
 
 int state_create(State *s) {
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s", state_path());
+    if (strrchr(folder, '/')) *strrchr(folder, '/') = 0;
+    if (*folder) mkdir(folder, 0755);   /* if that fails, open says why */
     int fd = open(state_path(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return open_error();
+    if (fd < 0) return open_error() == ENOENT ? EIO : errno;
     flock(fd, LOCK_EX);
     return state_commit(s, fd);
 }

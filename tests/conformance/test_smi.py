@@ -74,6 +74,14 @@ def test_mig_life(machine: Make) -> None:
     ]
 
 
+def test_mig_mode_on_a_mixed_host(machine: Make) -> None:
+    host = machine("v100=1", "a30=1")
+    text = smi(host, "-mig", "1")
+    assert "Not Supported\nTreating as warning and moving on.\nEnabled MIG Mode for GPU" in text
+    assert query(host, "mig.mode.current") == ["[N/A]", "Enabled"]
+    smi(host, "-mig", "1", "-i", "0", status=3)
+
+
 def test_mig_errors_end_with_nvml_s_number(machine: Make) -> None:
     host = machine("a100-40=1")
     smi(host, "-mig", "1")
