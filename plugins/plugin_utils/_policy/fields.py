@@ -15,8 +15,9 @@ IMAGE: dict[str, t.Any] = {
     "repository": "str", "image": "str", "version": "str", "imagePullPolicy": "str", "imagePullSecrets": "strs",
 }
 MANAGER: dict[str, t.Any] = {**IMAGE, "env": "env"}
+RESOURCES: dict[str, t.Any] = {"limits": "map", "requests": "map"}
 COMPONENT: dict[str, t.Any] = {
-    **IMAGE, "enabled": "bool", "args": "strs", "env": "env", "resources": "any", "hostNetwork": "bool",
+    **IMAGE, "enabled": "bool", "args": "strs", "env": "env", "resources": RESOURCES, "hostNetwork": "bool",
 }
 PROBE: dict[str, t.Any] = {
     "initialDelaySeconds": "int", "periodSeconds": "int>=1", "timeoutSeconds": "int>=1", "successThreshold": "int>=1",
@@ -62,7 +63,7 @@ CLUSTER_POLICY: dict[str, t.Any] = {
     "daemonsets": {
         "labels": "map", "annotations": "map", "tolerations": "objects", "priorityClassName": "str",
         "updateStrategy": ("RollingUpdate", "OnDelete"), "rollingUpdate": {"maxUnavailable": "str"},
-        "podSecurityContext": "any",
+        "podSecurityContext": "map",
     },
     "driver": DRIVER,
     "toolkit": {**COMPONENT, "installDir": "str"},
@@ -103,14 +104,14 @@ def _with(section: str, **more: t.Any) -> dict[str, t.Any]:
     return {**CLUSTER_POLICY[section], **more}
 
 
-_CONFIG_MAP: dict[str, t.Any] = {"name": "str", "create": "bool", "data": "any"}
+_CONFIG_MAP: dict[str, t.Any] = {"name": "str", "create": "bool", "data": "map"}
 _DRA_PLUGIN: dict[str, t.Any] = {
-    "env": "env", "resources": "any", "healthcheck": {"enabled": "bool", "port": "int>=1"},
+    "env": "env", "resources": RESOURCES, "healthcheck": {"enabled": "bool", "port": "int>=1"},
 }
 DRA_DRIVER: dict[str, t.Any] = {
     **IMAGE, "featureGates": "map", "gpus": {"kubeletPlugin": _DRA_PLUGIN},
     "computeDomains": {
-        "enabled": "bool", "controller": {"env": "env", "resources": "any"}, "kubeletPlugin": _DRA_PLUGIN,
+        "enabled": "bool", "controller": {"env": "env", "resources": RESOURCES}, "kubeletPlugin": _DRA_PLUGIN,
     },
 }
 # The chart calls podDeletion gpuPodDeletion; both spellings are in use.
@@ -124,7 +125,7 @@ _CHART_DRIVER: dict[str, t.Any] = {
 }
 _CHART_OPERATOR: dict[str, t.Any] = {
     **OPERATOR, **IMAGE, "env": "env", "priorityClassName": "str", "nodeSelector": "map", "cleanupCRD": "bool",
-    "upgradeCRD": "bool", "tolerations": "objects", "affinity": "any", "resources": "any",
+    "upgradeCRD": "bool", "tolerations": "objects", "affinity": "map", "resources": RESOURCES,
     "logging": {"timeEncoding": "str", "level": "int-or-str", "develMode": "bool"},
 }
 VALUES: dict[str, t.Any] = {
@@ -132,16 +133,16 @@ VALUES: dict[str, t.Any] = {
     "operator": _CHART_OPERATOR,
     "driver": _CHART_DRIVER,
     "devicePlugin": _with("devicePlugin", config={**_CONFIG_MAP, "default": "str"}),
-    "dcgmExporter": _with("dcgmExporter", config=_CONFIG_MAP),
+    "dcgmExporter": _with("dcgmExporter", config={**_CONFIG_MAP, "data": "any"}),
     "migManager": _with("migManager", config={**_CONFIG_MAP, "default": ("all-disabled", "")}),
     "platform": {"openshift": "bool"},
     "nfd": {"enabled": "bool", "nodefeaturerules": "bool"},
-    "node-feature-discovery": "any",
-    "extraObjects": "any",
+    "node-feature-discovery": "map",
+    "extraObjects": "objects",
     "clusterPolicy": {"deployCR": "bool"},
     "gpuCluster": {"deployCR": "bool"},
     "draDriver": DRA_DRIVER,
-    "global": "any",
+    "global": "map",
     "nameOverride": "str",
     "fullnameOverride": "str",
 }
@@ -152,8 +153,8 @@ NVIDIA_DRIVER: dict[str, t.Any] = {
     "livenessProbe": PROBE, "readinessProbe": PROBE, "rdma": RDMA, "gds": GDS, "gdrcopy": GDS, "repoConfig": NAME,
     "certConfig": NAME, "kernelModuleConfig": NAME, "virtualTopologyConfig": NAME,
     "licensingConfig": {"name": "str", "secretName": "str", "nlsEnabled": "bool"}, "secretEnv": "str",
-    "nodeSelector": "map", "nodeAffinity": "any", "tolerations": "objects", "labels": "map", "annotations": "map",
-    "priorityClassName": "str", "podSecurityContext": "any", "upgradePolicy": UPGRADE,
+    "nodeSelector": "map", "nodeAffinity": "map", "tolerations": "objects", "labels": "map", "annotations": "map",
+    "priorityClassName": "str", "podSecurityContext": "map", "upgradePolicy": UPGRADE,
 }
 # The resource of the introductory article on the operator: driver, cuda, devicePlugin, migManager.
 GPU_CLUSTER_POLICY: dict[str, t.Any] = {
@@ -161,7 +162,7 @@ GPU_CLUSTER_POLICY: dict[str, t.Any] = {
     "devicePlugin": SWITCH, "migManager": SWITCH,
 }
 # What surrounds the spec of every custom resource.
-ENVELOPE: dict[str, t.Any] = {"apiVersion": "str", "kind": "str", "metadata": "any", "spec": "any", "status": "any"}
+ENVELOPE: dict[str, t.Any] = {"apiVersion": "str", "kind": "str", "metadata": "map", "spec": "any", "status": "any"}
 
 # Keys that the operator ignores today, and what to say about them.
 DEPRECATED: dict[str, str] = {

@@ -1,81 +1,92 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a selected MIG layout means for the GPUs of one host. Pure. PRIVATE.
-
-The format is mig-parted's (version v1): a layout is a list of entries, each with C(devices) (C(all) or indexes by PCI
-order), C(device-filter) (C(0xDDDDVVVV), one or several), C(mig-enabled) and C(mig-devices) (profile to count).
-"""
+"""What a selected MIG layout means for the GPUs of one host, from facts and device tables. Pure. PRIVATE."""
 
 from __future__ import annotations
 
+import collections
 import typing as t
+from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
 
-Gpu = t.Mapping[str, t.Any]
+Facts = t.Mapping[str, t.Any]
 
 
-def wanted(config: t.Mapping[str, t.Any] | None, selected: str,
-           gpus: t.Sequence[Gpu]) -> dict[str, dict[str, int] | None]:
-    """By PCI address the instances (profile to count) a GPU should have, None for MIG off; GPUs not named stay away.
+@dataclass(frozen=True)
+class Stand:
+    """How a GPU stands or shall stand. instances: GPU instances by profile, None where they cannot be told yet.
 
-    Without a config (the module has layouts of its own) only what holds for every layout is checked, and nothing is
-    returned. Raises InputError for a layout that is not there and for MIG on GPUs without it.
+    devices: MIG devices in all (a GPU instance can hold several compute instances).
     """
-    if not any(gpu["mig_capable"] for gpu in gpus) and selected != "all-disabled":
-        raise InputError(f"MIG layout {selected!r} is selected, and {_names(gpus)} has no MIG.",
-                         "Remove mig_manager_selected for this host.")
+
+    enabled: bool
+    instances: t.Mapping[str, int] | None
+    devices: int = 0
+
+    def __str__(self) -> str:
+        if not self.enabled:
+            return "MIG off"
+        if self.instances is None:
+            return "MIG on"
+        return ", ".join(f"{count} x {name}" for name, count in sorted(self.instances.items())) or "MIG on, empty"
+
+    def satisfies(self, goal: Stand) -> bool:
+        """Whether nothing that is known differs."""
+        return self.enabled == goal.enabled and (
+            goal.instances is None or (self.instances, self.devices) == (goal.instances, goal.devices))
+
+
+OFF = Stand(False, {})
+
+
+def wanted(config: t.Any, selected: str, gpus: t.Sequence[Facts]) -> dict[str, Stand]:
+    """What the selected layout asks of each GPU it speaks of, by PCI address, as mig_config will read it.
+
+    config: a document in mig-parted's format, None for the layouts generated from the GPUs. Raises InputError for a
+    layout that is not there, MIG on a GPU without it, a profile a GPU lacks, and instances that do not fit.
+    """
+    targets = [_target(index, gpu) for index, gpu in enumerate(gpus)]
     if config is None:
-        return {}
-    layouts = config.get("mig-configs")
-    if not isinstance(layouts, dict) or not isinstance(layouts.get(selected), list):
-        known = ", ".join(sorted(map(str, layouts))) if isinstance(layouts, dict) else "none"
-        raise InputError(f"MIG layout {selected!r} is not in the MIG configuration.", f"Layouts there: {known}.")
-    result: dict[str, dict[str, int] | None] = {}
-    for entry in layouts[selected]:
-        for index, gpu in enumerate(gpus):
-            if not isinstance(entry, dict) or not _applies(entry, index, gpu):
-                continue
-            if not entry.get("mig-enabled"):
-                if gpu["mig_capable"]:
-                    result[gpu["pci"]] = None
-            elif not gpu["mig_capable"]:
-                raise InputError(f"MIG layout {selected!r} enables MIG on {gpu['pci']}; {_names([gpu])} has none.",
-                                 "Choose another layout, or limit its entry by device-filter or devices.")
-            else:
-                result[gpu["pci"]] = {str(name): int(count) for name, count in (entry.get("mig-devices") or {}).items()}
-    return result
+        wishes = _format.generate(selected, targets)
+    else:
+        _name, entries = _format.select(_format.parse(config), selected)
+        wishes = _format.resolve(entries, targets)
+    return {target.pci: _stand(target, wishes[target.pci]) for target in targets if target.pci in wishes}
 
 
-def present(gpu: Gpu) -> dict[str, int] | None:
-    """The instances a GPU of the facts has, in the shape of L(wanted)."""
+def present(gpu: Facts) -> Stand:
+    """How a GPU of the facts stands."""
     mig = gpu.get("mig")
     if not mig or not mig["enabled"]:
-        return None
-    counts: dict[str, int] = {}
-    for instance in mig["instances"]:
-        counts[instance["profile"]] = counts.get(instance["profile"], 0) + 1
-    return counts
+        return OFF
+    counts = collections.Counter(str(instance["profile"]) for instance in mig["instances"])
+    return Stand(True, dict(counts), sum(len(instance["uuids"]) for instance in mig["instances"]))
 
 
-def text(instances: t.Mapping[str, int] | None) -> str:
-    """C(7 x 1g.10gb), C(MIG off), C(MIG on, empty)."""
-    if instances is None:
-        return "MIG off"
-    return ", ".join(f"{count} x {name}" for name, count in sorted(instances.items())) or "MIG on, empty"
+def overview(gpus: t.Sequence[Facts]) -> str:
+    """The GPUs of a host in a few words."""
+    capable = [gpu for gpu in gpus if gpu["mig_capable"]]
+    if not capable:
+        return "no MIG"
+    stands = {str(present(gpu)) for gpu in capable}
+    return stands.pop() if len(stands) == 1 else "mixed"
 
 
-def _applies(entry: t.Mapping[str, t.Any], index: int, gpu: Gpu) -> bool:
-    filters = entry.get("device-filter")
-    if filters:
-        listed = [filters] if isinstance(filters, str) else filters
-        # 0xDDDDVVVV, since mig-parted 0.15 also with :subsystem.
-        if not any(str(item).lower().split(":")[0] == f"0x{gpu['device_id']}10de" for item in listed):
-            return False
-    devices = entry.get("devices")
-    return devices == "all" or (isinstance(devices, list) and index in devices)
+def _target(index: int, gpu: Facts) -> _format.Target:
+    profiles = _boards.profiles_of(gpu["device_id"]) if gpu["mig_capable"] else []
+    return _format.Target(gpu["pci"], index, gpu["device_id"], gpu.get("subsystem") or "",
+                          str(gpu.get("model") or gpu["device_id"]), profiles)
 
 
-def _names(gpus: t.Sequence[Gpu]) -> str:
-    return " and ".join(dict.fromkeys(str(gpu.get("model") or gpu["device_id"]) for gpu in gpus))
+def _stand(target: _format.Target, wish: _format.Wish) -> Stand:
+    if not wish.enabled:
+        return OFF
+    if wish.devices is None or target.profiles is None:
+        return Stand(True, None)
+    board = Board(target.profiles)
+    layout = _plan.goal_of(_plan.Gpu(target, board, (False, False)), wish).layout
+    return Stand(True, dict(collections.Counter(piece.profile for piece in layout)),
+                 sum(len(piece.parts) for piece in layout))

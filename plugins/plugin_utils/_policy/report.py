@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plan and the result of a run as text. Pure. PRIVATE.
 
-A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or None,
-problem then why; facts what gpu_info returned or None; checks a list of C({component, state, detail, hint}) or None; steps and pending by
-component what the modules returned.
+A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or
+None, problem then says why; facts what gpu_info returned or None; checks a list of C({component, state, detail, hint})
+or None; steps and pending by component what the modules returned.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plan_cells(host: str, entry: Host, plan: Host | None) -> list[Cell]:
     driver = facts["driver"]
     now = f"{driver['loaded']} {driver['flavour'] or ''}".strip() if driver["loaded"] else "none"
     toolkit = str(facts["toolkit"]["version"] or "none")
-    mig = _mig_now(facts)
+    mig = layouts.overview(facts["gpus"])
     if mine is None:
         return [*cells, Cell(now), Cell(toolkit), Cell(mig)]
     wanted = mine["driver"]
@@ -74,14 +74,6 @@ def plan_cells(host: str, entry: Host, plan: Host | None) -> list[Cell]:
     if not selected:
         return [*cells, Cell(mig)]
     return [*cells, Cell(f"{mig} → {selected}") if differs else Cell(selected, "ok")]
-
-
-def _mig_now(facts: Host) -> str:
-    capable = [gpu for gpu in facts["gpus"] if gpu["mig_capable"]]
-    if not capable:
-        return "no MIG"
-    states = {layouts.text(layouts.present(gpu)) for gpu in capable}
-    return states.pop() if len(states) == 1 else "mixed"
 
 
 def steps_by_hosts(report: Report, what: str = "steps") -> Groups:

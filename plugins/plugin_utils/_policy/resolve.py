@@ -191,7 +191,7 @@ def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, pla
         try:
             layouts.wanted(config, selected, facts["gpus"])
         except InputError as error:
-            raise Refused(error.message.rstrip("."), error.hint) from error
+            raise Refused(f"MIG layout {selected!r}: {error.message.rstrip('.')}", error.hint) from error
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,

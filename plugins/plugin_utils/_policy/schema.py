@@ -4,8 +4,8 @@
 """What a document may hold: a small schema language, its checker, and the nearest known key. Pure. PRIVATE.
 
 A schema is plain data. A C(dict) is a mapping with these keys and no others. A tuple lists the strings that are
-allowed. A string names a type: C(str), C(bool), C(int) (with C(int>=1) a lower limit), C(int-or-str), C(map) (string to
-plain value), C(strs), C(objects) (list of mappings), C(env) (list of name and value), C(any). C(null) is accepted
+allowed. A string names a type: C(str), C(bool), C(int) (with C(int>=1) a lower limit), C(int-or-str), C(map) (of free
+content), C(strs), C(objects) (list of mappings), C(env) (list of name and value), C(any). C(null) is accepted
 everywhere and means "not set", as the API server and Helm have it.
 """
 

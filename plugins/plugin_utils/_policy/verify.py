@@ -142,10 +142,7 @@ def _container_toolkit(want: Expected, facts: Facts) -> Check:
 def _mig_manager(want: Expected, facts: Facts) -> Check:
     gpus = facts["gpus"]
     if not want.get("selected"):
-        enabled = sum(1 for gpu in gpus if layouts.present(gpu) is not None)
-        instances = sum(sum((layouts.present(gpu) or {}).values()) for gpu in gpus)
-        found = f"{enabled} GPUs with {instances} instances" if enabled else "off"
-        return Check("mig_manager", "ok", f"not managed ({found})")
+        return Check("mig_manager", "ok", f"not managed ({layouts.overview(gpus)})")
     wanted = layouts.wanted(want.get("config"), want["selected"], gpus)
     waiting = [gpu["pci"] for gpu in gpus if gpu.get("mig") and gpu["mig"]["pending"] != gpu["mig"]["enabled"]]
     if waiting:
@@ -153,14 +150,14 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
                      "Allow a reset of idle GPUs by gpu_disruption: idle.")
     faults = []
     for gpu in gpus:
-        if gpu["pci"] in wanted and layouts.present(gpu) != wanted[gpu["pci"]]:
-            faults.append(f"{gpu['pci']} has {layouts.text(layouts.present(gpu))}, "
-                          f"wanted is {layouts.text(wanted[gpu['pci']])}")
+        stand, goal = layouts.present(gpu), wanted.get(gpu["pci"])
+        if goal is not None and not stand.satisfies(goal):
+            faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
     if faults:
         more = f" and {len(faults) - 1} more GPUs" if len(faults) > 1 else ""
         return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
-    instances = sum(sum((layouts.present(gpu) or {}).values()) for gpu in gpus)
-    return Check("mig_manager", "ok", f"{want['selected']} ({instances} instances)")
+    devices = sum(layouts.present(gpu).devices for gpu in gpus)
+    return Check("mig_manager", "ok", f"{want['selected']} ({devices} devices)")
 
 
 def _feature_discovery(want: Expected, facts: Facts) -> Check:
