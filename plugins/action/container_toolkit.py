@@ -1,0 +1,127 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads on the host, computes on the controller, lets the host judge and write.
+
+A converged host is asked once. Only where something differs do a trial of the candidate files (also in check mode) and
+the execution follow.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
+
+
+class _HostFailed(Exception):
+    """The host side failed; its result is the task's."""
+
+    def __init__(self, result: dict[str, t.Any]) -> None:
+        super().__init__(result.get("msg"))
+        self.result = result
+
+
+class ActionModule(ActionBase):
+    """The controller's half of container_toolkit."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Ansible's entry point."""
+        super().run(tmp, task_vars)
+        self._variables = task_vars or {}
+        try:
+            result = self._work()
+        except _HostFailed as failure:
+            result = failure.result
+        except GpuopsError as error:
+            result = {"failed": True, **error.as_result()}
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return result
+
+    def _work(self) -> dict[str, t.Any]:
+        _registry.check(str(self._task.args.get("runtime", "auto")))
+        answer = self._ask("read")
+        options = answer["options"]
+        steps, pending, proposal, runtime = self._plan(answer["seen"], options)
+        steps, forbidden = gate(steps, options["disruption"])
+        pending = [*forbidden, *pending]
+        seen = answer["seen"]
+        self._judge(seen, options, proposal, runtime)
+        # An absent run also has to forget what the journal still holds after a run that was stopped at its very end.
+        settling = options["state"] == "absent" and seen["journal"]["present"]
+        if not self._task.check_mode and (steps or settling):
+            seen = self._ask("apply", steps=_plan.as_request(steps))["seen"]
+            if not forbidden:
+                _plan.prove(steps, self._plan(seen, options)[0])
+        result = outcome(steps, pending, _plan.diffs(proposal.changes) if self._task.diff else [],
+                         **self._facts(seen, steps, proposal, runtime))
+        if not self._task.diff:
+            del result["diff"]
+        if proposal.warnings:
+            result["warnings"] = proposal.warnings
+        return result
+
+    def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
+              ) -> tuple[list[Step], list[dict[str, t.Any]], Proposal, str | None]:
+        """Steps, what waits for something else, the proposal for the runtime's files, and the runtime's name."""
+        if options["state"] == "absent":
+            names = {record["runtime"] for record in seen["journal"]["config"].values()}
+            names &= {name for name, view in seen["runtimes"].items() if view}
+            runtime = next(iter(names), None)
+            proposal = Proposal()
+            if runtime:
+                proposal = _registry.RUNTIMES[runtime].withdraw(seen["runtimes"][runtime], seen["journal"])
+            return _plan.absent(seen, runtime, proposal), [], proposal, runtime
+        runtime = _registry.choose(options["runtime"], seen["runtimes"])
+        if not options["config_path"]:
+            _owners.refuse_foreign(seen["markers"], seen["runtimes"][runtime]["config"])
+        proposal = _registry.RUNTIMES[runtime].propose(seen["runtimes"][runtime], seen["journal"], self._wish(options))
+        steps = _plan.present(seen, runtime, proposal, options["cdi"], self._task.check_mode)
+        return steps, _plan.waiting(seen, steps, options["cdi"]), proposal, runtime
+
+    @staticmethod
+    def _wish(options: dict[str, t.Any]) -> Options:
+        return Options(options["set_as_default"], options["cdi"], options["mode"], options["drop_in_path"])
+
+    def _judge(self, seen: dict[str, t.Any], options: dict[str, t.Any], proposal: Proposal, runtime: str | None
+               ) -> None:
+        if proposal.trial is None or runtime is None:
+            return
+        trial = self._ask("try", files=proposal.trial.files, argv=proposal.trial.argv)["trial"]
+        _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], trial, self._wish(options), proposal)
+
+    @staticmethod
+    def _facts(seen: dict[str, t.Any], steps: t.Sequence[Step], proposal: Proposal, runtime: str | None
+               ) -> dict[str, t.Any]:
+        view = seen["runtimes"].get(runtime) or {}
+        owed = view.get("unit") in seen["journal"]["restart"]
+        restarts = any(step.action == "restart service" for step in steps)
+        return {"runtime": runtime, "config_path": view.get("config"), "packages": seen["packages"]["installed"],
+                "previous_default_runtime": proposal.previous_default, "cdi_specs": seen["cdi"]["specs"],
+                "restart_required": owed or (restarts and _differs(seen, proposal))}
+
+    def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
+        request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
+                   "markers": _owners.markers(), **more}
+        arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode()}
+        result = self._execute_module(module_name="gpuops.nvidia.container_toolkit", module_args=arguments,
+                                      task_vars=self._variables)
+        if result.get("failed") or "unreachable" in result:
+            raise _HostFailed(result)
+        return result
+
+
+def _differs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> bool:
+    """Whether the files still are as before the proposal: in check mode, nothing has been written."""
+    files = {path: text for view in seen["runtimes"].values() if view for path, text in view["files"].items()}
+    return any(files.get(change.path) == change.before for change in proposal.changes)

@@ -1,0 +1,152 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what the controller needs to compute a runtime's configuration. PRIVATE to the collection.
+
+This side knows no TOML and no runtime: the request says which programs, units and files to read.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import tempfile
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
+
+SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+REFRESH_UNIT = "nvidia-cdi-refresh.service"
+CDI_SPECS = ("/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml")
+_DRIVER = "/proc/driver/nvidia/version"
+_PCI = "/sys/bus/pci/devices"
+# Only to know which files to read beside the main one; the controller parses the real thing.
+_IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
+_STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
+
+
+def observe(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
+    """Shape: C({runtimes, markers, journal, cdi}); C(packages) comes from C(_work.py)."""
+    kept = _journalled(journal)
+    probes = request["runtimes"]
+    units = _units([probe["unit"] for probe in probes], run)
+    runtimes = {probe["name"]: _runtime(probe, units.get(probe["unit"], {}), request, list(kept["config"]), run)
+                for probe in probes}
+    return {"runtimes": runtimes, "markers": [path for path in request["markers"] if os.path.lexists(path)],
+            "journal": kept, "cdi": cdi()}
+
+
+def cdi() -> dict[str, t.Any]:
+    """C({specs, driver, gpu}): specifications that exist, the loaded driver's version, whether there is a GPU."""
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", read_text(_DRIVER) or "")
+    return {"specs": [path for path in CDI_SPECS if os.path.isfile(path)],
+            "driver": match.group(1) if match else None, "gpu": _has_gpu()}
+
+
+def _has_gpu() -> bool:
+    for device in os.listdir(_PCI) if os.path.isdir(_PCI) else ():
+        vendor = read_text(f"{_PCI}/{device}/vendor") or ""
+        if vendor.strip() == "0x10de" and (read_text(f"{_PCI}/{device}/class") or "").startswith("0x03"):
+            return True
+    return False
+
+
+def _journalled(journal: Journal) -> dict[str, t.Any]:
+    config: dict[str, t.Any] = {}
+    for path, entry in journal.of_kind("config").items():
+        known = journal.get("file", path) is not None
+        before = journal.former_bytes(path) if known else None
+        config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
+                        "before": None if before is None else _decode(path, before),
+                        "runtime": entry["before"]["runtime"]}
+    default = next((entry["before"] for entry in journal.of_kind("default_runtime").values()), None)
+    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": default,
+            "restart": list(journal.of_kind("restart")), "cdi": list(journal.of_kind("cdi")),
+            "settings": [SETTINGS] if journal.get("file", SETTINGS) else []}
+
+
+def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
+    """systemd's properties of units, by name; empty where there is no systemd."""
+    done = run(["systemctl", "show", *names, "-p", "Id,ActiveState,ExecStart,Environment"], check=False)
+    found = {}
+    for block in done.stdout.split("\n\n"):
+        properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        if "Id" in properties:
+            found[properties["Id"]] = properties
+    return found
+
+
+def _runtime(probe: t.Mapping[str, t.Any], unit: t.Mapping[str, str], request: t.Mapping[str, t.Any],
+             more: t.Sequence[str], run: Runner) -> dict[str, t.Any] | None:
+    binary = _daemon(unit) or which(probe["binary"])
+    if binary is None:
+        return None
+    config = request.get("config_path") or _configured(unit, probe["config_flags"]) or probe["config"]
+    text = _text(config)
+    imports = _imports(config, text or "")
+    paths = [config, request.get("drop_in_path") or probe["drop_in"], *more, *sum(imports.values(), [])]
+    # Without a file the daemon runs on its defaults: an empty one dumps these.
+    words = {"binary": binary, "config": config if text is not None else os.devnull}
+    dump = run([word.format(**words) for word in probe["dump"]], check=False)
+    return {"binary": binary, "unit": probe["unit"], "health": probe["health"],
+            "running": unit.get("ActiveState") in ("active", "activating", "reloading"),
+            "version": run([binary, "--version"], check=False).stdout.strip(), "config": config,
+            "files": {path: _text(path) for path in paths}, "imports": imports,
+            "dump": {"rc": dump.rc, "stdout": dump.stdout, "stderr": dump.stderr}}
+
+
+def _daemon(unit: t.Mapping[str, str]) -> str | None:
+    """The program that the unit really starts: a second one on PATH may belong to another product."""
+    match = re.search(r"path=(\S+)", unit.get("ExecStart", ""))
+    return match.group(1) if match and os.access(match.group(1), os.X_OK) else None
+
+
+def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None:
+    """The configuration file that the unit's command line names, or None."""
+    match = re.search(r"argv\[\]=(.*?) ;", unit.get("ExecStart", ""))
+    words = match.group(1).split() if match else []
+    for index, word in enumerate(words):
+        flag, sign, value = word.partition("=")
+        if flag in flags:
+            value = value if sign else "".join(words[index + 1:index + 2])
+            for setting in unit.get("Environment", "").split():
+                name, _sign, content = setting.partition("=")
+                value = value.replace(f"${{{name}}}", content)
+            return value or None
+    return None
+
+
+def _imports(config: str, text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for match in _IMPORTS.finditer(text):
+        for double, single in _STRING.findall(match.group(1)):
+            pattern = double or single
+            found[pattern] = sorted(glob.glob(os.path.join(os.path.dirname(config), pattern)))
+    return found
+
+
+def _text(path: str) -> str | None:
+    data = read_bytes(path)
+    return None if data is None else _decode(path, data)
+
+
+def _decode(path: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HostError(f"{path} is not UTF-8 (byte {error.start}).", "Correct the file, then run again.",
+                        path=path) from error
+
+
+def trial(request: t.Mapping[str, t.Any], run: Runner) -> dict[str, t.Any]:
+    """Lets the runtime judge candidate files in a temporary folder. Shape: C({rc, stdout, stderr})."""
+    with tempfile.TemporaryDirectory(prefix="gpuops-toolkit-") as folder:
+        for name, text in request["files"].items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as stream:
+                stream.write(text.replace("{dir}", folder))
+        done = run([word.replace("{dir}", folder) for word in request["argv"]], check=False)
+    return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr.replace(folder, "")}

@@ -1,0 +1,95 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all runtimes share: options, proposals, and what a runtime must answer. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+# The runtime classes that this collection may declare, and the program behind each mode
+# (package nvidia-container-toolkit-base; the other two are in -operator-extensions).
+BINARIES = {
+    "auto": "/usr/bin/nvidia-container-runtime",
+    "cdi": "/usr/bin/nvidia-container-runtime.cdi",
+    "legacy": "/usr/bin/nvidia-container-runtime.legacy",
+}
+NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The part of the module's options that shapes a runtime's files."""
+
+    set_as_default: bool
+    cdi: bool
+    mode: str
+    drop_in_path: str | None = None
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """Runtime class to program."""
+        names = ["nvidia"] if self.mode == "auto" else ["nvidia", f"nvidia-{self.mode}"]
+        return dict.fromkeys(names, BINARIES[self.mode])
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file that differs from what is wanted. after: None for no file.
+
+    part: C(main) or C(drop-in). baseline: for a file that somebody has edited since we wrote it: what it would be
+    without our part; removal gives back this instead of what stood there at first.
+    restore: put back the journalled bytes instead of writing after.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+    part: str
+    reason: str
+    baseline: str | None = None
+    restore: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the runtime itself shall judge before a file is put in place.
+
+    files: name to text, C({dir}) stands for the temporary folder that holds them. argv: the command, likewise.
+    """
+
+    files: dict[str, str]
+    argv: list[str]
+
+
+@dataclass
+class Proposal:
+    """What a runtime wants changed. changes in the order of writing; trial None where nothing is to be judged."""
+
+    changes: list[FileChange] = field(default_factory=list)
+    trial: Trial | None = None
+    previous_default: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+class Runtime(t.Protocol):
+    """One container runtime. All methods are pure.
+
+    probe: plain data: name, binary, unit, config and drop_in (default paths), config_flags, dump (argv; C({binary}) and
+    C({config}) are filled in), health (argv, prints a table of plugins whose last column is C(ok)).
+    """
+
+    @property
+    def probe(self) -> t.Mapping[str, t.Any]:
+        """What the host side reads."""
+
+    def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
+        """The difference between what stands on the host and what is wanted."""
+
+    def judge(self, seen: t.Mapping[str, t.Any], result: t.Mapping[str, t.Any], options: Options,
+              proposal: Proposal) -> None:
+        """Raises HostError unless the trial's result is what is wanted and nothing else has moved."""
+
+    def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
+        """What gives the host back without our part."""

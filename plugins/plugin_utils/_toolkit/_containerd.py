@@ -1,0 +1,413 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""containerd: a drop-in of ours from 2.0 on, a structural edit of the main file before. PRIVATE to the collection.
+
+Why two ways: containerd 1.x lets a drop-in replace the whole table of a plugin, so that a small one would reset the
+user's CRI settings; from 2.0 on tables are merged deeply (containerd issues 5837 and 7982, pull request 9982).
+There the drop-in must use the version and the plugin id that the main file uses: across ids 2.0 to 2.2 silently lose
+one side (containerd issue 12891; seen on 2.2.7).
+"""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
+    NAMES,
+    FileChange,
+    Options,
+    Proposal,
+    Trial,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
+    Document,
+    Path,
+    dotted,
+    load,
+    lookup,
+    render,
+)
+
+DROP_IN = "/etc/containerd/conf.d/99-gpuops-nvidia.toml"
+RUNC = "io.containerd.runc.v2"
+# The CRI plugin by configuration version: 1, 2, and from 3 on.
+V1, V2, V3 = "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+_HEADER = "# Written by the Ansible collection gpuops.nvidia, which repairs what is changed here.\n"
+_DEFAULT: Path = ("containerd", "default_runtime_name")
+_CDI: Path = ("enable_cdi",)
+
+
+class Containerd:
+    """Implements C(_base.Runtime)."""
+
+    probe: t.ClassVar[t.Mapping[str, t.Any]] = {
+        "name": "containerd", "binary": "containerd", "unit": "containerd.service",
+        "config": "/etc/containerd/config.toml", "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
+        "dump": ["{binary}", "-c", "{config}", "config", "dump"],
+        "health": ["ctr", "plugins", "ls"],
+    }
+
+    def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
+        """See C(_base.Runtime)."""
+        effective, own = _effective(seen)
+        path, text = seen["config"], seen["files"][seen["config"]]
+        main = load(text or "", path)
+        proposal = Proposal(previous_default=_former_default(own, journal))
+        values = _wanted(seen, own, options, proposal)
+        _warn_disabled(effective, proposal)
+        drop_in = options.drop_in_path or DROP_IN
+        if _generation(seen) == 1:
+            changed = self._edit(seen, journal, own, main, values, proposal)
+        else:
+            changed = self._add_drop_in(seen, journal, own, main, values, drop_in, proposal)
+        if text != changed:
+            baseline = None
+            if text is not None and (_record(journal, path) or {}).get("is") == "edited":
+                baseline = _without_ours(text, path, journal, drop_in)
+            proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
+        if proposal.changes:
+            proposal.trial = _trial(seen, changed or "", proposal.changes)
+        return proposal
+
+    @staticmethod
+    def _reason(journal: t.Mapping[str, t.Any], path: str) -> str:
+        record = _record(journal, path)
+        return "it was changed by somebody since" if record and record["is"] == "edited" else ""
+
+    def _edit(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any],
+              main: dict[str, t.Any], values: dict[Path, t.Any], proposal: Proposal) -> str | None:
+        """The main file's text for containerd 1.x."""
+        path = seen["config"]
+        text: str | None = seen["files"][path]
+        root: Path = ("plugins", V1 if int(main.get("version", 1)) < 2 and text else V2)
+        missing = {rel: value for rel, value in values.items() if lookup(own, rel) != value}
+        self._drop_stale(seen, journal, None, proposal)
+        if not missing and not proposal.changes:
+            return text
+        document = Document(text or "version = 2\n", path)
+        for change in proposal.changes:
+            document = _drop_import(document, change.path)
+        runtimes = root + ("containerd", "runtimes")
+        former = proposal.previous_default or "runc"
+        if former == "runc" and not lookup(document.data, runtimes + ("runc",)):
+            # A declared runtime takes the place of the built-in runc: without it the CRI plugin would not load.
+            built_in = lookup(own, ("containerd", "runtimes", "runc")) or {}
+            for rel, value in {("runtime_type",): RUNC, **_set_leaves(built_in)}.items():
+                document.set(runtimes + ("runc",) + rel, value)
+        for rel, value in missing.items():
+            document.set(root + rel, value)
+        return document.text
+
+    def _add_drop_in(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any],
+                     main: dict[str, t.Any], values: dict[Path, t.Any], drop_in: str, proposal: Proposal) -> str | None:
+        """The main file's text from containerd 2.0 on; the drop-in goes into the proposal."""
+        path = seen["config"]
+        text: str | None = seen["files"][path]
+        for pattern in main.get("imports", []):
+            if "*" not in pattern and not seen["imports"].get(pattern):
+                raise HostError(f"{path} imports {pattern}, which does not exist: containerd would not start.",
+                                "Remove the import or put the file back.", path=path)
+        old = seen["files"].get(drop_in)
+        if old is None and not _record(journal, path) and all(lookup(own, rel) == val for rel, val in values.items()):
+            return text  # somebody has configured it already
+        version = int(main.get("version", 1))
+        if version < 2:
+            # 2.x ignores version 1 settings of the CRI plugin: there is nothing to lose (seen on 2.2.7).
+            version = 3
+        plugin = V3 if version >= 3 or lookup(main, ("plugins", V3)) else V2
+        wanted = _HEADER + render({("version",): version,
+                                   **{("plugins", plugin) + rel: value for rel, value in values.items()}})
+        self._drop_stale(seen, journal, drop_in, proposal)
+        if old != wanted:
+            proposal.changes.append(FileChange(drop_in, old, wanted, "drop-in", self._reason(journal, drop_in)))
+        record = _record(journal, path)
+        document = None
+        if text and record and _holds_ours(main) and not _holds_ours(load(record["before"] or "", path)):
+            # Edited in place by us before containerd became 2.x.
+            document = Document(_without_ours(text, path, journal, drop_in), path)
+        for change in proposal.changes:
+            if change.after is None and text:
+                document = _drop_import(document or Document(text, path), change.path)
+        data = document.data if document else main
+        if not any(_covers(pattern, drop_in, path) for pattern in data.get("imports", [])):
+            document = document or Document(text or "version = 3\n", path)
+            document.add_item(("imports",), _glob(drop_in))
+        return document.text if document else text
+
+    @staticmethod
+    def _drop_stale(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], current: str | None,
+                    proposal: Proposal) -> None:
+        """Drop-ins that we wrote under another name, or for a containerd that is no longer there."""
+        for path, record in journal["config"].items():
+            if record["part"] == "drop-in" and path != current and seen["files"].get(path) is not None:
+                proposal.changes.append(FileChange(path, seen["files"][path], None, "drop-in", "no longer used"))
+
+    def judge(self, seen: t.Mapping[str, t.Any], result: t.Mapping[str, t.Any], options: Options,
+              proposal: Proposal) -> None:
+        """See C(_base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
+        path = seen["config"]
+        if result["rc"] != 0:
+            raise HostError(f"containerd rejects the candidate for {path}: {_tail(result['stderr'])}.",
+                            "Nothing was changed. Report this with the file.", path=path)
+        before, own = _effective(seen)
+        after = load(result["stdout"], "the candidate's effective configuration")
+        new = lookup(after, ("plugins", _plugin(after))) or {}
+        values = _wanted(seen, own, options, Proposal(previous_default=proposal.previous_default))
+        absent = [dotted(rel) for rel, value in values.items() if lookup(new, rel) != value]
+        if absent:
+            others = [file for file, text in seen["files"].items()
+                      if text and file not in (path, options.drop_in_path or DROP_IN) and (V2 in text or V3 in text)]
+            hint = (f"These files set the same plugin and hide it: {', '.join(others)}. Move their settings to {path}."
+                    if others else "Nothing was changed. Report this with the file.")
+            raise HostError(f"The candidate for {path} would not take effect: {', '.join(absent)}.", hint, path=path)
+        default = lookup(new, _DEFAULT)
+        if default not in (lookup(new, ("containerd", "runtimes")) or {}):
+            raise HostError(f"{path}: the default runtime '{default}' is not declared, so that the CRI plugin would "
+                            f"not load.", "Declare it or correct default_runtime_name.", path=path)
+        ours = {("plugins", _plugin(after)) + rel for rel in values}
+        ours |= {("plugins", _plugin(after)) + _DEFAULT, ("plugins", _plugin(after)) + _CDI}
+        moved = [dotted(leaf) for leaf, value in _leaves(before.get("plugins", {}), ("plugins",)).items()
+                 if leaf not in ours and leaf[-2:-1] != ("imports",) and not set(leaf) & set(NAMES)
+                 and (lookup(after, leaf) or None) != (value or None)]
+        if moved:
+            raise HostError(f"The candidate for {path} would change other settings: {', '.join(moved[:5])}.",
+                            "Nothing was changed. Use one configuration version and plugin id in all files.", path=path)
+
+    def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
+        """See C(_base.Runtime)."""
+        proposal = Proposal(previous_default=(journal["default_runtime"] or None))
+        keep_import = False
+        for path, record in sorted(journal["config"].items(), key=lambda item: item[1]["part"]):
+            text = seen["files"].get(path)
+            if record["is"] == "before":
+                continue
+            if record["is"] == "ours":
+                if record["part"] == "main" and keep_import:
+                    continue
+                proposal.changes.append(FileChange(path, text, record["before"], record["part"], "as it was",
+                                                   restore=True))
+                continue
+            if text is None:
+                continue  # removed by somebody: it is theirs
+            rest = _without_ours(text, path, journal, None if keep_import else DROP_IN)
+            if record["part"] == "drop-in":
+                if set(load(rest, path)) <= {"version"}:
+                    proposal.changes.append(FileChange(path, text, None, "drop-in", "only our part was left"))
+                    continue
+                keep_import = True
+            proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
+            if rest != text:
+                proposal.changes.append(FileChange(path, text, rest, record["part"], "edited since: only our part"))
+        return proposal
+
+
+# -- reading
+
+
+def _generation(seen: t.Mapping[str, t.Any]) -> int:
+    """1 or 2 (2.0 and later), from C(containerd --version); a version that cannot be read is judged by the dump."""
+    match = re.search(r"(?:^|[\s:v])(\d+)\.\d+\.\d+", seen["version"])
+    if match:
+        return 1 if int(match.group(1)) < 2 else 2
+    return 2 if V3 in load(seen["dump"]["stdout"], seen["config"]).get("plugins", {}) else 1
+
+
+def _effective(seen: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    """containerd's merged configuration and in it the CRI plugin's table."""
+    dump = seen["dump"]
+    if dump["rc"] != 0:
+        raise HostError(f"containerd rejects {seen['config']}: {_tail(dump['stderr'])}.",
+                        "Correct the file first; nothing was changed.", path=seen["config"])
+    data = load(dump["stdout"], f"the effective configuration of {seen['config']}")
+    return data, lookup(data, ("plugins", _plugin(data))) or {}
+
+
+def _plugin(effective: t.Mapping[str, t.Any]) -> str:
+    return V3 if V3 in effective.get("plugins", {}) else V2
+
+
+def _record(journal: t.Mapping[str, t.Any], path: str) -> t.Any:
+    return journal["config"].get(path)
+
+
+def _former_default(own: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> str:
+    """The default runtime as it was before us."""
+    if journal["default_runtime"]:
+        return str(journal["default_runtime"])
+    now = lookup(own, _DEFAULT)
+    return str(now) if now else "runc"
+
+
+def _tail(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if "level=warning" not in line]
+    return " / ".join(lines[-3:]) or "it printed nothing"
+
+
+def _leaves(data: t.Mapping[str, t.Any], prefix: Path = ()) -> dict[Path, t.Any]:
+    found: dict[Path, t.Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            found.update(_leaves(value, (*prefix, key)))
+        else:
+            found[(*prefix, key)] = value
+    return found
+
+
+def _set_leaves(table: t.Mapping[str, t.Any]) -> dict[Path, t.Any]:
+    """What a runtime table really sets: the dump also prints everything that is zero."""
+    found = {path: value for path, value in _leaves(table).items() if value and path != ("sandboxer",)}
+    if table.get("sandboxer") not in (None, "", "podsandbox"):
+        found[("sandboxer",)] = table["sandboxer"]
+    return found
+
+
+# -- what is wanted
+
+
+def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Options, proposal: Proposal
+            ) -> dict[Path, t.Any]:
+    """Path below the CRI plugin to value.
+
+    The runtime is a copy of the default one (so SystemdCgroup stays) with the vendor's program in front of it; where
+    the default is no runc (kata, gVisor), of runc.
+    """
+    runtimes = lookup(own, ("containerd", "runtimes")) or {}
+    source: dict[str, t.Any] = {}
+    for name in (proposal.previous_default or "runc", "runc"):
+        if name not in NAMES and lookup(runtimes, (name, "runtime_type")) == RUNC:
+            source = runtimes[name]
+            break
+    values: dict[Path, t.Any] = {}
+    if options.cdi:
+        if "enable_cdi" in own:
+            values[_CDI] = True
+        elif _plugin_is_old(own):
+            proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
+                                     "only the runtime class can hand out GPUs.")
+    if options.set_as_default:
+        values[_DEFAULT] = "nvidia"
+    elif (_generation(seen) == 1 and lookup(own, _DEFAULT) == "nvidia"
+          and proposal.previous_default not in (None, "nvidia")):
+        # From 2.0 on it is enough that our drop-in no longer says otherwise.
+        values[_DEFAULT] = proposal.previous_default
+    for name, binary in options.classes.items():
+        table: Path = ("containerd", "runtimes", name)
+        copied = _set_leaves(source)
+        copied.update({("runtime_type",): RUNC, ("options", "BinaryName"): binary})
+        # Keys of the table before its subtables.
+        for rel in sorted(copied, key=lambda rel: (len(rel), rel[:-1], rel[-1] != "runtime_type", rel)):
+            values[table + rel] = copied[rel]
+    return values
+
+
+def _plugin_is_old(own: t.Mapping[str, t.Any]) -> bool:
+    """Whether the CRI plugin is older than CDI; from 2.4 on CDI is always on and the key is gone again."""
+    return "sandbox_image" in own
+
+
+def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None:
+    disabled = {V1, V2, V3} & set(effective.get("disabled_plugins", []))
+    if disabled:
+        proposal.warnings.append(f"containerd's CRI plugin is disabled (disabled_plugins: {', '.join(disabled)}): "
+                                 "Kubernetes cannot use this containerd until that entry is removed.")
+
+
+# -- imports and our part
+
+
+def _glob(drop_in: str) -> str:
+    """A pattern that matches only our file: containerd does not start when a file imported by name is missing."""
+    path = pathlib.PurePosixPath(drop_in)
+    return str(path.with_name(f"{path.stem}*{path.suffix}"))
+
+
+def _covers(pattern: str, path: str, config: str) -> bool:
+    return pathlib.PurePosixPath(path).match(str(pathlib.PurePosixPath(config).parent / pattern))
+
+
+def _drop_import(document: Document, drop_in: str) -> Document:
+    if _glob(drop_in) in document.data.get("imports", []):
+        document.drop_item(("imports",), _glob(drop_in), keep_empty=False)
+    return document
+
+
+def _holds_ours(data: t.Mapping[str, t.Any]) -> bool:
+    return any(lookup(data, ("plugins", plugin, "containerd", "runtimes", "nvidia")) for plugin in (V1, V2, V3))
+
+
+def _without_ours(text: str, path: str, journal: t.Mapping[str, t.Any], drop_in: str | None) -> str:
+    """The text without our part; what stood there before us returns. drop_in: whose import goes too."""
+    record = _record(journal, path)
+    former = load((record or {}).get("before") or "", path)
+    document = Document(text, path)
+    for plugin in (V1, V2, V3):
+        root: Path = ("plugins", plugin)
+        if lookup(document.data, root) is None:
+            continue
+        runtimes = root + ("containerd", "runtimes")
+        for name in NAMES:
+            if lookup(document.data, runtimes + (name,)) is not None:
+                document.remove(runtimes + (name,))
+                for rel, value in _leaves(lookup(former, runtimes + (name,)) or {}).items():
+                    document.set(runtimes + (name,) + rel, value)
+        if lookup(document.data, root + _DEFAULT) in NAMES:
+            _put_back(document, former, root + _DEFAULT)
+        if lookup(document.data, root + _CDI) is True:
+            _put_back(document, former, root + _CDI)
+        if set(lookup(document.data, runtimes) or {}) == {"runc"} and not lookup(former, runtimes + ("runc",)):
+            document.remove(runtimes + ("runc",))
+        for table in (runtimes, runtimes[:3], root, root[:1]):
+            if lookup(document.data, table) == {} and lookup(former, table) is None:
+                document.remove(table)
+    for known in [drop_in, *journal["config"]] if drop_in else []:
+        if known and _glob(known) not in former.get("imports", []):
+            pattern = _glob(known)
+            if pattern in document.data.get("imports", []):
+                document.drop_item(("imports",), pattern, keep_empty="imports" in former)
+    document.drop_bare_headers(Document((record or {}).get("before") or "", path).headers)
+    return document.text
+
+
+def _put_back(document: Document, former: t.Mapping[str, t.Any], path: Path) -> None:
+    value = lookup(former, path)
+    if value is None:
+        document.remove(path)
+    elif value != lookup(document.data, path):
+        document.set(path, value)
+
+
+def _trial(seen: t.Mapping[str, t.Any], main: str, changes: t.Sequence[FileChange]) -> Trial:
+    """The candidate main file with its imports spelled out, candidates in the place of the files they replace."""
+    files: dict[str, str] = {}
+    text = main
+    candidates = {change.path: change.after for change in changes if change.part == "drop-in"}
+    document = Document(main, seen["config"])
+    patterns = document.data.get("imports", [])
+    if patterns:
+        paths: list[str] = []
+        base = pathlib.PurePosixPath(seen["config"]).parent
+        for pattern in patterns:
+            there = list(seen["imports"].get(pattern, []))
+            there += [path for path, after in {**seen["files"], **candidates}.items()
+                      if after is not None and _covers(pattern, path, seen["config"])]
+            for path in sorted(set(there)) or ([str(base / pattern)] if "*" not in pattern else []):
+                if path not in candidates:
+                    paths.append(path)
+                elif candidates[path] is not None:
+                    name = f"drop-in-{len(files)}.toml"
+                    files[name] = candidates[path] or ""
+                    paths.append("{dir}/" + name)
+        # The file itself may be among its imports: containerd skips loops, a copy elsewhere is none.
+        unique = [path for path in dict.fromkeys(paths) if path != seen["config"]]
+        document = Document(main, seen["config"])
+        document.remove(("imports",))
+        if unique:
+            document.set(("imports",), copy.deepcopy(unique))
+        text = document.text
+    files["main.toml"] = text
+    return Trial(files, [seen["binary"], "-c", "{dir}/main.toml", "config", "dump"])

@@ -1,0 +1,114 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan of a run: pure, from what the host side read. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
+
+CDI_SPEC = "/var/run/cdi/nvidia.yaml"
+_SECRET = re.compile(r"""(?im)^(\s*["']?(?:password|auth|identitytoken|registrytoken|token|secret|authorization)["']?"""
+                     r"""\s*=\s*).*$""")
+_INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken|token|secret|authorization)"""
+                            r"""(\s*=\s*)("[^"]*"|'[^']*')""")
+
+
+def present(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal, cdi: bool, check: bool) -> list[Step]:
+    """The steps to the wanted state, in order. seen: the host side's answer to C(read)."""
+    steps = [_step(raw) for raw in seen["packages"]["steps"]]
+    steps += runtime_steps(seen, runtime, proposal)
+    if cdi and not seen["cdi"]["specs"]:
+        if seen["cdi"]["driver"]:
+            steps.append(_cdi_step("a driver is loaded and there is no specification"))
+        elif check and seen["cdi"]["gpu"] and seen["packages"]["steps"]:
+            steps.append(_cdi_step("once the driver is loaded", assumed=True))
+    return steps
+
+
+def waiting(seen: t.Mapping[str, t.Any], steps: t.Sequence[Step], cdi: bool) -> list[dict[str, t.Any]]:
+    """What has to wait for something else than gpu_disruption, in the shape of C(pending)."""
+    if not cdi or seen["cdi"]["specs"] or seen["cdi"]["driver"] or not seen["cdi"]["gpu"]:
+        return []
+    step = _cdi_step("there is no specification")
+    if step.id in {one.id for one in steps}:
+        return []
+    return [{**step.as_dict(), "pending_reason": "no NVIDIA driver is loaded"}]
+
+
+def absent(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal) -> list[Step]:
+    """The steps that take away what this collection brought, in order."""
+    steps = runtime_steps(seen, runtime, proposal) if runtime else []
+    package_steps = [_step(raw) for raw in seen["packages"]["steps"]]
+    purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)
+    specs = [path for path in seen["cdi"]["specs"] if path in seen["journal"]["cdi"] or purging and path == CDI_SPEC]
+    steps += [Step("remove CDI specification", path, "this collection had it generated", data={"path": path})
+              for path in specs]
+    # The settings file is written by the package's scripts: it can go only after them, and before its repository.
+    last = [step for step in package_steps if step.action.startswith("remove repository")]
+    steps += [step for step in package_steps if step not in last]
+    steps += [Step("restore file", path, "as it was before the packages", data={"path": path})
+              for path in seen["journal"]["settings"]]
+    return steps + last
+
+
+def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> list[Step]:
+    """Files, then one restart of the runtime where they change what it has read."""
+    view = seen["runtimes"][runtime]
+    steps = [_file_step(change, view, runtime, proposal) for change in proposal.changes]
+    owed = view["unit"] in seen["journal"]["restart"]
+    if (steps or owed) and view["running"]:
+        reason = "its configuration changes" if steps else "a former run changed its configuration and was stopped"
+        steps.append(Step("restart service", view["unit"], reason, data={
+            "unit": view["unit"], "health": view["health"], "runtime": runtime}))
+    return steps
+
+
+def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> Step:
+    if change.after is None:
+        action = "remove file"
+    elif change.restore:
+        action = "restore file"
+    else:
+        action = "write file" if change.before is None or change.part == "drop-in" else "edit file"
+    return Step(action, change.path, change.reason, data={
+        "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
+        "restore": change.restore, "part": change.part, "unit": view["unit"] if view["running"] else None,
+        "runtime": runtime, "default": proposal.previous_default})
+
+
+def _cdi_step(reason: str, assumed: bool = False) -> Step:
+    return Step("generate CDI specification", CDI_SPEC, reason, assumed=assumed, data={"path": CDI_SPEC})
+
+
+def _step(raw: t.Mapping[str, t.Any]) -> Step:
+    return Step(raw["action"], raw["target"], raw["reason"], raw["needs"], raw["assumed"], raw["data"])
+
+
+def as_request(steps: t.Sequence[Step]) -> list[dict[str, t.Any]]:
+    """The steps as the host side takes them."""
+    return [{**step.as_dict(), "data": dict(step.data)} for step in steps]
+
+
+def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
+    """The files' text before and after, credentials of registries masked."""
+    return [diff_entry(change.path, mask(change.before or ""), mask(change.after or "")) for change in changes]
+
+
+def mask(text: str) -> str:
+    """The text without the values of keys that hold credentials (containerd's registry tables)."""
+    return _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
+
+
+def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
+    """Raises HostError where a second read still wants something: what was done did not last."""
+    left = [step.id for step in after]
+    if left:
+        raise HostError(f"After the run the host still differs: {', '.join(left)}.",
+                        "Something on the host undoes the change; find what else writes there.",
+                        done=[step.id for step in steps], left=left)

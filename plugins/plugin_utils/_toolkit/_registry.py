@@ -1,0 +1,33 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The runtimes that are known, in the order in which C(auto) prefers them. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Runtime
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+
+RUNTIMES: dict[str, Runtime] = {
+    "containerd": Containerd(),
+}
+
+
+def check(name: str) -> None:
+    """Refuses a runtime that has no file here."""
+    if name != "auto" and name not in RUNTIMES:
+        raise InputError(f"this version does not configure {name}.", "Use runtime=auto or one of those allowed.",
+                         path="runtime", value=name, allowed=["auto", *RUNTIMES])
+
+
+def choose(name: str, seen: t.Mapping[str, t.Any]) -> str:
+    """The runtime to configure. seen: runtime to what the host side read, None where it is not installed."""
+    for candidate in RUNTIMES if name == "auto" else [name]:
+        if seen.get(candidate):
+            return candidate
+    wanted = ", ".join(RUNTIMES) if name == "auto" else name
+    raise HostError(f"No container runtime that can be configured is installed here (looked for: {wanted}).",
+                    "Install one first, or leave this host out.", runtime=name)

@@ -1,0 +1,348 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""TOML files edited statement by statement. PRIVATE to the collection; the only file that knows tomlkit and tomllib.
+
+A file is split into statements (a header, or a key with its value, or a blank or comment line). Only a statement that
+changes is rewritten, by tomlkit, which keeps its spacing, quoting and comment; all other bytes stay by construction.
+After each edit the text is parsed again and compared with the data it must hold, so that a shape which this code does
+not understand is refused, never damaged.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import typing as t
+from dataclasses import dataclass
+
+import tomllib
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, MissingLibrary
+
+try:
+    import tomlkit
+except ImportError:
+    tomlkit = None  # type: ignore[assignment]
+
+Path = t.Tuple[str, ...]
+BOM = "\ufeff"
+
+
+def load(text: str, name: str) -> dict[str, t.Any]:
+    """The data of a TOML text. name: the path for the error message. A byte order mark is skipped."""
+    try:
+        return tomllib.loads(text.removeprefix(BOM))
+    except tomllib.TOMLDecodeError as error:
+        raise HostError(f"{name} is not valid TOML: {error}.", "Correct it, then run again.", path=name) from error
+
+
+def lookup(data: t.Any, path: Path) -> t.Any:
+    """The value at path, or None."""
+    for key in path:
+        if not isinstance(data, dict) or key not in data:
+            return None
+        data = data[key]
+    return data
+
+
+def dotted(path: Path) -> str:
+    """The path as TOML writes it: C(plugins."io.containerd.grpc.v1.cri".containerd)."""
+    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key) for key in path)
+
+
+def render(values: t.Mapping[Path, t.Any]) -> str:
+    """A new TOML text of scalars and lists, one table after the other, in the order given."""
+    lines: list[str] = []
+    table: Path = ()
+    for path, value in values.items():
+        if path[:-1] != table:
+            table = path[:-1]
+            lines += ["", f"[{dotted(table)}]"]
+        lines.append(f"{dotted(path[-1:])} = {_literal(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: t.Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_literal(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{dotted((key,))} = {_literal(item)}" for key, item in value.items()) + " }"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char >= " " and char != "\x7f" else f"\\u{ord(char):04x}" for char in escaped) + '"'
+
+
+@dataclass
+class _Statement:
+    """Lines of the file. kind: C(header), C(key) or C(other); table: where they stand; path: what they define."""
+
+    lines: list[str]
+    kind: str
+    table: Path
+    path: Path = ()
+    array: bool = False
+
+
+class Document:
+    """A TOML text open for edits. name: its path, for messages. Raises HostError where the text is not valid."""
+
+    def __init__(self, text: str, name: str) -> None:
+        if tomlkit is None:
+            raise MissingLibrary("tomlkit", "Install it on the controller: pip install tomlkit.")
+        self.name = name
+        self.data = load(text, name)
+        self._bom = BOM if text.startswith(BOM) else ""
+        body = text.removeprefix(BOM)
+        self._eol = "\r\n" if body.count("\r\n") * 2 > body.count("\n") else "\n"
+        self._statements = self._split(body)
+
+    @property
+    def text(self) -> str:
+        """The text as it stands now."""
+        return self._bom + "".join(line for statement in self._statements for line in statement.lines)
+
+    # -- edits
+
+    def set(self, path: Path, value: t.Any) -> None:
+        """Puts value at path: replaced where it stands, added to its table, or in a new table at the end."""
+        expected = copy.deepcopy(self.data)
+        target = expected
+        for key in path[:-1]:
+            target = target.setdefault(key, {})
+            if not isinstance(target, dict):
+                raise self._refusal(path)
+        target[path[-1]] = copy.deepcopy(value)
+        holder = self._holder(path)
+        if holder is not None:
+            self._rewrite(holder, path, value)
+        else:
+            self._insert(path, value)
+        self._verify(expected, path)
+
+    def add_item(self, path: Path, item: str) -> None:
+        """Appends a string to the array at path, which is made where there is none."""
+        self.set(path, [*(lookup(self.data, path) or []), item])
+
+    def drop_item(self, path: Path, item: str, keep_empty: bool) -> None:
+        """Takes a string out of the array at path; an array left empty goes too, unless keep_empty."""
+        rest = [one for one in lookup(self.data, path) or [] if one != item]
+        if rest or keep_empty:
+            self.set(path, rest)
+        else:
+            self.remove(path)
+
+    def remove(self, path: Path) -> None:
+        """Takes out a value or a table with all that it holds. Comments between tables stay."""
+        if lookup(self.data, path) is None:
+            return
+        expected = copy.deepcopy(self.data)
+        parents = [expected]
+        for key in path[:-1]:
+            parents.append(parents[-1][key])
+        del parents[-1][path[-1]]
+        holder = self._holder(path)
+        if holder is not None and holder.path != path:
+            self._rewrite(holder, path, None)
+        else:
+            self._drop(path)
+        # A table that stood only in the headers of what went is gone as well.
+        found = load(self.text, self.name)
+        for depth in range(len(path) - 1, 0, -1):
+            if not parents[depth] and lookup(found, path[:depth]) is None:
+                del parents[depth - 1][path[depth - 1]]
+        self._verify(expected, path)
+
+    @property
+    def headers(self) -> frozenset[Path]:
+        """The tables that have a header of their own."""
+        return frozenset(statement.path for statement in self._statements if statement.kind == "header")
+
+    def drop_bare_headers(self, keep: t.Collection[Path]) -> None:
+        """Takes out headers under which no key is left and which mean nothing, apart from those to keep."""
+        for path in sorted(self.headers - frozenset(keep), key=len, reverse=True):
+            if any(statement.kind == "key" and statement.table == path for statement in self._statements):
+                continue
+            former = self._statements
+            self._statements = self._without_header(path)
+            if tomllib.loads(self.text.removeprefix(BOM)) != self.data:
+                self._statements = former
+
+    def _without_header(self, path: Path) -> list[_Statement]:
+        kept: list[_Statement] = []
+        for statement in self._statements:
+            if statement.kind != "header" or statement.path != path:
+                kept.append(statement)
+            elif kept and not "".join(kept[-1].lines).strip():
+                kept.pop()
+        return kept
+
+    # -- statements
+
+    def _split(self, body: str) -> list[_Statement]:
+        lines = body.split("\n")
+        lines = [line + "\n" for line in lines[:-1]] + lines[-1:]
+        statements: list[_Statement] = []
+        table: Path = ()
+        index = 0
+        while index < len(lines):
+            line = lines[index].strip()
+            end = index + 1
+            if not line or line.startswith("#"):
+                statements.append(_Statement(lines[index:end], "other", table))
+            elif line.startswith("["):
+                table = self._path_of(tomllib.loads(line))
+                statements.append(_Statement(lines[index:end], "header", table, table, line.startswith("[[")))
+            else:
+                while not _parses("".join(lines[index:end])):
+                    end += 1
+                path = table + self._key_of("".join(lines[index:end]))
+                statements.append(_Statement(lines[index:end], "key", table, path))
+            index = end
+        return [statement for statement in statements if statement.lines != [""]]
+
+    @staticmethod
+    def _path_of(data: t.Any) -> Path:
+        path: list[str] = []
+        while isinstance(data, dict) and data or isinstance(data, list) and data:
+            if isinstance(data, list):
+                data = data[0]
+            else:
+                key, data = next(iter(data.items()))
+                path.append(key)
+        return tuple(path)
+
+    def _key_of(self, statement: str) -> Path:
+        for match in re.finditer("=", statement):
+            left = f"{statement[:match.start()]}= 0"
+            if _parses(left):
+                return self._path_of(tomllib.loads(left))
+        raise self._refusal(())
+
+    def _holder(self, path: Path) -> _Statement | None:
+        """The key statement that holds the value at path, or the inline table in which it would stand."""
+        for statement in self._statements:
+            if statement.kind == "key" and path[:len(statement.path)] == statement.path:
+                return statement
+        return None
+
+    def _rewrite(self, statement: _Statement, path: Path, value: t.Any) -> None:
+        """Changes one key statement; value None takes the path out of an inline table."""
+        source = "".join(statement.lines)
+        plain = source.rstrip("\r\n")
+        document = tomlkit.parse(plain.replace("\r\n", "\n"))
+        container: t.Any = document
+        keys = path[len(statement.table):]
+        for key in keys[:-1]:
+            if key not in container:
+                container[key] = tomlkit.inline_table()
+            container = container[key]
+        if value is None:
+            del container[keys[-1]]
+        else:
+            old = container.get(keys[-1])
+            if isinstance(old, list) and isinstance(value, list):
+                for item in [item for item in old if item not in value]:
+                    old.remove(item)
+                for item in value:
+                    if item not in old:
+                        old.append(item)
+            elif isinstance(value, str) and isinstance(old, str) and getattr(old, "as_string", str)().startswith("'"):
+                container[keys[-1]] = tomlkit.string(value, literal=True)
+            else:
+                container[keys[-1]] = value
+        text = document.as_string().replace("\n", self._eol)
+        statement.lines = [text + source[len(plain):]]
+
+    def _insert(self, path: Path, value: t.Any) -> None:
+        table = path[:-1]
+        line = f"{dotted(path[-1:])} = {_literal(value)}{self._eol}"
+        place = self._end_of_table(table)
+        if place is not None:
+            index, indent = place
+            self._close_line(index)
+            self._statements.insert(index, _Statement([indent + line], "key", table, path))
+            return
+        for index in reversed(range(len(self._statements))):
+            near = self._statements[index]
+            if near.kind == "key" and len(near.table) < len(table) and near.path[:len(table)] == table:
+                # Dotted keys make this table: a header for it would be a second definition.
+                first = near.lines[0]
+                indent = first[:len(first) - len(first.lstrip())]
+                line = f"{indent}{dotted(path[len(near.table):])} = {_literal(value)}{self._eol}"
+                self._close_line(index + 1)
+                self._statements.insert(index + 1, _Statement([line], "key", near.table, path))
+                return
+        if self._statements:
+            self._close_line(len(self._statements))
+            self._statements.append(_Statement([self._eol], "other", self._statements[-1].table))
+        self._statements.append(_Statement([f"[{dotted(table)}]{self._eol}"], "header", table, table))
+        self._statements.append(_Statement([line], "key", table, path))
+
+    def _end_of_table(self, table: Path) -> tuple[int, str] | None:
+        """Where a new key of a table goes, and its indentation; None where the table has no header."""
+        place = None
+        for index, statement in enumerate(self._statements):
+            mine = statement.table == table and (statement.kind == "key" or statement.kind == "header")
+            if mine and not statement.array:
+                first = statement.lines[0]
+                place = (index + 1, first[:len(first) - len(first.lstrip())])
+        if place is not None or table:
+            return place
+        header = next((i for i, statement in enumerate(self._statements) if statement.kind == "header"), None)
+        if header is None:
+            return len(self._statements), ""
+        # Comments right above the first header belong to it, unless they open the file.
+        index = header
+        while index and self._statements[index - 1].lines[0].lstrip().startswith("#"):
+            index -= 1
+        return (index if index else header), ""
+
+    def _close_line(self, index: int) -> None:
+        if index and not self._statements[index - 1].lines[-1].endswith("\n"):
+            self._statements[index - 1].lines[-1] += self._eol
+
+    def _drop(self, path: Path) -> None:
+        kept: list[_Statement] = []
+        held: list[_Statement] = []  # comments inside a dropped table: they stay if they turn out to lie behind it
+        dropping = False
+        for statement in self._statements:
+            if statement.kind != "other":
+                own = statement.path[:len(path)] == path
+                if own:
+                    held = []
+                    if not dropping and statement.kind == "header" and kept and not "".join(kept[-1].lines).strip():
+                        kept.pop()
+                else:
+                    kept += held
+                    held = []
+                    kept.append(statement)
+                dropping = own and statement.table[:len(path)] == path
+            elif dropping:
+                held.append(statement)
+            else:
+                kept.append(statement)
+        self._statements = kept + held
+
+    def _verify(self, expected: dict[str, t.Any], path: Path) -> None:
+        try:
+            found = tomllib.loads(self.text.removeprefix(BOM))
+        except tomllib.TOMLDecodeError:
+            found = None
+        if found != expected:
+            raise self._refusal(path)
+        self.data = found
+
+    def _refusal(self, path: Path) -> HostError:
+        return HostError(f"{self.name}: {dotted(path)} cannot be edited without rewriting other parts of the file.",
+                         "Give that table a header of its own ([table]), then run again.", path=self.name)
+
+
+def _parses(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True

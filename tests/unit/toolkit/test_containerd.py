@@ -1,0 +1,174 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every shape of file: wanted state, comments, a second run that writes nothing, removal that gives the bytes back."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import typing as t
+
+import pytest
+
+SHAPES = pathlib.Path(__file__).parent / "shapes"
+FORMS: dict[str, t.Callable[[bytes], bytes]] = {
+    "lf": lambda data: data,
+    "crlf": lambda data: data.replace(b"\n", b"\r\n"),
+}
+
+
+def _cases() -> list[t.Any]:
+    cases = []
+    for path in sorted(SHAPES.glob("*.toml")):
+        name, _dot, versions = path.name.removesuffix(".toml").partition(".")
+        for version in versions.split("+"):
+            cases += [pytest.param(path, version, form, id=f"{name}-{version}-{form}") for form in FORMS]
+    return cases
+
+
+@pytest.mark.parametrize(("path", "version", "form"), _cases())
+def test_shape(host: t.Any, path: pathlib.Path, version: str, form: str) -> None:
+    content = FORMS[form](path.read_bytes())
+    one = host(version, content)
+    one.config.chmod(0o640)
+    former = one.shape()
+    before = one.effective()
+
+    steps = one.converge()
+
+    after = one.effective()
+    runtimes = after["containerd"]["runtimes"]
+    assert after["containerd"]["default_runtime_name"] == "nvidia"
+    assert runtimes["nvidia"]["runtime_type"] == "io.containerd.runc.v2"
+    assert runtimes["nvidia"]["options"]["BinaryName"] == "/usr/bin/nvidia-container-runtime"
+    assert after.get("enable_cdi", True) is True
+    old_default = before["containerd"]["default_runtime_name"]
+    old = before["containerd"]["runtimes"]
+    assert set(runtimes) >= set(old)
+    source = old[old_default] if old[old_default]["runtime_type"] == "io.containerd.runc.v2" else old["runc"]
+    assert bool(runtimes["nvidia"]["options"].get("SystemdCgroup")) == bool(source["options"].get("SystemdCgroup"))
+    text = one.config.read_bytes()
+    for line in content.splitlines():
+        if b"#" in line:
+            assert line[line.index(b"#"):] in text
+    assert (b"\r\n" in text) == (form == "crlf" and b"\n" in content or b"\r\n" in content)
+    assert oct(one.config.stat().st_mode & 0o777) == "0o640"
+    assert one.restarts == (1 if steps else 0)
+
+    still = one.tree()
+    assert one.converge() == []
+    assert one.tree() == still
+
+    one.converge("absent")
+    assert one.shape() == former
+    assert one.config.read_bytes() == content
+
+
+@pytest.mark.parametrize("version", ["1.6", "1.7", "2.2"])
+def test_no_file(host: t.Any, version: str) -> None:
+    one = host(version, None)
+    assert one.converge()[-1] == "restart service: containerd.service"
+    assert one.effective()["containerd"]["default_runtime_name"] == "nvidia"
+    assert one.converge() == []
+    one.converge("absent")
+    assert one.shape() == {"containerd": one.shape()["containerd"]}
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_not_default_keeps_the_default(host: t.Any, version: str) -> None:
+    one = host(version, (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes())
+    one.converge(set_as_default=True)
+    one.converge(set_as_default=False)
+    cri = one.effective()
+    assert cri["containerd"]["default_runtime_name"] == "runc"
+    assert "nvidia" in cri["containerd"]["runtimes"]
+    assert one.converge(set_as_default=False) == []
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_modes_declare_their_class(host: t.Any, version: str) -> None:
+    one = host(version, (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes())
+    one.converge(mode="cdi")
+    runtimes = one.effective()["containerd"]["runtimes"]
+    for name in ("nvidia", "nvidia-cdi"):
+        assert runtimes[name]["options"]["BinaryName"] == "/usr/bin/nvidia-container-runtime.cdi"
+        assert runtimes[name]["options"]["SystemdCgroup"] is True
+    assert one.converge(mode="cdi") == []
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_edit_by_hand_is_repaired_and_kept_at_removal(host: t.Any, version: str) -> None:
+    one = host(version, (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes())
+    one.converge()
+    target = one.config if version == "1.7" else one.drop_in
+    text = target.read_text()
+    target.write_text(text.replace("/usr/bin/nvidia-container-runtime", "/opt/other"))
+    with one.config.open("a") as stream:
+        stream.write('\n# my mirror\n[plugins."io.containerd.internal.v1.opt"]\npath = "/srv" # mine\n')
+    steps, _proposal = one.plan()
+    action = "edit" if version == "1.7" else "write"
+    assert [step.id for step in steps] == [f"{action} file: {target}", "restart service: containerd.service"]
+    assert steps[0].reason == "it was changed by somebody since"
+    one.converge()
+    assert one.converge() == []
+    one.converge("absent")
+    rest = one.config.read_text()
+    assert "nvidia" not in rest
+    assert rest.endswith('\n# my mirror\n[plugins."io.containerd.internal.v1.opt"]\npath = "/srv" # mine\n')
+    assert rest.startswith((SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_text())
+    assert not one.drop_in.exists()
+    assert not os.path.exists(one.journal_root)
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_former_default_returns_from_an_edited_file(host: t.Any, version: str) -> None:
+    content = (SHAPES / "20-crun.1.7+2.2.toml").read_bytes()
+    one = host(version, content)
+    one.converge()
+    one.config.write_bytes(one.config.read_bytes() + b"# edited\n")
+    _steps, proposal = one.plan("absent")
+    assert any("only its part was taken out" in warning for warning in proposal.warnings)
+    one.converge("absent")
+    assert one.config.read_bytes() == content + b"# edited\n"
+
+
+def test_upgrade_to_two_moves_our_part_to_the_drop_in(host: t.Any) -> None:
+    content = (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
+    one = host("1.7", content)
+    one.converge()
+    one.version = "2.2"
+    one.converge()
+    assert one.drop_in.exists()
+    assert "nvidia-container-runtime" not in one.config.read_text()
+    assert one.effective()["containerd"]["runtimes"]["nvidia"]["options"]["SystemdCgroup"] is True
+    assert one.converge() == []
+    one.converge("absent")
+    assert one.config.read_bytes() == content
+
+
+def test_another_drop_in_path_replaces_the_former(host: t.Any) -> None:
+    one = host("2.2", b"version = 3\n")
+    one.converge()
+    old, one.drop_in = one.drop_in, one.folder / "other.d" / "50-gpu.toml"
+    one.converge()
+    assert not old.exists()
+    assert "99-gpuops" not in one.config.read_text()
+    assert one.effective()["containerd"]["default_runtime_name"] == "nvidia"
+    assert one.converge() == []
+    one.converge("absent")
+    assert one.config.read_bytes() == b"version = 3\n"
+    assert not one.drop_in.parent.exists()
+
+
+def test_link_stays(host: t.Any) -> None:
+    one = host("1.7", b"version = 2\n")
+    real = one.root / "real.toml"
+    one.config.rename(real)
+    one.config.symlink_to(real)
+    one.converge()
+    assert one.config.is_symlink()
+    assert b"nvidia" in real.read_bytes()
+    one.converge("absent")
+    assert one.config.is_symlink()
+    assert real.read_bytes() == b"version = 2\n"

@@ -1,0 +1,225 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kills, failed restarts, refusals and secrets."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _result
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Proposal
+
+KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
+
+
+class _Killed(BaseException):
+    """The run ends here, as by signal 9."""
+
+
+def _kill(monkeypatch: pytest.MonkeyPatch, number: int, before: bool) -> None:
+    count = iter(range(number + 1))
+    real = _result.run_step
+
+    def step(execute: t.Any, one: t.Any) -> None:
+        last = next(count, number) == number
+        if last and before:
+            raise _Killed
+        real(execute, one)
+        if last:
+            raise _Killed
+
+    monkeypatch.setattr(_result, "run_step", step)
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_killed_at_any_step(host: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, before: bool,
+                            number: int) -> None:
+    one = host(version, KUBEADM)
+    former = one.shape()
+    one.converge()
+    wanted = one.shape()
+    if state == "present":
+        one.converge("absent")
+    planned = one.plan(state)[0]
+    with monkeypatch.context() as patch:
+        _kill(patch, number, before)
+        if number < len(planned):
+            with pytest.raises(_Killed):
+                one.converge(state)
+    restarts = one.restarts
+    one.converge(state)
+    assert one.converge(state) == []
+    end = one.shape()
+    if state == "present":
+        ignored = {name for name in end if name.startswith("state/")}
+        assert {name: end[name] for name in end if name not in ignored} == {
+            name: wanted[name] for name in wanted if not name.startswith("state/")}
+        one.converge("absent")
+        assert one.shape() == former
+    else:
+        assert end == former
+    last = number == len(planned) - 1
+    assert one.restarts - restarts >= (0 if last and not before else 1)
+
+
+def test_a_restart_owed_is_made_good_alone(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("1.7", KUBEADM)
+    with monkeypatch.context() as patch:
+        _kill(patch, 0, before=False)
+        with pytest.raises(_Killed):
+            one.converge()
+    assert one.restarts == 0
+    assert one.converge() == ["restart service: containerd.service"]
+    assert one.converge() == []
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_former_files_return_when_it_does_not_come_back(host: t.Any, version: str) -> None:
+    one = host(version, KUBEADM)
+    one.breaks = True
+    with pytest.raises(HostError, match=r"former files are back and it runs with them.*failed to load plugin"):
+        one.converge()
+    assert one.config.read_bytes() == KUBEADM
+    assert not one.drop_in.exists()
+    assert one.restarts == 2
+    one.breaks = False
+    one.converge()
+    assert one.converge() == []
+    one.converge("absent")
+    assert one.config.read_bytes() == KUBEADM
+    assert not one.drop_in.parent.exists()
+
+
+def test_one_that_does_not_run_is_not_started(host: t.Any) -> None:
+    one = host("1.7", KUBEADM)
+    one.running = False
+    assert one.converge() == [f"edit file: {one.config}"]
+    assert one.converge() == []
+    assert one.restarts == 0
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("1.7", KUBEADM)
+    steps, _proposal = one.plan()
+    one.config.write_bytes(KUBEADM + b"# later\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(one), "plan", lambda *_args, **_options: (steps, None))
+        with pytest.raises(HostError, match="changed while"):
+            one.converge()
+    assert one.config.read_bytes() == KUBEADM + b"# later\n"
+
+
+@pytest.mark.parametrize(("version", "content", "message"), [
+    ("1.7", b"version = 2\n[plugins\n", "not valid|rejects|Expected"),
+    ("1.7", b"version = 3\n", "rejects .* unsupported config version"),
+    ("2.2", b'version = 3\nimports = ["gone.toml"]\n', "gone.toml"),
+    ("2.2", b"\xef\xbb\xbfversion = 2\n", "rejects .* invalid character"),
+    ("1.7", b'version = 2\nroot = "\xff"\n', "not UTF-8"),
+    ("1.7", b'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "gone"\n',
+     "'gone' is not declared"),
+])
+def test_refusals_change_nothing(host: t.Any, version: str, content: bytes, message: str) -> None:
+    one = host(version, content)
+    former = one.tree()
+    with pytest.raises((HostError, ValueError), match=message):
+        one.converge(set_as_default=False)
+    assert one.tree() == former
+
+
+def test_byte_order_mark_stays_where_containerd_reads_it(host: t.Any) -> None:
+    content = b"\xef\xbb\xbf" + KUBEADM
+    one = host("1.7", content)
+    one.converge()
+    assert one.config.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert one.converge() == []
+    one.converge("absent")
+    assert one.config.read_bytes() == content
+
+
+def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
+    one = host("1.7", b'version = 2\nimports = ["conf.d/*.toml"]\n')
+    one.drop_in.parent.mkdir()
+    other = one.drop_in.with_name("registries.toml")
+    other.write_text('version = 2\n[plugins."io.containerd.grpc.v1.cri".registry]\nconfig_path = "/etc/certs"\n')
+    former = one.tree()
+    with pytest.raises(HostError, match=str(other)):
+        one.converge()
+    assert one.tree() == former
+
+
+@pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
+def test_foreign_owner_is_refused(owner: _owners.Owner) -> None:
+    for marker in owner.markers:
+        assert marker in _owners.markers()
+        with pytest.raises(HostError) as caught:
+            _owners.refuse_foreign([marker], "/etc/containerd/config.toml")
+        assert owner.name in str(caught.value)
+        assert marker in str(caught.value)
+    _owners.refuse_foreign([], "/etc/containerd/config.toml")
+
+
+def test_registry() -> None:
+    with pytest.raises(InputError, match="does not configure docker"):
+        _registry.check("docker")
+    _registry.check("auto")
+    with pytest.raises(HostError, match="looked for: containerd"):
+        _registry.choose("auto", {"containerd": None})
+    assert _registry.choose("auto", {"containerd": {"config": "x"}}) == "containerd"
+
+
+def test_cdi_waits_for_the_driver() -> None:
+    view = {"unit": "containerd.service", "running": True, "health": []}
+    seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
+                              "journal": {"restart": []}, "cdi": {"specs": [], "driver": None, "gpu": True}}
+    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
+    assert [one["pending_reason"] for one in _plan.waiting(seen, [], True)] == ["no NVIDIA driver is loaded"]
+    seen["cdi"]["driver"] = "595.91.07"
+    steps = _plan.present(seen, "containerd", Proposal(), True, False)
+    assert [step.id for step in steps] == ["generate CDI specification: /var/run/cdi/nvidia.yaml"]
+    assert _plan.waiting(seen, steps, True) == []
+    assert _plan.present(seen, "containerd", Proposal(), False, False) == []
+    seen["cdi"]["specs"] = ["/var/run/cdi/nvidia.yaml"]
+    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
+
+
+def test_credentials_are_masked_in_diffs() -> None:
+    text = '''[x.auth]
+  username = "reader"
+  password = "s3cret"
+  auth = 'czNjcmV0'
+y = { identitytoken = "s3cret" }
+'''
+    masked = _plan.mask(text)
+    assert "s3cret" not in masked
+    assert "czNjcmV0" not in masked
+    assert 'username = "reader"' in masked
+
+
+@pytest.mark.parametrize(("line", "path"), [
+    ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd ; ignore_errors=no }", None),
+    ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml ; x }", "/srv/c.toml"),
+    ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd -c=/srv/d.toml ; x }", "/srv/d.toml"),
+    ("{ path=/bin/containerd ; argv[]=/bin/containerd --config ${CONTAINERD_CONFIG} ; x }", "/usr/share/c.toml"),
+])
+def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
+    unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
+    assert _read._configured(unit, ["-c", "--config"]) == path
+
+
+def test_journal_ends_empty(host: t.Any) -> None:
+    one = host("2.2", b"version = 3\n")
+    one.converge()
+    one.converge("absent")
+    with Journal("container_toolkit", root=one.journal_root, readonly=True) as journal:
+        assert journal.entries == {}
+    assert not pathlib.Path(one.journal_root).parent.exists()
