@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from ctypes import byref, c_uint, c_void_p
 from pathlib import Path
@@ -26,19 +27,26 @@ from tests.conformance.tables import published
 Make = Callable[..., Machine]
 STATES = sorted((Path(__file__).parent / "states").glob("*.yaml"))
 CI_ENUM = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
-RACE = """
-import sys
-from pathlib import Path
-from tests.conformance.nvml import Nvml, NvmlError, INSUFFICIENT_RESOURCES
-with Nvml(Path(sys.argv[1])).session() as library:
-    gpu = library.gpus()[0]
-    made = 0
-    while True:
-        try:
-            library.handle("GpuInstanceCreateComputeInstance", library.create(gpu, int(sys.argv[2])), 0)
-            made += 1
-        except NvmlError as error:
-            sys.exit(0 if print(made) is None and error.code == INSUFFICIENT_RESOURCES else 1)
+FILL = """
+while True:
+    try:
+        library.handle("GpuInstanceCreateComputeInstance", library.create(gpus[0], 19), 0)
+    except NvmlError as error:
+        assert error.code == INSUFFICIENT_RESOURCES
+        break
+    print("made")
+"""
+# A change that another process's write undid would be missed or come back here.
+TURN = """
+mine = gpus[int(sys.argv[2])]
+for turn in range(150):
+    for start in 0, 4:
+        library.create(mine, 9, start)
+    found = library.instances(mine)
+    assert sorted(info.placement.start for _, info in found) == [0, 4], turn
+    for handle, _ in found:
+        library.call("GpuInstanceDestroy", handle)
+    assert not library.instances(mine), turn
 """
 
 
@@ -193,18 +201,74 @@ def compute_rows(library: nvml.Nvml, instance: c_void_p) -> list[str]:
     return rows
 
 
-def test_processes_at_once_never_overlap(machine: Make) -> None:
-    """Six processes fill one GPU together: seven instances, each in a place of its own."""
+def at_once(host: Machine, script: str, count: int) -> list[str]:
+    """Run a script in several processes, which all begin when the last one is ready; their outputs."""
+    gate = host.state.with_name("gate")
+    whole = f"""
+import sys, time
+from pathlib import Path
+from tests.conformance.nvml import Nvml, NvmlError, INSUFFICIENT_RESOURCES
+with Nvml(Path(sys.argv[1])).session() as library:
+    gpus = library.gpus()
+    print("ready", flush=True)
+    while not Path({str(gate)!r}).exists():
+        time.sleep(0.001)
+{textwrap.indent(script, "    ")}"""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", whole, str(host.folder), str(number)],
+            env=host.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.readline()
+    gate.touch()
+    results = [process.communicate() for process in running]
+    assert [error for _, error in results if error] == []
+    return [output for output, _ in results]
+
+
+def test_processes_fill_one_gpu_and_never_overlap(machine: Make) -> None:
     host = machine("a100-80=1")
     with host.nvml.session() as library:
         library.set_mig_mode(library.gpus()[0], 1)
-        command = [sys.executable, "-c", RACE, str(host.folder), "19"]
-        running = [subprocess.Popen(command, env=host.environment, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-        outputs = [process.communicate()[0] for process in running]
-        assert [process.returncode for process in running] == [0] * 6
-        assert sum(map(int, outputs)) == 7
+        assert sum(output.count("made") for output in at_once(host, FILL, 6)) == 7
         layout = read_layout(library)
     assert [(row["start"], row["compute"]) for row in layout[0]["instances"]] == [(start, [1]) for start in range(7)]
+
+
+def test_processes_do_not_undo_each_other(machine: Make) -> None:
+    host = machine("a100-80=4")
+    with host.nvml.session() as library:
+        for gpu in library.gpus():
+            library.set_mig_mode(gpu, 1)
+    at_once(host, TURN, 4)
+
+
+MIG_BOARDS = [name for name, board in published()["boards"].items() if board["profiles"]]
+
+
+@pytest.mark.parametrize("board", MIG_BOARDS)
+def test_each_profile_can_be_made_as_often_as_published(board: str, machine: Make) -> None:
+    host = machine(f"{board}=1")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        library.set_mig_mode(gpu, 1)
+        for name, row in published()["boards"][board]["profiles"].items():
+            made = []
+            for left in range(row["instances"], 0, -1):
+                assert library.number("DeviceGetGpuInstanceRemainingCapacity", gpu, row["id"]) == left, name
+                made.append(library.create(gpu, row["id"]))
+            with pytest.raises(nvml.NvmlError) as error:
+                library.create(gpu, row["id"])
+            assert error.value.code == nvml.INSUFFICIENT_RESOURCES
+            for instance in made:
+                library.call("GpuInstanceDestroy", instance)
 
 
 def test_media_engines_exclude_each_other(machine: Make) -> None:
