@@ -23,5 +23,5 @@ class ActionModule(HostAction):
                 args["config"] = self._loader.load_from_file(self._find_needle("files", path))
             except AnsibleError as error:
                 return {"failed": True, "msg": f"config_file: {error}"}
-            args["config_file"] = None
+            del args["config_file"]
         return super().run_module(task_vars, args)

@@ -18,7 +18,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
 
 LIBRARY = "libnvidia-ml.so.1"
-# Where the driver role installs pynvml for good, and the variable by which an action says where it shipped it to.
+# Where the driver role installs pynvml for good, and the variable that names where an action shipped it to.
 PYTHON_PATH = "/usr/local/lib/gpuops/python"
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
 
@@ -78,9 +78,9 @@ class Compute(t.NamedTuple):
 
 
 class Instance(t.NamedTuple):
-    """A GPU instance with its compute instances."""
+    """A GPU instance with its compute instances. id: None where this session made it and has not asked."""
 
-    id: int
+    id: int | None
     profile: Profile
     start: int
     compute: t.Tuple[Compute, ...]
@@ -135,8 +135,8 @@ class Nvml:
         self._names: dict[int, str] = {}
         self._profiles: dict[str, t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int]]] = {}
-        # Where an instance lies never changes, so it is asked once.
-        self._places: dict[tuple[str, int], tuple[int, int]] = {}
+        # (start, id) by handle: where an instance lies never changes, so it is asked once.
+        self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
 
     def __enter__(self) -> Nvml:
         self.open()
@@ -273,8 +273,10 @@ class Nvml:
     def create(self, device: Device, profile: Profile, start: int) -> t.Any:
         """Makes a GPU instance at a placement and returns its handle. Raises DeviceError."""
         place = self._lib.c_nvmlGpuInstancePlacement_t(start, profile.size)
-        return self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle, profile.id,
-                          ctypes.byref(place))
+        handle = self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle, profile.id,
+                            ctypes.byref(place))
+        self._places[(device.pci, _address(handle))] = (start, None)
+        return handle
 
     def create_compute(self, device: Device, profile: Profile, gpu_instance: t.Any, slices: int, start: int) -> None:
         """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
@@ -344,7 +346,7 @@ class Nvml:
 
     def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
         lib = self._lib
-        instances = {instance.id: instance for instance in self.instances(device)}
+        instances = {instance.id: instance for instance in self.instances(device) if instance.id is not None}
         facts: dict[int, dict[str, t.Any]] = {}
         for ident, instance in instances.items():
             facts[ident] = {"gi": ident, "profile": instance.profile.name, "profile_id": instance.profile.id,
@@ -383,8 +385,7 @@ class Nvml:
                        slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
                        starts=tuple(sorted(place.start for place in places)))
 
-    def _place(self, device: Device, handle: t.Any) -> tuple[int, int]:
-        """(start, id) of a GPU instance."""
+    def _place(self, device: Device, handle: t.Any) -> tuple[int, int | None]:
         key = (device.pci, _address(handle))
         if key not in self._places:
             info = self._call(device.pci, self._lib.nvmlGpuInstanceGetInfo, handle)

@@ -179,10 +179,17 @@ def main() -> None:
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
                           module.check_mode)
-        if request.state == "rendered":
-            return Work(request, Nvml()).run()
-        with Nvml() as nvml:
-            return Work(request, nvml).run()
+        nvml = Nvml()
+        if request.state != "rendered":
+            nvml.open()
+        try:
+            job = Work(request, nvml)
+            result = job.run()
+        finally:
+            nvml.close()
+        for warning in job.warnings:
+            module.warn(warning)
+        return result
 
     finish(module, work)
 

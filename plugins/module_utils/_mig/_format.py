@@ -159,7 +159,7 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
         prefix, _, rest = device.partition("c.")
         profile, size = (rest, int(prefix)) if rest else (device, slices.get(device, 0))
         if profile not in slices or size > slices[profile]:
-            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{_nearest(profile, slices)}.",
+            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}.",
                              f"It has {', '.join(slices)}.", path=f"{entry.path}.mig-devices", value=device,
                              allowed=list(slices))
         if count:

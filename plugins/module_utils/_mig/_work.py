@@ -230,8 +230,7 @@ class Work:
             kept=[item for plan in plans for item in _plan.moved(plan.gpu, plan.change.kept)],
             created=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.created)],
             destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
-            reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]],
-            warnings=self.warnings)
+            reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
 
     def _gathered(self) -> dict[str, t.Any]:
         if not self.nvml.available:
