@@ -68,7 +68,7 @@ def read(source: str | t.Mapping[str, t.Any] | None, release: Release) -> Policy
     Raises InputError that lists every fault with its path, line and nearest known key.
     """
     if source is None or source == "":
-        return _policy("defaults", f"the defaults of release {release.version}", {}, _CHART_DEFAULTS, release, [])
+        return _policy("defaults", "defaults", {}, _CHART_DEFAULTS, release, [])
     if isinstance(source, str):
         document, origin = _from_file(source), source
     elif isinstance(source, dict):

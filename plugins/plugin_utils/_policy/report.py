@@ -176,8 +176,12 @@ def verdict(report: Report) -> str:
     states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
     lost = sum(1 for entry in report["hosts"].values() if entry["checks"] is None)
     failed = sum(1 for state in states if state in ("failed", "absent"))
-    parts = [f"{states.count('ok')} of {len(states)} checks are ok on {len(report['hosts'])} hosts"]
+    parts = [f"{states.count('ok')} of {len(states)} checks are ok on {_hosts(len(report['hosts']))}"]
     parts += [f"{states.count('pending')} pending"] if "pending" in states else []
     parts += [f"{failed} failed"] if failed else []
-    parts += [f"{lost} hosts not reached"] if lost else []
+    parts += [f"{_hosts(lost)} not reached"] if lost else []
     return ", ".join(parts) + "."
+
+
+def _hosts(count: int) -> str:
+    return f"{count} host" if count == 1 else f"{count} hosts"

@@ -56,7 +56,8 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
                  check_mode: bool = False) -> list[Check]:
     """Checks that are not ok because a step was not allowed become C(pending), with that reason.
 
-    pending: by component what its module returned. In check mode nothing has been done yet, so nothing has failed.
+    pending: by component what its module returned; what waits for the driver waits too. In check mode nothing has been
+    done yet, so nothing has failed.
     """
     result = []
     for check in checks:
@@ -66,6 +67,8 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
             more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
             result.append(Check(check.component, "pending", f"{first['id']}{more}: {first['pending_reason']}",
                                 f"Allow it by gpu_disruption: {first['needs']}." if first.get("needs") else check.hint))
+        elif pending.get("driver") and not check.ok:
+            result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))
         elif check_mode and not check.ok:
             result.append(Check(check.component, "pending", f"check mode: {check.detail}", check.hint))
         else:

@@ -1,0 +1,233 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Situations and what becomes of them: the plan of a host, or the words of a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import PolicyError, resolve
+from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, MODELS, facts
+
+V26, V24 = "26.7.0", "24.9.2"
+
+
+def plan(models: list[str], policy: Any = None, release: str = V26, **mine: Any) -> dict[str, Any]:
+    """The plan of one host; mine: variables of its inventory."""
+    chosen = matrix.release(release)
+    return resolve(formats.read(policy, chosen), chosen, {"gpu01": facts(*models)}, {"gpu01": mine})["hosts"]["gpu01"]
+
+
+def driver(**keys: Any) -> dict[str, Any]:
+    return {"driver": keys}
+
+
+@pytest.mark.parametrize(("models", "policy", "release", "mine", "expected"), [
+    # version: the host's word, the policy's, the release's
+    (["A100"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["A100"], None, "26.3.3", {}, ("580.126.20", 580, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {"driver_version": "610.57.04"}, ("610.57.04", 610, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {"driver_branch": 610}, (None, 610, "open")),
+    (["A100"], driver(version="580"), V26, {}, (None, 580, "open")),
+    (["A100"], driver(version="R580"), V26, {}, (None, 580, "open")),
+    (["A100"], driver(version="580.126.20-ubuntu22.04"), V26, {}, ("580.126.20", 580, "open")),
+    (["A100"], driver(version=""), V26, {}, ("595.91.07", 595, "open")),
+    # flavour
+    (["T4", "A100"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["V100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "proprietary")),
+    (["V100", "A100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "proprietary")),
+    (["A100"], None, V24, {}, ("550.144.03", 550, "proprietary")),
+    (["GH200"], None, V24, {}, ("550.144.03", 550, "open")),
+    (["B200"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["A100"], driver(kernelModuleType="proprietary"), V26, {}, ("595.91.07", 595, "proprietary")),
+    (["A100"], driver(kernelModuleType="proprietary"), V26, {"driver_kernel_module_type": "open"},
+     ("595.91.07", 595, "open")),
+    (["A100"], driver(version="620.10"), V26, {}, ("620.10", 620, "open")),
+    (["A100"], driver(useOpenKernelModules=True), V24, {}, ("550.144.03", 550, "open")),
+    (["A100"], driver(useOpenKernelModules=False), V26, {}, ("595.91.07", 595, "open")),
+    (["K80"], driver(version="470.256.02"), V26, {}, ("470.256.02", 470, "proprietary")),
+    (["NEW"], None, V26, {}, ("595.91.07", 595, "open")),
+])
+def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(models, policy, release, **mine)["driver"]
+    assert (found["version"], found["branch"], found["kernel_module_type"]) == expected
+    assert (found["placement"], found["state"], found["source"]) == ("host", "present", "cuda_repository")
+
+
+@pytest.mark.parametrize(("models", "policy", "release", "mine", "words"), [
+    ([], None, V26, {}, ["gpu01: no NVIDIA GPU is on its PCI bus", "gpu_hosts"]),
+    (["V100"], None, V26, {}, ["driver 595.91.07 (the default of release 26.7.0) cannot drive Tesla V100-SXM2-32GB "
+                               "(volta), whose last branch is 580", "Set driver.version '580.173.02'"]),
+    (["V100"], None, V26, {"driver_branch": "595"}, ["driver branch 595 (driver_branch of this host) cannot drive"]),
+    (["V100"], driver(version="580.173.02", kernelModuleType="open"), V26, {},
+     ["has no open kernel modules, driver.kernelModuleType asks for them"]),
+    (["K80"], driver(version="580.173.02"), V26, {}, ["last branch is 470", "supports no driver for it"]),
+    (["B200"], driver(kernelModuleType="proprietary"), V26, {},
+     ["NVIDIA B200 (blackwell) needs open kernel modules, driver.kernelModuleType asks for proprietary ones"]),
+    (["B200"], None, V24, {}, ["driver 550.144.03", "needs 570.133.20 or newer", "supports no driver for it"]),
+    (["B200", "V100"], driver(version="580.173.02"), V26, {},
+     ["needs open kernel modules and Tesla V100", "different"]),
+    (["K80", "H100"], driver(version="470.256.02"), V26, {}, ["no driver serves both Tesla K80", "525.85.12 or newer"]),
+    (["A100"], driver(version="620.10", kernelModuleType="proprietary"), V26, {},
+     ["branch 620 (driver.version of gpu_policy) has no proprietary kernel modules"]),
+    (["A100"], driver(version="470.256.02", kernelModuleType="open"), V26, {}, ["branch 470", "has no open kernel"]),
+    (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
+    (["A100"], driver(usePrecompiled=True, version="580"), V26, {}, ["usePrecompiled is not supported on hosts yet"]),
+    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not a version"]),
+    (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
+    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
+     ["MIG layout 'all-1g.10gb'", "NVIDIA L40S", "cannot do MIG"]),
+    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb"}, ["suits the GPUs of this host (NVIDIA L40S)"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.6gb"}, ["no generated configuration 'all-1g.6gb'"]),
+    (["A30"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
+     ["NVIDIA A30) has no profile 1g.10gb", "It has 1g.6gb"]),
+    (["A100"], None, V26, {"mig_manager_selected": "nope", "mig_manager_config": MIG_CONFIG},
+     ["no configuration 'nope'"]),
+    (["A100"], {"migManager": {"enabled": False}}, V26, {"mig_manager_selected": "all-1g.10gb"}, ["switches MIG off"]),
+    (["A100"], {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy",
+                "spec": {"driver": {"version": "470.82.01"}, "cuda": {"enabled": True, "version": "12.4"}}}, V26, {},
+     ["CUDA 12.4 (cuda.version) needs a newer driver than driver 470.82.01, which runs up to 11.4"]),
+])
+def test_refusals(models: list[str], policy: Any, release: str, mine: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(PolicyError) as error:
+        plan(models, policy, release, **mine)
+    for word in words:
+        assert word in str(error.value)
+    assert str(error.value).endswith("Nothing was changed.")
+
+
+def test_all_refusals_in_one_message_hosts_with_the_same_together() -> None:
+    chosen = matrix.release(V26)
+    fleet = {"a": facts("V100"), "b": facts("A100"), "c": facts("V100"), "d": facts()}
+    with pytest.raises(PolicyError) as error:
+        resolve(formats.read({"toolkit": {"version": "x"}}, chosen), chosen, fleet, {})
+    refusals = {tuple(item["hosts"]): item["reason"] for item in error.value.details["refusals"]}
+    assert list(refusals) == [("a", "c"), ("a", "b", "c"), ("d",)]
+    assert "  a, c: driver 595.91.07" in str(error.value)
+
+
+def test_hosts_do_not_change_each_other() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read(None, chosen)
+    alone = resolve(policy, chosen, {"a": facts("A100")}, {})["hosts"]["a"]
+    among = resolve(policy, chosen, {"b": facts("B200"), "a": facts("A100"), "c": facts("T4")}, {})["hosts"]["a"]
+    assert alone == among
+
+
+def test_a_host_without_facts_is_left_out_and_said() -> None:
+    chosen = matrix.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100"), "b": None}, {})
+    assert list(found["hosts"]) == ["a"]
+    assert found["notes"] == ["b: no facts (unreachable, or left out by --limit); not part of this plan."]
+
+
+@pytest.mark.parametrize(("policy", "release", "mine", "expected"), [
+    (None, V26, {}, ("1.20.0", True, False, "auto")),
+    (None, "25.3.4", {}, ("1.17.8", False, True, "auto")),
+    ({"toolkit": {"version": "v1.17.8-ubuntu20.04"}}, V26, {}, ("1.17.8", True, False, "auto")),
+    ({"toolkit": {"version": "1.19.1"}, "cdi": {"enabled": False}}, V26, {}, ("1.19.1", False, True, "auto")),
+    ({"toolkit": {"env": [{"name": "CONTAINERD_SET_AS_DEFAULT", "value": "true"}]}}, V26, {},
+     ("1.20.0", True, True, "auto")),
+    (None, V26, {"container_toolkit_version": "1.18.1", "container_toolkit_runtime": "docker",
+                 "container_toolkit_set_as_default": True, "container_toolkit_cdi": False},
+     ("1.18.1", False, True, "docker")),
+])
+def test_container_toolkit(policy: Any, release: str, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(["A100"], policy, release, **mine)["container_toolkit"]
+    assert (found["version"], found["cdi"], found["set_as_default"], found["runtime"]) == expected
+
+
+def test_mig_is_left_alone_unless_a_layout_is_selected() -> None:
+    found = plan(["A100"])["mig_manager"]
+    assert (found["state"], found["selected"], found["config"]) == ("gathered", None, None)
+    chosen = plan(["A100", "A100"], mig_manager_selected="half", mig_manager_config=MIG_CONFIG)["mig_manager"]
+    assert (chosen["state"], chosen["selected"], chosen["config"]) == ("present", "half", MIG_CONFIG)
+
+
+def test_mig_layouts_of_the_policy() -> None:
+    values = {"migManager": {"config": {"data": {"config.yaml": "version: v1\nmig-configs:\n  mine:\n"
+                                                               "    - {devices: all, mig-enabled: true}\n"}}}}
+    found = plan(["A100"], values, mig_manager_selected="mine")["mig_manager"]
+    assert list(found["config"]["mig-configs"]) == ["mine"]
+
+
+@pytest.mark.parametrize(("policy", "strategy"), [
+    (None, "single"), ({"mig": {"strategy": "mixed"}}, "mixed"),
+    ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": {}}, "none"),
+])
+def test_mig_strategy(policy: Any, strategy: str) -> None:
+    assert plan(["A100"], policy)["feature_discovery"]["mig_strategy"] == strategy
+
+
+def test_a_disabled_driver_is_adopted() -> None:
+    found = plan(["V100"], driver(enabled=False))["driver"]
+    assert (found["placement"], found["state"], found["version"]) == ("none", "adopted", None)
+
+
+def test_placement() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read(None, chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, {"container_toolkit": "none"})["hosts"]["a"]
+    assert (found["container_toolkit"]["placement"], found["driver"]["placement"]) == ("none", "host")
+    for wrong in ("cluster", "hybrid", "elsewhere", {"driver": "cluster"}, {"nothing": "host"}):
+        with pytest.raises(InputError):
+            resolve(policy, chosen, {"a": facts("A100")}, {}, wrong)
+
+
+@pytest.mark.parametrize(("upgrade", "level", "expected"), [
+    ({"autoUpgrade": False}, "reboot", "never"), ({"autoUpgrade": True}, "drain", "drain"), ({}, "idle", "idle"),
+])
+def test_the_stricter_disruption_counts_for_the_driver(upgrade: dict[str, Any], level: str, expected: str) -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read(driver(upgradePolicy=upgrade), chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, "hosts", level)
+    assert found["hosts"]["a"]["driver"]["disruption"] == expected
+    assert found["hosts"]["a"]["mig_manager"]["disruption"] == level
+    assert found["disruption"] == level
+
+
+def test_unknown_disruption() -> None:
+    with pytest.raises(InputError, match="gpu_disruption"):
+        chosen = matrix.release(V26)
+        resolve(formats.read(None, chosen), chosen, {}, {}, "hosts", "always")
+
+
+def test_preview_names_what_differs() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read(None, chosen)
+    fleet = {"done": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True),
+             "old": facts("A100", driver="580.126.20", toolkit="1.20.0", containerd=True),
+             "mig": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"3g.40gb": 2})}
+    found = resolve(policy, chosen, fleet, {"mig": {"mig_manager_selected": "all-1g.10gb"}})["hosts"]
+    assert {host: mine["preview"] for host, mine in found.items()} == {
+        "done": [], "old": ["driver"], "mig": ["mig_manager"]}
+
+
+def test_notes_say_what_is_not_delivered() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read({"gds": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
+    fleet = {"a": facts("A100", secure_boot=True), "b": facts("NEW", containerd=None)}
+    notes = resolve(policy, chosen, fleet, {})["notes"]
+    for words in ("gds is enabled", "a: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+                  "b: GPU 3fff is not known", "b: no container runtime"):
+        assert any(words in note for note in notes), words
+
+
+def test_resolve_is_total() -> None:
+    """Every pair of models with every release and flavour gives a plan or a refusal."""
+    outcomes = {"plan": 0, "refusal": 0}
+    for release in matrix.available():
+        for first in MODELS:
+            for second in MODELS:
+                for flavour in ("auto", "open", "proprietary"):
+                    try:
+                        plan([first, second], driver(kernelModuleType=flavour), release)
+                        outcomes["plan"] += 1
+                    except PolicyError:
+                        outcomes["refusal"] += 1
+    assert sum(outcomes.values()) == 5 * 11 * 11 * 3 and min(outcomes.values()) > 300
