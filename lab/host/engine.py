@@ -1,0 +1,110 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Podman with storage of its own: the user's containers, images and networks are neither seen nor touched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from lab.tools import cache_root
+
+CONF = """\
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
+[engine]
+runtime = "{runtime}"
+cgroup_manager = "{manager}"
+events_logger = "file"
+lock_type = "file"
+tmp_dir = "{run}/libpod"
+volume_path = "{root}/volumes"
+[network]
+network_backend = "netavark"
+network_config_dir = "{root}/networks"
+"""
+# What podman leaves at fixed paths, whatever storage it is given.
+FIXED = ("/var/lib/containers/cache/blob-info-cache-v1.boltdb", "/run/containers/networks/ipam.db",
+         "/run/lock/netavark.lock")
+FIXED_FOLDERS = ("/var/lib/containers/cache", "/var/lib/containers", "/run/containers/networks", "/run/containers",
+                 "/run/runc", "/run/crun", "/run/netns")
+
+
+def folder() -> Path:
+    """Where images, containers and networks lie."""
+    return cache_root() / "engine"
+
+
+def run_folder() -> Path:
+    """A short path for what need not survive a reboot: podman's state, SSH control sockets."""
+    return Path("/run") / f"gpuops-{hashlib.sha256(bytes(cache_root())).hexdigest()[:8]}"
+
+
+def cgroup_v2() -> bool:
+    """Whether this machine has the unified hierarchy alone."""
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
+def prepare() -> None:
+    """Writes the configuration; notes what was at podman's fixed paths before."""
+    root = folder()
+    root.mkdir(parents=True, exist_ok=True)
+    run_folder().mkdir(mode=0o700, exist_ok=True)
+    # On a hybrid of cgroup v1 and v2 crun refuses to start systemd; there runc does.
+    v2 = cgroup_v2()
+    text = CONF.format(runtime="crun" if v2 and shutil.which("crun") else "runc",
+                       manager="systemd" if v2 and Path("/run/systemd/system").is_dir() else "cgroupfs",
+                       run=run_folder(), root=root)
+    (root / "containers.conf").write_text(text)
+    noted = root / "there-before"
+    if not noted.exists():
+        noted.write_text("".join(f"{path}\n" for path in (*FIXED, *FIXED_FOLDERS) if Path(path).exists()))
+
+
+def prepare_if_there() -> None:
+    """After a reboot of this machine the folder in /run is gone."""
+    if folder().exists():
+        prepare()
+
+
+def podman(*words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
+           timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    """Runs podman. check: on failure stop with what it said."""
+    root = folder()
+    command = ["podman", "--root", str(root / "storage"), "--runroot", str(run_folder() / "run"), *words]
+    env = {**os.environ, "CONTAINERS_CONF": str(root / "containers.conf")}
+    done = subprocess.run(command, env=env, text=True, check=False, capture_output=capture, timeout=timeout,
+                          **({"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}))
+    if check and done.returncode:
+        raise SystemExit(f"podman {' '.join(words)}: {done.stderr or ''}{done.stdout or ''}".rstrip())
+    return done
+
+
+def purge() -> None:
+    """Removes all containers, images, networks and files of this engine."""
+    if not folder().exists():
+        return
+    if shutil.which("podman"):
+        podman("rm", "--all", "--force", "--volumes", "--time", "0")
+        podman("rmi", "--all", "--force", check=False)
+    noted = folder() / "there-before"
+    before = set(noted.read_text().split()) if noted.exists() else set()
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed(mounts):
+        if mount.startswith((f"{folder()}/", f"{run_folder()}/")):
+            subprocess.run(["umount", mount], check=False)
+    if "/run/netns" not in before and "/run/netns" in mounts and not list(Path("/run/netns").iterdir()):
+        for _ in range(mounts.count("/run/netns")):
+            subprocess.run(["umount", "/run/netns"], check=False)
+    for name in FIXED:
+        if name not in before:
+            Path(name).unlink(missing_ok=True)
+    for name in FIXED_FOLDERS:
+        if name not in before and Path(name).is_dir() and not list(Path(name).iterdir()):
+            Path(name).rmdir()
+    shutil.rmtree(folder())
+    shutil.rmtree(run_folder(), ignore_errors=True)

@@ -1,0 +1,86 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The image that lab hosts start from: Debian 12 with systemd, made a bare GPU host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from lab.host import engine
+from lab.nvml.build import build as build_nvml
+from lab.tools import cache_root, cached, run_quietly
+
+HERE = Path(__file__).resolve().parent / "image"
+SUITE = "bookworm"
+MIRROR = "http://deb.debian.org/debian"
+# tcc is the smallest C compiler: dkms depends on one, and nothing here compiles.
+INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod", "procps", "iproute2",
+           "ca-certificates", "containerd", "runc", "pciutils", "make", "dkms", "tcc", "less")
+WITHOUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
+
+
+def rootfs() -> Path:
+    """A tar of the root file system, made by mmdebstrap once (about a minute)."""
+    options = ["--variant=minbase", "--components=main", "--aptopt=Apt::Install-Recommends \"false\"",
+               *(f"--dpkgopt=path-exclude={path}" for path in WITHOUT), f"--include={','.join(INCLUDE)}"]
+
+    def make(folder: Path) -> None:
+        print(f"making the hosts' root file system: Debian {SUITE} with {', '.join(INCLUDE)}", flush=True)
+        run_quietly(["mmdebstrap", *options, "--format=tar", SUITE, str(folder / "root.tar"), MIRROR],
+                    "the hosts' root file system")
+
+    return cached("rootfs", [SUITE.encode(), MIRROR.encode(), *(option.encode() for option in options)],
+                  make) / "root.tar"
+
+
+def key() -> Path:
+    """The private SSH key that opens every lab host."""
+    folder = cache_root() / "ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name in ("id_ed25519", "ssh_host_ed25519_key"):
+        if not (folder / name).exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f",
+                            str(folder / name)], check=True)
+    return folder / "id_ed25519"
+
+
+def image() -> str:
+    """The image's name; built if need be from the root file system, our files, the simulator and this kernel's name."""
+    base = rootfs()
+    nvml = build_nvml()
+    ssh = key().parent
+    files = sorted(path for path in HERE.rglob("*") if path.is_file())
+    digest = hashlib.sha256(f"{base} {nvml} {os.uname().release} {key().read_text()}".encode())
+    for path in files:
+        digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
+    name = f"localhost/gpuops-host:{digest.hexdigest()[:16]}"
+    if engine.podman("image", "exists", name, check=False).returncode == 0:
+        return name
+    base_name = f"localhost/gpuops-root:{base.parent.name}"
+    if engine.podman("image", "exists", base_name, check=False).returncode:
+        print("unpacking the root file system", flush=True)
+        engine.podman("import", str(base), base_name)
+    print("making the hosts' image", flush=True)
+    with tempfile.TemporaryDirectory() as made:
+        context = Path(made) / "setup"
+        shutil.copytree(HERE, context)
+        shutil.copy(nvml / "gpusim", context)
+        for source in ssh.glob("ssh_host_*"):
+            shutil.copy(source, context)
+        shutil.copy(ssh / "id_ed25519.pub", context / "authorized_keys")
+        run_quietly(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(context / "capabilities"),
+                     str(HERE / "capabilities.c")], "capabilities.c")
+        container = f"gpuops-setup-{os.getpid()}"
+        try:
+            engine.podman("run", "--name", container, "--network", "none", "--volume", f"{context}:/setup:ro",
+                          base_name, "sh", "/setup/setup.sh", os.uname().release)
+            engine.podman("commit", "--quiet", "--change", "STOPSIGNAL SIGRTMIN+3", container, name)
+        finally:
+            engine.podman("rm", "--force", container, check=False)
+    return name

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# Runs once in the image, as its root: makes of a Debian root file system a bare GPU host.
+# Beside it lie lib/, units/, etc/ and the built programs. Argument: the kernel's release.
+set -eu
+kernel=$1
+here=$(dirname "$0")
+export DEBIAN_FRONTEND=noninteractive
+
+mkdir -p /usr/lib/gpulab/real
+cp "$here"/lib/* /usr/lib/gpulab/
+cp "$here"/gpusim "$here"/capabilities /usr/lib/gpulab/
+ln -s /usr/lib/gpulab/gpusim /usr/bin/gpusim
+divert() {
+    dpkg-divert --quiet --local --rename --divert "/usr/lib/gpulab/real/$2" --add "$1"
+    ln -s /usr/lib/gpulab/kmod "$1"
+}
+for name in modprobe rmmod insmod lsmod; do divert "/sbin/$name" "$name"; done
+divert /bin/lsmod lsmod.bin
+cp "$here"/units/* /usr/lib/systemd/system/
+systemctl enable --quiet gpulab-tree.service gpulab-autoload.service gpulab-refresh.path
+systemctl mask --quiet systemd-modules-load.service systemd-udevd.service systemd-udevd-kernel.socket \
+    systemd-udevd-control.socket systemd-udev-trigger.service apt-daily.timer apt-daily-upgrade.timer \
+    systemd-logind.service getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+systemctl enable --quiet ssh.service containerd.service
+cp -r "$here"/etc/. /etc/
+install -d -m 700 /root/.ssh
+install -m 600 "$here/authorized_keys" /root/.ssh/authorized_keys
+rm -f /etc/ssh/ssh_host_* /etc/apt/sources.list
+cp "$here"/ssh_host_* /etc/ssh/
+chmod 600 /etc/ssh/ssh_host_*_key
+printf 'PermitRootLogin prohibit-password\nUseDNS no\nMaxSessions 40\nMaxStartups 60:30:100\nInclude /run/sshd.d/*.conf\n' \
+    > /etc/ssh/sshd_config.d/lab.conf
+
+# Packages that a host of this kernel would have: its modules (nouveau) and its headers, for DKMS.
+package() {
+    mkdir -p "/tmp/deb/$1/DEBIAN"
+    printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: gpuops.nvidia lab <lab@example.com>\nDescription: stand-in of the lab\n' \
+        "$1" "${kernel%%-*}-1" > "/tmp/deb/$1/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "/tmp/deb/$1" "/tmp/deb/$1.deb" > /dev/null
+    dpkg --install "/tmp/deb/$1.deb" > /dev/null
+}
+headers=linux-headers-$kernel
+image=linux-image-$kernel
+modules=lib/modules/$kernel
+mkdir -p "/tmp/deb/$headers/usr/src/$headers/include/generated" "/tmp/deb/$headers/$modules" \
+    "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau"
+ln -s "/usr/src/$headers" "/tmp/deb/$headers/$modules/build"
+echo '# The stand-in modules are not built with it.' > "/tmp/deb/$headers/usr/src/$headers/Makefile"
+echo "#define UTS_RELEASE \"$kernel\"" > "/tmp/deb/$headers/usr/src/$headers/include/generated/utsrelease.h"
+: > "/tmp/deb/$image/$modules/modules.order"
+: > "/tmp/deb/$image/$modules/modules.builtin"
+sed "s/@kernel@/$kernel/" "$here/nouveau.modinfo" | tr '\n' '\0' > /tmp/modinfo
+: > /tmp/empty
+ld -r -b binary -o /tmp/nouveau.o /tmp/empty
+objcopy --add-section .modinfo=/tmp/modinfo /tmp/nouveau.o "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
+package "$headers"
+package "$image"
+depmod "$kernel"
+rm -rf /tmp/deb /tmp/modinfo /tmp/empty /tmp/nouveau.o /var/cache/apt/*.bin /var/log/*.log
+ldconfig
+: > /etc/machine-id

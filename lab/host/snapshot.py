@@ -1,0 +1,28 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a change of a host could leave behind, as lines that can be compared: /etc, units, packages and a few trees."""
+
+from __future__ import annotations
+
+SCRIPT = r"""
+export LC_ALL=C
+cd /
+# Files with mode, owner and digest; folders and links too. Not what this machine mounts in, nor the linker's cache.
+find etc usr/local opt usr/src usr/share/keyrings var/lib/dkms var/lib/nvidia lib/modules \
+    \( -path 'etc/resolv.conf' -o -path 'etc/hosts' -o -path 'etc/hostname' -o -path 'etc/ld.so.cache' \
+       -o -path 'etc/mtab' -o -path 'lib/modules/*/modules.*' -o -path 'var/lib/dkms/mok.*' \) -prune -o \
+    \( -type f -printf 'file %#m %u:%g %p\n' \) -o \( -type d -printf 'dir %#m %u:%g %p\n' \) -o \
+    \( -type l -printf 'link %p -> %l\n' \) 2>/dev/null | sort
+find etc usr/local opt usr/src usr/share/keyrings lib/modules -type f -not -path 'etc/resolv.conf' \
+    -not -path 'etc/hosts' -not -path 'etc/hostname' -not -path 'etc/ld.so.cache' \
+    -not -path 'lib/modules/*/modules.*' -print0 2>/dev/null | sort -z | xargs -0 -r sha256sum | sed 's/^/sha256 /'
+ldconfig -p | tail -n +2 | sed 's/^[[:space:]]*/library /' | sort
+systemctl list-unit-files --no-legend --plain --no-pager | awk '{print "unit-file", $1, $2}' | sort
+systemctl list-units --all --no-legend --plain --no-pager --type=service,socket,timer,path |
+    awk '$3 == "active" && $1 !~ /^(user|session|run-|ssh@|systemd-tmpfiles-clean|user-runtime)/ {print "active", $1}' |
+    sort
+dpkg-query -W -f 'package ${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n' | sed 's/ *$//' | sort
+apt-mark showhold | sed 's/^/hold /'
+for module in /sys/module/*/initstate; do [ ! -e "$module" ] || echo "module ${module%/initstate}"; done
+"""
