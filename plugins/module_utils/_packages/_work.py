@@ -34,7 +34,7 @@ PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
 # The files of a repository, whatever it is named.
-_OURS = re.compile(r"/gpuops-[a-z0-9-]+\.(sources|gpg)\Z")
+_OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg)\Z")
 
 
 class PackageWork:
@@ -138,7 +138,8 @@ class PackageWork:
                                   data={"packages": names}))
         files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
         if files:
-            steps.append(Step(DROP, " ".join(sorted(files)), "this collection added it", data={"files": files}))
+            names = sorted({found.group(1) for found in map(_OURS.search, files) if found})
+            steps.append(Step(DROP, " ".join(names), "this collection added it", data={"files": files}))
         return steps
 
     # -- execution

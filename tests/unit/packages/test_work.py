@@ -1,0 +1,251 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans and journal of package work on a made-up package manager with a real journal."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Change,
+    PackageState,
+    Repository,
+    matches,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+REPOSITORY = Repository("cuda", "https://example.com/r/", "k.pub", "A" * 40)
+# A library that the tool needs at its own version, and a compiler that comes from the distribution.
+VERSIONS = ["2.0-1", "1.0-1"]
+
+
+class FakeProbe:
+    """A repository with tool, library and pin in two versions."""
+
+    key = b"key"
+    candidates: t.Mapping[str, t.Sequence[str]] = {"tool": VERSIONS, "library": VERSIONS, "pin-1.0": ["1-1"],
+                                                   "pin-2.0": ["2-1"]}
+
+    def __init__(self, state: PackageState) -> None:
+        self.state = state
+        self.pinned: list[dict[str, str]] = []
+
+    def __enter__(self) -> FakeProbe:
+        return self
+
+    def __exit__(self, *exc: t.Any) -> None:
+        pass
+
+    def resolve(self, name: str, version: str | None) -> str:
+        return next(found for found in self.candidates[name] if matches(found, version))
+
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
+        self.pinned.append(dict(pins))
+        wanted = dict(install)
+        if "tool" in wanted:
+            wanted.setdefault("library", wanted["tool"])
+            wanted.setdefault("compiler", self.state.installed.get("compiler", "12"))
+        return [Change(name, self.state.installed.get(name), version) for name, version in sorted(wanted.items())
+                if self.state.installed.get(name) != version]
+
+
+class FakeManager:
+    """A host; installed packages change as told."""
+
+    repair_command = ("dpkg", "--configure", "-a")
+
+    def __init__(self, folder: Path, **installed: str) -> None:
+        self.folder = folder
+        self.installed = dict(installed)
+        self.residual: set[str] = set()
+        self.broken: dict[str, str] = {}
+        self.interrupted = False
+        self.calls: list[tuple[str, t.Any]] = []
+        self.foreign: list[str] = []
+
+    def read(self) -> PackageState:
+        return PackageState(dict(self.installed), dict(self.broken), frozenset(self.residual), self.interrupted)
+
+    def probe(self, repository: Repository) -> FakeProbe:
+        return FakeProbe(self.read())
+
+    def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
+        return {str(self.folder / "keys/gpuops-cuda.gpg"): key, str(self.folder / "gpuops-cuda.sources"): b"source"}
+
+    def is_configured(self, repository: Repository) -> bool:
+        return all(Path(path).exists() for path in self.files(repository, b""))
+
+    def refresh(self, repository: Repository) -> None:
+        self.calls.append(("refresh", repository.name))
+
+    def forget_lists(self, url: str) -> None:
+        self.calls.append(("forget_lists", url))
+
+    def install(self, packages: t.Mapping[str, str]) -> None:
+        self.calls.append(("install", dict(packages)))
+        for change in FakeProbe(self.read()).simulate(packages, {}):
+            self.installed[change.name] = str(change.after)
+
+    def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
+        return [Change(name, "1", None) for name in [*names, *self.foreign]]
+
+    def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
+        self.calls.append(("purge" if purge else "remove", sorted(names)))
+        for name in names:
+            self.installed.pop(name, None)
+            self.residual.discard(name)
+
+    def repair(self) -> None:
+        self.calls.append(("repair", None))
+        self.interrupted = False
+
+
+WANTED: dict[str, str | None] = {"tool": "1.0"}
+FIRST = ["add repository: cuda", "refresh package lists: cuda", "install packages: pin-1.0=1-1",
+         "install packages: tool=1.0-1"]
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> FakeManager:
+    return FakeManager(tmp_path, base="1")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> t.Iterator[Journal]:
+    with Journal("test", root=str(tmp_path / "state/journal")) as opened:
+        yield opened
+
+
+def plan(manager: FakeManager, journal: Journal, wanted: t.Mapping[str, str | None] = WANTED, pin: str = "pin-1.0",
+         also: t.Sequence[str] = ()) -> list[Step]:
+    work = PackageWork(manager, journal, REPOSITORY)
+    state = manager.read()
+    if work.is_present(state, {**wanted, pin: None}):
+        return []
+    with manager.probe(REPOSITORY) as probe:
+        return (work.plan_repair(state, wanted) + work.plan_repository(probe)
+                + work.plan_install(probe, state, wanted, {pin: None}, also))
+
+
+def execute(manager: FakeManager, journal: Journal, steps: t.Sequence[Step]) -> None:
+    work = PackageWork(manager, journal, REPOSITORY)
+    for step in steps:
+        assert work.execute(step)
+
+
+def ids(steps: t.Sequence[Step]) -> list[str]:
+    return [step.id for step in steps]
+
+
+def test_first_installation_and_none_after_it(manager: FakeManager, journal: Journal) -> None:
+    steps = plan(manager, journal)
+    assert ids(steps) == FIRST
+    execute(manager, journal, steps)
+    assert manager.installed == {"base": "1", "pin-1.0": "1-1", "tool": "1.0-1", "library": "1.0-1", "compiler": "12"}
+    assert plan(manager, journal) == []
+
+
+@pytest.mark.parametrize("done", range(len(FIRST)))
+def test_killed_after_any_step_the_rest_is_planned(manager: FakeManager, journal: Journal, done: int) -> None:
+    execute(manager, journal, plan(manager, journal)[:done])
+    rest = FIRST[done:]
+    if done > 1:  # the lists are refreshed before any installation
+        rest = [FIRST[1], *rest]
+    assert ids(plan(manager, journal)) == rest
+
+
+def test_a_dependency_removed_by_hand_is_put_back_alone(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    del manager.installed["library"]
+    assert ids(plan(manager, journal)) == ["refresh package lists: cuda", "install packages: library=1.0-1"]
+
+
+def test_a_dependency_upgraded_by_hand_is_put_back(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    manager.installed["library"] = "2.0-1"
+    assert ids(plan(manager, journal))[-1] == "install packages: library=1.0-1"
+
+
+def test_what_came_from_the_distribution_is_not_guarded(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    manager.installed["compiler"] = "13"
+    assert plan(manager, journal) == []
+
+
+def test_a_switch_takes_dependencies_along(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    steps = plan(manager, journal, {"tool": "2.0"}, "pin-2.0")
+    assert ids(steps) == [FIRST[1], "install packages: pin-2.0=2-1", "install packages: tool=2.0-1"]
+    execute(manager, journal, steps)
+    assert manager.installed["library"] == "2.0-1"
+
+
+def test_switch_after_a_dependency_was_lost_does_not_ask_for_its_old_version(manager: FakeManager,
+                                                                              journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    del manager.installed["library"]
+    assert ids(plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))[-1] == "install packages: tool=2.0-1"
+
+
+def test_also_is_installed_in_any_version(manager: FakeManager, journal: Journal) -> None:
+    assert ids(plan(manager, journal, also=["headers"]))[-1] == "install packages: headers tool=1.0-1"
+    manager.installed["headers"] = "6.1"
+    assert ids(plan(manager, journal, also=["headers"]))[-1] == "install packages: tool=1.0-1"
+
+
+def test_interrupted_is_repaired_first(manager: FakeManager, journal: Journal) -> None:
+    manager.interrupted = True
+    assert ids(plan(manager, journal))[0] == "repair package database: dpkg --configure -a"
+
+
+def test_only_what_concerns_us_counts_as_broken(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    manager.broken["somebody"] = "iF"
+    assert plan(manager, journal) == []
+    manager.broken["library"] = "iF"
+    assert ids(plan(manager, journal))[0] == "repair package database: dpkg --configure -a"
+
+
+def test_absent_takes_exactly_what_came(manager: FakeManager, journal: Journal) -> None:
+    manager.residual.add("library")
+    before = dict(manager.installed)
+    execute(manager, journal, plan(manager, journal))
+    manager.residual.clear()
+    work = PackageWork(manager, journal, None)
+    steps = work.plan_absent(manager.read())
+    assert ids(steps)[:2] == ["purge packages: compiler pin-1.0 tool",
+                              "remove packages, keep their former configuration: library"]
+    execute(manager, journal, steps)
+    work.settle(manager.read())
+    assert manager.installed == before
+    assert not journal.entries
+    assert ("forget_lists", REPOSITORY.url) in manager.calls
+    assert not (manager.folder / "keys").exists()
+    assert not (manager.folder / "gpuops-cuda.sources").exists()
+
+
+def test_absent_leaves_what_was_there_before_us(manager: FakeManager, journal: Journal) -> None:
+    manager.installed.update({"tool": "1.0-1", "library": "1.0-1", "compiler": "12"})
+    execute(manager, journal, plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))
+    steps = PackageWork(manager, journal, None).plan_absent(manager.read())
+    assert ids(steps)[0] == "purge packages: pin-2.0"
+
+
+def test_absent_is_refused_when_others_need_ours(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    manager.foreign = ["cuda-toolkit"]
+    with pytest.raises(HostError, match="cuda-toolkit"):
+        PackageWork(manager, journal, None).plan_absent(manager.read())
+
+
+def test_new_pins_are_in_force_in_the_simulation(manager: FakeManager, journal: Journal) -> None:
+    work = PackageWork(manager, journal, REPOSITORY)
+    probe = manager.probe(REPOSITORY)
+    work.plan_install(probe, manager.read(), WANTED, {"pin-1.0": None})
+    assert probe.pinned == [{}, {"pin-1.0": "1-1"}]
