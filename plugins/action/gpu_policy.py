@@ -44,7 +44,7 @@ class ActionModule(ControllerAction):
 def _with_layouts(mine: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
     """The variables of a host with the content of its MIG file, so that its layout is checked before anything runs."""
     name = mine.get("mig_manager_config_file")
-    if not name or not mine.get("mig_manager_selected"):
+    if not name:
         return mine
     path = gathered.find_file(task_vars, str(name))
     text = read_text(path)

@@ -30,10 +30,11 @@ class ActionModule(ControllerAction):
         only = arguments["components"]
         for name in only or ():
             components.by_name(name)
-        facts = arguments["facts"] or self._gather(task_vars)
+        host = task_vars["inventory_hostname"]
+        facts = arguments["facts"] or gathered.unchanged_facts(task_vars, host) or self._gather(task_vars)
         pending = arguments["pending"]
         if pending is None:
-            pending = gathered.listed(task_vars, task_vars["inventory_hostname"], "pending")
+            pending = gathered.listed(task_vars, host, "pending")
         found = verify(arguments["expected"], facts, only, arguments["labels"])
         checks = with_pending(found, pending, self._task.check_mode)
         result: dict[str, t.Any] = {"changed": False, "checks": [check.as_dict() for check in checks]}

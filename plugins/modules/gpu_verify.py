@@ -27,7 +27,9 @@ options:
     required: true
   facts:
     description:
-      - What M(gpuops.nvidia.gpu_info) returned as facts. Without it they are gathered now.
+      - What M(gpuops.nvidia.gpu_info) returned as facts.
+      - Without it the facts that the role preflight gathered in this run count, as long as no role has changed the host
+        since; otherwise they are gathered now.
     type: dict
   labels:
     description: What M(gpuops.nvidia.gpu_labels) returned as labels, where it ran.

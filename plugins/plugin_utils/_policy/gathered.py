@@ -52,6 +52,14 @@ def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str
     return found
 
 
+def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
+    """The facts that were gathered in this run, None where there are none or a role has changed the host since."""
+    if any(_registered(task_vars, host, component.result).get("changed") for component in COMPONENTS):
+        return None
+    found = _registered(task_vars, host, FACTS).get("facts")
+    return found if isinstance(found, dict) else None
+
+
 def find_file(task_vars: TaskVars, path: str) -> str:
     """The absolute path of a file named by the user: beside the inventory, the playbook, or in the working directory.
 

@@ -57,6 +57,11 @@ def wanted(config: t.Any, selected: str, gpus: t.Sequence[Facts]) -> dict[str, S
     return {target.pci: _stand(target, wishes[target.pci]) for target in targets if target.pci in wishes}
 
 
+def only(config: t.Any) -> str:
+    """The name of the only layout of a document. Raises InputError where it has several."""
+    return _format.select(_format.parse(config), None)[0]
+
+
 def present(gpu: Facts) -> Stand:
     """How a GPU of the facts stands."""
     mig = gpu.get("mig")

@@ -183,15 +183,19 @@ def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Min
 
 def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, said: list[str]) -> Plan:
     selected = mine.get("mig_manager_selected")
-    config = _first(mine.get("mig_manager_config"), policy.mig_config)
-    if selected and place != "host":
+    own = mine.get("mig_manager_config") or None
+    config = own or policy.mig_config
+    if (selected or own) and place != "host":
         raise Refused(f"MIG layout {selected!r} is selected while migManager.enabled or gpu_placement switches MIG off",
                       "Remove mig_manager_selected, or switch migManager on.")
-    if selected:
-        try:
+    try:
+        if own and not selected:
+            selected = layouts.only(own)
+        if selected:
             layouts.wanted(config, selected, facts["gpus"])
-        except InputError as error:
-            raise Refused(f"MIG layout {selected!r}: {error.message.rstrip('.')}", error.hint) from error
+    except InputError as error:
+        what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
+        raise Refused(f"{what}: {error.message.rstrip('.')}", error.hint) from error
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,

@@ -88,6 +88,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
      ["NVIDIA A30) has no profile 1g.10gb", "It has 1g.6gb"]),
     (["A100"], None, V26, {"mig_manager_selected": "nope", "mig_manager_config": MIG_CONFIG},
      ["no configuration 'nope'"]),
+    (["A100"], None, V26, {"mig_manager_config": MIG_CONFIG}, ["a configuration must be chosen", "all-1g.10gb, half"]),
     (["A100"], {"migManager": {"enabled": False}}, V26, {"mig_manager_selected": "all-1g.10gb"}, ["switches MIG off"]),
     (["A100"], {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy",
                 "spec": {"driver": {"version": "470.82.01"}, "cuda": {"enabled": True, "version": "12.4"}}}, V26, {},
@@ -147,6 +148,11 @@ def test_mig_is_left_alone_unless_a_layout_is_selected() -> None:
     assert (found["state"], found["selected"], found["config"]) == ("gathered", None, None)
     chosen = plan(["A100", "A100"], mig_manager_selected="half", mig_manager_config=MIG_CONFIG)["mig_manager"]
     assert (chosen["state"], chosen["selected"], chosen["config"]) == ("present", "half", MIG_CONFIG)
+
+
+def test_the_only_layout_of_a_file_needs_no_name() -> None:
+    config = {"version": "v1", "mig-configs": {"mine": [{"devices": "all", "mig-enabled": True}]}}
+    assert plan(["A100"], mig_manager_config=config)["mig_manager"]["selected"] == "mine"
 
 
 def test_mig_layouts_of_the_policy() -> None:
