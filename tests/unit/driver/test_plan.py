@@ -1,0 +1,174 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From situations to step ids, and what each level of disruption allows."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
+    gate_driver,
+    must_reload,
+    plan_absent,
+    plan_present,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import DENY_FILE, PYNVML, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+NEW, OLD, KERNEL = "595.91.07", "580.95.05", "6.1.0-28-amd64"
+ALL = ("nvidia_uvm", "nvidia_modeset", "nvidia")
+ACTIVE, ABSENT = Service("active", "enabled"), Service("absent", "")
+BARE = Situation(
+    os_id="debian", os_version="12", family="debian", arch="x86_64", kernel=KERNEL, headers=True, secure_boot=False,
+    gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
+    nouveau=None, nouveau_denied=False, service=ABSENT, pynvml=False)
+RUNNING = replace(BARE, loaded=NEW, flavour="open", library=NEW, modules=ALL, built=(NEW,), registered={NEW: "nvidia"},
+                  service=ACTIVE, pynvml=True, nouveau_denied=True)
+FORMER = replace(RUNNING, loaded=OLD, library=OLD, built=(OLD,), registered={OLD: "nvidia"})
+INSTALL = Step("install packages", "nvidia-driver-cuda", data={"packages": {"nvidia-kernel-open-dkms": "1"}})
+SMI = Step("install packages", "nvidia-smi", data={"packages": {"nvidia-smi": "1"}})
+PYTHON = {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None}
+
+BUILD = f"build modules: {NEW} for kernel {KERNEL}"
+LOADS = ["load module: nvidia", "load module: nvidia-uvm", "load module: nvidia-modeset"]
+START = "enable and start service: nvidia-persistenced.service"
+STOP = "disable and stop service: nvidia-persistenced.service"
+SHIP = f"install file: {PYNVML}"
+UNLOAD = "unload modules: nvidia_uvm nvidia_modeset nvidia"
+DENY = f"deny nouveau: {DENY_FILE}"
+INITRAMFS = f"rebuild initramfs: {KERNEL}"
+RIVAL = "unload rival module: nouveau"
+
+
+class Case(t.NamedTuple):
+    """What differs from the defaults of one planning."""
+
+    situation: Situation
+    expected: list[str]
+    packages: t.Sequence[Step] = ()
+    flavour: str = "open"
+    persistenced: bool = True
+    holders: t.Sequence[dict[str, t.Any]] = ()
+    owed: bool = False
+    initramfs: bool = False
+
+
+CASES = {
+    "converged": Case(RUNNING, []),
+    "bare": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP, START], [INSTALL]),
+    "no persistence": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP], [INSTALL], persistenced=False),
+    "persistence no longer": Case(RUNNING, [STOP], persistenced=False),
+    "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
+    "not built for this kernel": Case(replace(BARE, pynvml=True), [BUILD, *LOADS, START]),
+    "uvm not loaded": Case(replace(RUNNING, modules=("nvidia_modeset", "nvidia")), [LOADS[1]]),
+    "service stopped": Case(replace(RUNNING, service=Service("inactive", "enabled")), [START]),
+    "service disabled": Case(replace(RUNNING, service=Service("active", "disabled")), [START]),
+    "service started by udev": Case(replace(RUNNING, service=Service("active", "static")), []),
+    "switch": Case(FORMER, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL]),
+    "other flavour": Case(RUNNING, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL], flavour="proprietary"),
+    "version mismatch after an upgrade by hand": Case(replace(RUNNING, loaded=OLD), [UNLOAD, *LOADS, START]),
+    "library behind": Case(replace(RUNNING, library=OLD), [UNLOAD, SMI.id, *LOADS, START], [SMI]),
+    "nouveau on disk": Case(replace(BARE, nouveau="there"), [INSTALL.id, BUILD, DENY, INITRAMFS, *LOADS, SHIP, START],
+                            [INSTALL], initramfs=True),
+    "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, BUILD, DENY, RIVAL, *LOADS, SHIP, START],
+                           [INSTALL]),
+    "nouveau denied already": Case(replace(RUNNING, nouveau="there"), [], initramfs=True),
+    "killed before the initramfs": Case(replace(RUNNING, nouveau="there"), [INITRAMFS], owed=True, initramfs=True),
+}
+
+
+def plan(case: Case) -> list[Step]:
+    return plan_present(case.situation, NEW, case.flavour, case.packages, case.persistenced, case.holders, case.owed,
+                        case.initramfs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_present(name: str) -> None:
+    assert [step.id for step in plan(CASES[name])] == CASES[name].expected
+
+
+@pytest.mark.parametrize(("name", "level", "done"), [
+    ("bare", "never", 7), ("switch", "never", 0), ("switch", "idle", 7), ("nouveau loaded", "never", 9),
+    ("version mismatch after an upgrade by hand", "never", 0), ("version mismatch after an upgrade by hand", "idle", 5),
+])
+def test_levels(name: str, level: str, done: int) -> None:
+    steps = plan(CASES[name])
+    allowed, pending = gate_driver(steps, level)
+    assert allowed == steps[:done]
+    assert [step["id"] for step in pending] == [step.id for step in steps[done:]]
+
+
+@pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
+def test_a_held_module_is_never_unloaded_and_nothing_else_is_done(level: str) -> None:
+    steps = plan(CASES["switch"]._replace(holders=[PYTHON]))
+    allowed, pending = gate_driver(steps, level)
+    assert allowed == []
+    assert [step["id"] for step in pending] == CASES["switch"].expected
+    assert pending[0]["pending_reason"] == "in use by python3 (pid 4711) on 0000:07:00.0"
+    assert pending[1]["pending_reason"] == f"it follows '{UNLOAD}'"
+
+
+@pytest.mark.parametrize("level", ["never", "reboot"])
+def test_nouveau_in_use_waits_for_a_reboot_with_all_else_done(level: str) -> None:
+    case = CASES["nouveau on disk"]
+    steps = plan(case._replace(situation=replace(BARE, nouveau="used")))
+    allowed, pending = gate_driver(steps, level)
+    assert [step.id for step in allowed] == [INSTALL.id, BUILD, DENY, INITRAMFS]
+    assert pending[0]["id"] == RIVAL
+    assert "reboot the host" in pending[0]["pending_reason"]
+
+
+PURGE = Step("purge packages", "nvidia-driver-cuda", data={"packages": ["nvidia-driver-cuda"]})
+DROP = Step("remove repository", "cuda", data={"files": []})
+
+
+@pytest.mark.parametrize(("situation", "packages", "files", "service", "expected"), [
+    (RUNNING, [PURGE, DROP], [PYNVML], {"state": "absent", "enabled": ""},
+     [UNLOAD, STOP, PURGE.id, DROP.id, f"restore file: {PYNVML}"]),
+    (replace(RUNNING, modules=(), loaded=None), [PURGE], [], {}, [PURGE.id]),
+    (RUNNING, [DROP], [DENY_FILE], {"state": "active", "enabled": "enabled"},
+     [DROP.id, f"restore file: {DENY_FILE}", INITRAMFS]),
+    (RUNNING, [], [], {}, []),
+])
+def test_absent(situation: Situation, packages: list[Step], files: list[str], service: dict[str, str],
+                expected: list[str]) -> None:
+    steps = plan_absent(situation, packages, files, service, [], False, True)
+    assert [step.id for step in steps] == expected
+    assert gate_driver(steps, "never") == (steps, [])
+
+
+def test_absent_with_holders_stays_pending() -> None:
+    steps = plan_absent(RUNNING, [PURGE], [PYNVML], {}, [PYTHON], False, False)
+    allowed, pending = gate_driver(steps, "drain")
+    assert allowed == []
+    assert len(pending) == len(steps)
+
+
+@pytest.mark.parametrize(("situation", "expected"), [
+    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, {NEW} is wanted"),
+    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, the open one is wanted"),
+    (replace(RUNNING, loaded=None, flavour=None), "the loaded module does not tell its version"),
+])
+def test_must_reload(situation: Situation, expected: str) -> None:
+    assert must_reload(situation, NEW, "open") == expected
+
+
+@pytest.mark.parametrize(("situation", "packages", "expected"), [
+    (RUNNING, NEW, []),
+    (BARE, NEW, ["no NVIDIA module is loaded"]),
+    (replace(RUNNING, library=OLD), NEW, [f"Driver/library version mismatch: module {NEW}, libraries {OLD}"]),
+    (replace(RUNNING, library=None), NEW, ["libnvidia-ml is not installed"]),
+    (replace(RUNNING, built=()), NEW, [f"DKMS has not built {NEW} for kernel {KERNEL}"]),
+    (RUNNING, OLD, [f"the packages are {OLD}, not {NEW}"]),
+    (replace(RUNNING, flavour="proprietary"), NEW, ["the loaded module is proprietary, not open"]),
+])
+def test_disagreements(situation: Situation, packages: str, expected: list[str]) -> None:
+    assert disagreements(situation, NEW, "open", packages) == expected
+
+
+def test_an_adopted_driver_needs_neither_dkms_nor_packages() -> None:
+    assert disagreements(replace(RUNNING, built=()), None, None, None) == []
