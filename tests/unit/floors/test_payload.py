@@ -37,7 +37,8 @@ LIMIT = 100 * 1024
 def test_payloads(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text(EMPTY)
     modules = {f"ansible_collections.gpuops.nvidia.plugins.modules.{path.stem}": str(path)
-               for path in sorted(MODULES.glob("[a-z]*.py"))}
+               for path in sorted(MODULES.glob("[a-z]*.py"))
+               if "AnsibleModule" in path.read_text()}  # the others are the documentation of an action
     done = subprocess.run([sys.executable, "-c", MEASURE, json.dumps({"empty": str(tmp_path / "empty.py"), **modules})],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
