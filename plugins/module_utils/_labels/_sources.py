@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, MigDevice, Node
 
 # Label suffix: key of a MIG device in the facts.
@@ -28,7 +29,8 @@ def node_from_facts(facts: t.Mapping[str, t.Any]) -> tuple[Node, list[dict[str, 
         entries = [gpu for gpu in entries if gpu["index"] is not None or gpu["error"]]
     read = [_gpu(entry) for entry in entries]
     unread = [{"gpu": entry["pci"], "error": entry["error"] or "NVML did not tell all of it."}
-              for entry, gpu in zip(entries, read) if nvml["available"] and (entry["error"] or not _whole(gpu))]
+              for entry, gpu in zip(entries, read)
+              if nvml["available"] and (entry["error"] or not _whole(gpu) or _without_memory(entry))]
     missing = {entry["gpu"] for entry in unread}
     gpus = tuple(_like_siblings(gpu, entry, entries, read) if entry["pci"] in missing else gpu
                  for entry, gpu in zip(entries, read))
@@ -66,6 +68,12 @@ def _mig_devices(instances: t.Iterable[t.Mapping[str, t.Any]]) -> t.Tuple[MigDev
 
 def _whole(gpu: Gpu) -> bool:
     return gpu.name is not None and gpu.capability is not None and gpu.mig_devices is not None
+
+
+def _without_memory(entry: t.Mapping[str, t.Any]) -> bool:
+    """Whether the memory is missing that this model is known to tell. Some (GB10) never do."""
+    known = model_of(entry["device_id"], entry["subsystem"])
+    return entry["memory_mib"] is None and known is not None and known.memory_mib is not None
 
 
 def _like_siblings(gpu: Gpu, entry: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t.Any]],

@@ -91,6 +91,16 @@ def test_an_unread_mig_device_is_told() -> None:
     assert node.gpus[7].mig_devices is None
 
 
+def test_memory_that_was_not_read_is_told() -> None:
+    """A model that tells its memory and did not now is unread; one that never does is whole."""
+    facts = samples.a100_converged()
+    facts["gpus"] = facts["gpus"][:1]
+    facts["gpus"][0]["memory_mib"] = None
+    assert [entry["gpu"] for entry in node_from_facts(facts)[1]] == ["0000:07:00.0"]
+    facts["gpus"][0].update(device_id="2e12", subsystem="10de:21ec", model="NVIDIA GB10", mig=None)
+    assert node_from_facts(facts)[1] == []
+
+
 def test_gpus_of_virtual_machines_do_not_count() -> None:
     """As for GFD: what NVML does not have is no GPU of this host."""
     facts = samples.a100_converged()
