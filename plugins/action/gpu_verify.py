@@ -46,9 +46,9 @@ class ActionModule(ControllerAction):
     def _gather(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """The facts as they are now, through the action of gpu_info, which ships pynvml where it is missing."""
         task = self._task.copy()
-        task.args = {}
+        task.action, task.args = "gpuops.nvidia.gpu_info", {}
         action = self._shared_loader_obj.action_loader.get(
-            "gpuops.nvidia.gpu_info", task=task, connection=self._connection, play_context=self._play_context,
+            task.action, task=task, connection=self._connection, play_context=self._play_context,
             loader=self._loader, templar=self._templar, shared_loader_obj=self._shared_loader_obj)
         result = action.run(task_vars=task_vars)
         if result.get("failed"):

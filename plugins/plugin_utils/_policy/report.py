@@ -96,10 +96,9 @@ def render_plan(report: Report, style: Style) -> str:
     """What will be done, before it is done."""
     plan = report.get("plan")
     lines = [style.text(f"GPU plan: {headline(report)}"), _overview(report, style)]
-    groups = steps_by_hosts(report)
-    if not groups:
-        lines.append("Nothing to do: every host is as the policy says.")
-    lines += _grouped("Steps", groups, style)
+    steps = [*_grouped("Steps", steps_by_hosts(report), style),
+             *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
+    lines += steps or ["Nothing to do: every host is as the policy says."]
     if plan:
         lines += [style.entry("note:", text, 0) for text in plan["notes"]]
     return "\n".join(lines)

@@ -70,7 +70,7 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
         elif pending.get("driver") and not check.ok:
             result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))
         elif check_mode and not check.ok:
-            result.append(Check(check.component, "pending", f"check mode: {check.detail}", check.hint))
+            result.append(Check(check.component, "pending", f"check mode: {check.detail}"))
         else:
             result.append(check)
     return result
