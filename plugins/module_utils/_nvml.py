@@ -28,8 +28,7 @@ _SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx",
 _GI_PROFILES = 18
 # Compute instance profiles: enum -> slices. 7 is the wide 1-slice one, which exists where a slice has SMs to spare.
 _CI_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
-# More than any GPU has of anything that NVML lists into a caller's array.
-_ROOM = 32
+_ROOM = 32  # more than any GPU has of anything that NVML lists into a caller's array
 _NO_INSTANCE = 0xFFFFFFFF
 
 _HINTS = {
@@ -281,11 +280,10 @@ class Nvml:
     def create_compute(self, device: Device, profile: Profile, gpu_instance: t.Any, slices: int, start: int) -> None:
         """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
         lib = self._lib
-        ident = next((ident for ident, size in self._compute_profiles(device, profile, gpu_instance) if size == slices),
-                     None)
+        known = self._compute_profiles(device, profile, gpu_instance)
+        ident = next((ident for ident, size in known if size == slices), None)
         if ident is None:
-            raise DeviceError(f"The driver offers no compute instance of {slices} slices in a {profile.name}.",
-                              "Use another layout.", gpu=device.pci)
+            raise DeviceError(f"A {profile.name} has no compute instance of {slices} slices.", gpu=device.pci)
         if slices == profile.slices:
             self._call(device.pci, lib.nvmlGpuInstanceCreateComputeInstance, gpu_instance, ident)
             return
@@ -305,7 +303,7 @@ class Nvml:
     # -- details
 
     def _find_devices(self) -> t.Iterator[tuple[Device, str]]:
-        """Each GPU and why it does not answer, empty where it does (else its pci is empty)."""
+        """Each GPU with an empty text, or without pci and with the reason why it does not answer."""
         lib = self._lib
         for index in range(self._try(lib.nvmlDeviceGetCount) or 0):
             try:

@@ -135,11 +135,11 @@ class Board:
                         more = piece._replace(parts=tuple(sorted((*piece.parts, (slices, first)), key=_by_start)))
                         yield (*pieces[:index], more, *pieces[index + 1:])
         taken = {cell for piece in pieces for cell in self.cells(piece.profile, piece.start)}
-        starts = self.part_starts(name, slices)
-        for start in self.profiles[name].starts if starts else ():
+        for start in self.profiles[name].starts:
             if taken.isdisjoint(self.cells(name, start)):
-                made = Piece(name, start, ((slices, starts[0]),))
-                yield tuple(sorted((*pieces, made), key=lambda piece: piece.start))
+                for first in self.part_starts(name, slices):
+                    made = Piece(name, start, ((slices, first),))
+                    yield tuple(sorted((*pieces, made), key=lambda piece: piece.start))
 
     # -- words
 

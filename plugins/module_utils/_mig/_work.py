@@ -178,6 +178,7 @@ class Work:
             self._prove([plan for plan in plans if plan.steps and not plan.pending])
         result = self._result(plans, steps)
         if self.request.state == "absent" and not self.request.check:
+            journal.unfinished = None  # a killed run's last step: what it left has just been put right
             for plan in plans:
                 if not plan.pending:
                     journal.forget("gpu", str(self._uuid(plan.gpu)))

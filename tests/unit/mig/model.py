@@ -1,0 +1,115 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host's GPUs in memory, with the rules of MIG and nothing else: stands where NVML stands."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Compute, Device, Instance, Profile
+
+
+class Model:
+    """GPUs as (PCI address, device id). writes: the calls that changed something. fail: the number of the failing one.
+
+    clients: PCI address -> C([(pid, GPU instance id or None)]).
+    """
+
+    def __init__(self, *gpus: tuple[str, str]) -> None:
+        self.available = True
+        self.error: str | None = None
+        self.gpus = [Device(number, None, pci, device_id, "10de:0000") for number, (pci, device_id) in enumerate(gpus)]
+        self.modes = {pci: [False, False] for pci, _device_id in gpus}
+        self.placed: dict[str, dict[int, tuple[Profile, set[tuple[int, int]]]]] = {pci: {} for pci, _device_id in gpus}
+        self.clients_of: dict[str, list[tuple[int, int | None]]] = {}
+        self.writes: list[tuple[t.Any, ...]] = []
+        self.fail: int | None = None
+
+    def _write(self, *what: t.Any) -> None:
+        self.writes.append(what)
+        if self.fail is not None and len(self.writes) == self.fail:
+            raise DeviceError(f"{what} fails as asked.", gpu=what[1])
+
+    # -- reading
+
+    def devices(self) -> list[Device]:
+        return list(self.gpus)
+
+    def reopen(self, device: Device) -> Device:
+        return device
+
+    def uuid(self, device: Device) -> str:
+        return f"GPU-of-{device.pci}"
+
+    def mode(self, device: Device) -> tuple[bool, bool] | None:
+        current, pending = self.modes[device.pci]
+        return (current, pending) if self.profiles(device) else None
+
+    def profiles(self, device: Device) -> list[Profile]:
+        return _boards.profiles_of(device.device_id) or []
+
+    def instances(self, device: Device) -> list[Instance]:
+        found = []
+        for start, (profile, parts) in sorted(self.placed[device.pci].items()):
+            compute = tuple(Compute(slices, first, 0, (start, slices, first))
+                            for slices, first in sorted(parts, key=lambda part: part[1]))
+            found.append(Instance(start, profile, start, compute, start))
+        return found
+
+    def clients(self, device: Device) -> list[dict[str, t.Any]]:
+        return [{"pid": pid, "name": "job", "gpu": device.pci, "instance": instance}
+                for pid, instance in self.clients_of.get(device.pci, [])]
+
+    # -- writing
+
+    def set_mode(self, device: Device, enabled: bool) -> Device:
+        self._write("mode", device.pci, enabled)
+        assert not self.placed[device.pci], "MIG cannot be switched while instances are there"
+        self.modes[device.pci] = [enabled, enabled]
+        return device
+
+    def create(self, device: Device, profile: Profile, start: int) -> int:
+        self._write("create", device.pci, profile.name, start)
+        placed = self.placed[device.pci]
+        assert self.modes[device.pci][0] and start in profile.starts
+        for other, (there, _parts) in placed.items():
+            assert other >= start + profile.size or start >= other + there.size, "GPU instances overlap"
+        placed[start] = (profile, set())
+        assert sum(there.name == profile.name for there, _parts in placed.values()) <= profile.instances
+        return start
+
+    def create_compute(self, device: Device, profile: Profile, gpu_instance: int, slices: int, start: int) -> None:
+        self._write("create_compute", device.pci, gpu_instance, slices, start)
+        parts = self.placed[device.pci][gpu_instance][1]
+        assert start + slices <= profile.slices
+        assert all(first >= start + slices or start >= first + size for size, first in parts), "they overlap"
+        parts.add((slices, start))
+
+    def destroy_compute(self, device: Device, compute: Compute) -> None:
+        start, slices, first = compute.handle
+        self._write("destroy_compute", device.pci, start, slices, first)
+        busy = {instance for _pid, instance in self.clients_of.get(device.pci, [])}
+        assert start not in busy, "a busy instance was destroyed"
+        self.placed[device.pci][start][1].remove((slices, first))
+
+    def destroy(self, device: Device, instance: Instance) -> None:
+        self._write("destroy", device.pci, instance.profile.name, instance.start)
+        assert not self.placed[device.pci][instance.start][1], "compute instances are left"
+        del self.placed[device.pci][instance.start]
+
+    # -- for tests
+
+    def counts(self) -> dict[str, t.Any]:
+        """Per GPU: None with MIG off, else devices by name as mig-parted counts them."""
+        result: dict[str, t.Any] = {}
+        for device in self.gpus:
+            names: dict[str, int] = {}
+            for profile, parts in self.placed[device.pci].values():
+                for slices, _first in parts:
+                    name = profile.name if slices == profile.slices else f"{slices}c.{profile.name}"
+                    names[name] = names.get(name, 0) + 1
+            result[device.pci] = names if self.modes[device.pci][0] else None
+        return result

@@ -1,0 +1,181 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""mig-parted's format and the device tables."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import compute_name, profile_name
+
+
+def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> _format.Target:
+    profiles = [] if device_id == "26b9" else _boards.profiles_of(device_id)
+    return _format.Target(f"0000:{index:02x}:00.0", index, device_id, subsystem, f"model {device_id}", profiles)
+
+
+def document(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {"version": "v1", "mig-configs": {"one": list(entries)}}
+
+
+def entry(**changes: t.Any) -> dict[str, t.Any]:
+    found = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}
+    found.update({key.replace("_", "-"): value for key, value in changes.items()})
+    return {key: value for key, value in found.items() if value is not ...}
+
+
+def resolve(config: dict[str, t.Any], *gpus: _format.Target) -> dict[str, _format.Wish]:
+    return _format.resolve(_format.select(_format.parse(config), None)[1], gpus or [target(0)])
+
+
+@pytest.mark.parametrize("config, words", [
+    ([], "config: it must be a mapping"),
+    ({"version": "v2", "mig-configs": {}}, "config.version: 'v2'"),
+    ({"version": "v1", "mig-config": {}}, "unknown key 'mig-config' (nearest: mig-configs)"),
+    ({"version": "v1", "mig-configs": {}}, "config.mig-configs: it must be"),
+    ({"version": "v1", "mig-configs": {"one": {}}}, "mig-configs.one: it must be a list"),
+    (document({"devices": "all", "mig-enable": True}), "mig-configs.one[0]: unknown key 'mig-enable'"),
+    (document(entry(mig_enabled="yes")), "mig-configs.one[0].mig-enabled: 'yes' is not true or false"),
+    (document(entry(devices="none")), "mig-configs.one[0].devices: 'none' is neither"),
+    (document(entry(devices=...)), "mig-configs.one[0].devices: None is neither"),
+    (document(entry(devices=[])), "mig-configs.one[0].devices: [] is neither"),
+    (document(entry(devices=[True])), "mig-configs.one[0].devices: [True] is neither"),
+    (document(entry(device_filter="20B2")), "mig-configs.one[0].device-filter: '20B2' is not a GPU's PCI id"),
+    (document(entry(mig_devices={"10gb": 1})), "mig-configs.one[0].mig-devices: '10gb' is not the name"),
+    (document(entry(mig_devices={"3c.3g.40gb": 1})), "'3c.3g.40gb' is not the name"),
+    (document(entry(mig_devices={"1g.10gb": -1})), "mig-configs.one[0].mig-devices.1g.10gb: -1 is not a count"),
+    (document(entry(mig_devices=["1g.10gb"])), "mig-configs.one[0].mig-devices: it must be a mapping"),
+    (document(entry(mig_enabled=False)), "mig-configs.one[0].mig-devices: there cannot be MIG devices"),
+    (document(entry(devices=[1])), "mig-configs.one[0].devices: this host has no GPU 1"),
+    (document(entry(mig_devices={"1g.5gb": 7})), "has no profile 1g.5gb. It has 1g.10gb, 2g.20gb"),
+    (document(entry(), entry(mig_devices={"2g.20gb": 3})), "is configured differently by mig-configs.one[0]"),
+])
+def test_refusals(config: t.Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(config)
+    assert words in str(caught.value)
+
+
+def test_mig_on_a_gpu_without_it_is_refused() -> None:
+    with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) cannot do MIG"):
+        resolve(document(entry()), target(0), target(1, "26b9"))
+    assert not resolve(document(entry(mig_enabled=False, mig_devices={})), target(1, "26b9"))["0000:01:00.0"].enabled
+
+
+@pytest.mark.parametrize("filters, indices", [
+    ("0x20B210DE", {0, 1}), (["0x20b210de", "0x233510DE"], {0, 1, 2}), ("20B210DE", {0, 1}), ("", {0, 1, 2}),
+    ("0x20B210DE:0x146310DE", {0}), ("0x20B210DE:0x147F10DE", {1}),
+])
+def test_filters(filters: t.Any, indices: set[int]) -> None:
+    gpus = [target(0), target(1, subsystem="10de:147f"), target(2, "2335")]
+    entries = _format.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
+    assert {gpu.index for gpu in gpus if entries[0].matches(gpu)} == indices
+
+
+def test_several_entries_and_untouched_gpus() -> None:
+    wishes = resolve(document(entry(devices=[0, 1]), entry(devices=[2], mig_enabled=False, mig_devices=...)),
+                     *[target(index) for index in range(4)])
+    assert [wish.enabled for wish in wishes.values()] == [True, True, False]
+    assert "0000:03:00.0" not in wishes
+
+
+def test_selection() -> None:
+    configs = _format.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
+    with pytest.raises(InputError, match="selected: a configuration must be chosen. Choose one of half, full"):
+        _format.select(configs, None)
+    with pytest.raises(InputError, match=r"no configuration 'haff' \(nearest: half\)"):
+        _format.select(configs, "haff")
+
+
+def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
+    """NVIDIA GPU Operator, the generated ConfigMap: names on an A100 80GB and on an A30."""
+    expected = {
+        "20b2": {"all-1g.10gb": 7, "all-1g.10gb.me": 1, "all-1g.20gb": 4, "all-2g.20gb": 3, "all-3g.40gb": 2,
+                 "all-4g.40gb": 1, "all-7g.80gb": 1},
+        "20b7": {"all-1g.6gb": 4, "all-1g.6gb.me": 1, "all-2g.12gb": 2, "all-2g.12gb.me": 1, "all-4g.24gb": 1},
+        "2bb5": {"all-1g.24gb-me": 4, "all-2g.48gb.gfx": 2, "all-2g.48gb.me.all": 1},
+    }
+    for device_id, names in expected.items():
+        for name, count in names.items():
+            wish = _format.generate(name, [target(0, device_id)])["0000:00:00.0"]
+            assert list(wish.devices.values()) == [count], name
+
+
+@pytest.mark.parametrize("device_id, devices", [
+    ("20b2", {("1g.10gb", 1): 2, ("2g.20gb", 2): 1, ("3g.40gb", 3): 1}),
+    ("20b7", {("1g.6gb", 1): 2, ("2g.12gb", 2): 1}),
+    ("2941", {("1g.23gb", 1): 2, ("2g.47gb", 2): 1, ("3g.93gb", 3): 1}),
+    ("2bb5", {("1g.24gb", 1): 2, ("2g.48gb", 2): 1}),
+])
+def test_balanced(device_id: str, devices: dict[tuple[str, int], int]) -> None:
+    """As the vendor's static configuration has it for these device ids."""
+    assert _format.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
+
+
+def test_generated_names_leave_other_gpus_alone() -> None:
+    gpus = [target(0), target(1, "26b9"), target(2, "2335")]
+    assert list(_format.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
+    assert list(_format.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
+    assert _format.generate("all-disabled", [target(1, "26b9")]) == {}
+    for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' suits the GPUs"),
+                        ("all-enable", "nearest: all-enabled")):
+        with pytest.raises(InputError, match=words):
+            _format.generate(name, gpus)
+    with pytest.raises(InputError, match="None can do MIG"):
+        _format.generate("all-enabled", [target(1, "26b9")])
+
+
+def test_export_groups_as_mig_parted_does() -> None:
+    seven = {"1g.10gb": 7}
+    assert _format.export([(0, True, seven), (1, True, seven)])["mig-configs"]["current"] == [
+        {"devices": "all", "mig-enabled": True, "mig-devices": seven}]
+    half = _format.export([(0, False, {}), (1, True, seven)])
+    assert half["mig-configs"]["current"] == [
+        {"devices": [0], "mig-enabled": False, "mig-devices": {}},
+        {"devices": [1], "mig-enabled": True, "mig-devices": seven}]
+    assert [entry.indices for entry in _format.parse(half)["current"]] == [(0,), (1,)]
+
+
+# What nvidia-smi shows of these boards: total MiB, then for each profile its enum, slices, MiB, and its name as
+# published for the board (NVIDIA MIG User Guide; mig-parted's default configuration).
+@pytest.mark.parametrize("total, rows", [
+    (81920, [(0, 1, 9728, "1g.10gb"), (9, 1, 19968, "1g.20gb"), (2, 3, 40192, "3g.40gb"), (4, 7, 80640, "7g.80gb"),
+             (7, 1, 9728, "1g.10gb+me")]),
+    (40960, [(0, 1, 4864, "1g.5gb"), (9, 1, 9856, "1g.10gb"), (4, 7, 40192, "7g.40gb")]),
+    (24576, [(0, 1, 5952, "1g.6gb"), (8, 2, 11968, "2g.12gb+me"), (3, 4, 24000, "4g.24gb")]),
+    (95830, [(0, 1, 11008, "1g.12gb"), (2, 3, 47488, "3g.47gb"), (4, 7, 95360, "7g.94gb")]),
+    (143771, [(0, 1, 16384, "1g.18gb"), (1, 2, 33024, "2g.35gb"), (3, 4, 71168, "4g.71gb"),
+              (4, 7, 143104, "7g.141gb")]),
+    (183359, [(0, 1, 22528, "1g.23gb"), (0, 1, 20992, "1g.23gb"), (9, 1, 45312, "1g.45gb")]),
+    (97887, [(15, 1, 24192, "1g.24gb+me.all"), (13, 1, 24192, "1g.24gb-me"), (11, 2, 48512, "2g.48gb+gfx")]),
+])
+def test_profile_names_follow_the_vendors_rule(total: int, rows: list[tuple[int, int, int, str]]) -> None:
+    for enum, slices, memory, name in rows:
+        assert profile_name(enum, slices, memory, total * 1024**2) == name
+
+
+def test_device_names() -> None:
+    assert compute_name("3g.40gb", 3, 3) == "3g.40gb"
+    assert compute_name("3g.40gb", 3, 1) == "1c.3g.40gb"
+
+
+# Profile ids and placements of one board of each family (NVIDIA MIG User Guide, output of -lgip and -lgipp).
+@pytest.mark.parametrize("device_id, rows", [
+    ("20b0", {"1g.5gb": (19, 7, 1, "0123456"), "1g.10gb": (15, 4, 2, "0246"), "2g.10gb": (14, 3, 2, "024"),
+              "3g.20gb": (9, 2, 4, "04"), "4g.20gb": (5, 1, 4, "0"), "7g.40gb": (0, 1, 8, "0"),
+              "1g.5gb+me": (20, 1, 1, "0123456")}),
+    ("20b7", {"1g.6gb": (14, 4, 1, "0123"), "1g.6gb+me": (21, 1, 1, "0123"), "2g.12gb": (5, 2, 2, "02"),
+              "2g.12gb+me": (6, 1, 2, "02"), "4g.24gb": (0, 1, 4, "0")}),
+])
+def test_tables(device_id: str, rows: dict[str, tuple[int, int, int, str]]) -> None:
+    found = {profile.name: (profile.id, profile.instances, profile.size, "".join(map(str, profile.starts)))
+             for profile in _boards.profiles_of(device_id) or []}
+    assert found == rows
+
+
+def test_unknown_boards_have_no_table() -> None:
+    assert _boards.profiles_of("2bb3") is None

@@ -1,0 +1,284 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole of mig_config on GPUs in memory: plan, gate, apply, journal, restore, fail."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
+from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
+
+A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
+BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
+
+
+@pytest.fixture(autouse=True)
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "gpuops" / "journal"
+    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(root), readonly))
+    return root
+
+
+def hosts() -> Model:
+    return Model((A, "20b2"), (B, "20b2"))
+
+
+def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
+       config: t.Any = None, devices: list[str] | None = None) -> dict[str, t.Any]:
+    return _work.Work(_work.Request(state, config, selected, devices, level, check), model).run()  # type: ignore[arg-type]
+
+
+def ids(result: dict[str, t.Any]) -> list[str]:
+    return [step["id"] for step in result["plan"]]
+
+
+def config(**devices: int) -> dict[str, t.Any]:
+    return {"version": "v1", "mig-configs": {"one": [{"devices": "all", "mig-enabled": True, "mig-devices": devices}]}}
+
+
+def test_from_nothing_and_again() -> None:
+    model = hosts()
+    before = go(model, "all-1g.10gb", check=True)
+    assert model.writes == []
+    result = go(model, "all-1g.10gb")
+    assert ids(before) == ids(result) == [
+        f"enable MIG mode: {A}", f"create MIG instances: {A} 1g.10gb at 0,1,2,3,4,5,6",
+        f"enable MIG mode: {B}", f"create MIG instances: {B} 1g.10gb at 0,1,2,3,4,5,6"]
+    assert before["after"] == result["after"]
+    assert model.counts() == {A: {"1g.10gb": 7}, B: {"1g.10gb": 7}}
+    model.writes.clear()
+    again = go(model, "all-1g.10gb", level="never")
+    assert (again["changed"], again["plan"], model.writes, len(again["kept"])) == (False, [], [], 14)
+
+
+def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
+    monkeypatch.setattr(_work, "read_bus", lambda _root: Bus(functions, (), False, None))
+    bare = hosts()
+    bare.available = False
+    for wanted in ("all-1g.10gb", "all-balanced", "all-enabled"):
+        offline = go(bare, wanted, check=True)
+        assert all(step["assumed"] for step in offline["plan"])
+        assert ids(offline) == ids(go(hosts(), wanted))
+    with pytest.raises(HostError, match="driver is not installed"):
+        go(bare, "all-balanced")
+
+
+def test_only_the_destroyed_instance_is_made_again() -> None:
+    model = hosts()
+    go(model, "all-1g.10gb")
+    del model.placed[B][2]
+    model.writes.clear()
+    result = go(model, "all-1g.10gb", level="never")
+    assert ids(result) == [f"create MIG instances: {B} 1g.10gb at 2"]
+    assert model.writes == [("create", B, "1g.10gb", 2), ("create_compute", B, 2, 1, 0)]
+
+
+def test_what_fits_is_kept() -> None:
+    model = hosts()
+    go(model, "all-1g.10gb")
+    result = go(model, config=config(**BALANCED))
+    assert model.counts() == {A: BALANCED, B: BALANCED}
+    assert (len(result["kept"]), len(result["created"]), len(result["destroyed"])) == (4, 4, 10)
+
+
+def test_never_leaves_mode_and_instances_and_says_why() -> None:
+    model = hosts()
+    result = go(model, "all-1g.10gb", level="never")
+    assert (result["changed"], model.writes) == (False, [])
+    assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'never', this needs 'idle' or higher"
+    assert [step["id"] for step in result["pending"]] == ids(go(hosts(), "all-1g.10gb"))
+
+
+def test_a_busy_gpu_waits_while_the_other_goes_on() -> None:
+    model = hosts()
+    go(model, "all-1g.10gb")
+    model.clients_of[A] = [(4242, 6)]
+    result = go(model, config=config(**BALANCED))
+    assert model.counts() == {A: {"1g.10gb": 7}, B: BALANCED}
+    assert result["pending"][0]["id"] == f"stop GPU clients: {A} job (4242)"
+    assert result["pending"][0]["needs"] == "drain"
+
+
+def test_busy_instances_are_spared_where_others_do() -> None:
+    model = hosts()
+    go(model, "all-1g.10gb")
+    model.clients_of[A] = [(4242, 6), (4243, 5)]
+    result = go(model, config=config(**{"1g.10gb": 2}), devices=[A])
+    assert result["pending"] == []
+    assert sorted(model.placed[A]) == [5, 6]
+
+
+@pytest.mark.parametrize("wanted, words", [
+    (config(**{"4g.40gb": 2}), "2 x 4g.40gb do not fit together on GPU 0000:07:00.0 (NVIDIA A100-SXM4-80GB). "
+                               "What fits, for instance: 1 x 4g.40gb."),
+    (config(**{"1g.5gb": 1}), "has no profile 1g.5gb"),
+])
+def test_refused_before_anything_changes(wanted: t.Any, words: str) -> None:
+    model = hosts()
+    with pytest.raises(InputError) as caught:
+        go(model, config=wanted)
+    assert words in str(caught.value)
+    assert model.writes == []
+
+
+@pytest.mark.parametrize("number", range(1, 19))
+def test_a_failing_write_gives_the_gpu_its_former_layout(number: int) -> None:
+    """From 3g + 3g to seven small ones there are 2 x 2 destructions and 7 x 2 creations."""
+    model = Model((A, "20b2"))
+    go(model, "all-3g.40gb")
+    model.writes.clear()
+    model.fail = number
+    with pytest.raises(DeviceError, match="has its former layout again"):
+        go(model, "all-1g.10gb")
+    assert model.counts() == {A: {"3g.40gb": 2}}
+    model.fail = None
+    go(model, "all-1g.10gb")
+    assert model.counts() == {A: {"1g.10gb": 7}}
+
+
+def test_a_failure_after_the_mode_was_switched_on_switches_it_off() -> None:
+    model = Model((A, "20b2"))
+    model.fail = 5
+    with pytest.raises(DeviceError):
+        go(model, "all-1g.10gb")
+    assert model.counts() == {A: None}
+
+
+def test_killed_anywhere_the_next_run_ends_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    for number in range(1, 19):
+        model = Model((A, "20b2"))
+        go(model, "all-3g.40gb")
+        count, write = len(model.writes), model._write
+
+        def kill(*what: t.Any, stop: int = count + number, model: Model = model, write: t.Any = write) -> None:
+            if len(model.writes) + 1 == stop:
+                raise Killed
+            write(*what)
+
+        monkeypatch.setattr(model, "_write", kill)
+        with pytest.raises(Killed):
+            go(model, "all-1g.10gb")
+        monkeypatch.setattr(model, "_write", write)
+        go(model, "all-1g.10gb")
+        assert model.counts() == {A: {"1g.10gb": 7}}, number
+
+
+def test_absent_puts_back_what_was_there_at_first(journal: Path) -> None:
+    model = hosts()
+    go(model, "all-3g.40gb", devices=[B])
+    go(model, state="absent")
+    assert model.counts() == {A: None, B: None}
+    assert not journal.parent.exists()
+    # Somebody's own layout, then two of ours: theirs returns, with its placements.
+    device = model.gpus[0]
+    model.modes[A] = [True, True]
+    grid = {profile.name: profile for profile in model.profiles(device)}
+    for start in (1, 5):
+        model.create(device, grid["1g.10gb"], start)
+        model.create_compute(device, grid["1g.10gb"], start, 1, 0)
+    go(model, "all-balanced")
+    go(model, "all-disabled")
+    waiting = go(model, state="absent", level="never")
+    assert waiting["pending"] and not waiting["changed"]
+    check = go(model, state="absent", check=True)
+    result = go(model, state="absent")
+    assert ids(check) == ids(result)
+    assert (sorted(model.placed[A]), model.counts()) == ([1, 5], {A: {"1g.10gb": 2}, B: None})
+    assert go(model, state="absent")["changed"] is False
+    assert not journal.parent.exists()
+
+
+def test_absent_killed_anywhere_leaves_no_trace(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 16):
+        model = Model((A, "20b2"))
+        go(model, "all-1g.10gb")
+        count, write = len(model.writes), model._write
+
+        def kill(*what: t.Any, stop: int = count + number, model: Model = model, write: t.Any = write) -> None:
+            write(*what)
+            if len(model.writes) == stop:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(model, "_write", kill)
+        with pytest.raises(KeyboardInterrupt):
+            go(model, state="absent")
+        monkeypatch.setattr(model, "_write", write)
+        go(model, state="absent")
+        assert model.counts() == {A: None}, number
+        assert not journal.parent.exists(), number
+
+
+def test_a_gpu_that_has_left_is_forgotten(journal: Path) -> None:
+    go(hosts(), "all-enabled", devices=[B])
+    work = _work.Work(_work.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
+    assert work.run()["changed"] is False
+    assert "GPU-of-0000:0f:00.0".lower() in work.warnings[0]
+    assert not journal.exists()
+
+
+def test_devices_choose() -> None:
+    for word in (B, "1", f"GPU-of-{B}"):
+        model = hosts()
+        go(model, "all-enabled", devices=[word])
+        assert model.counts() == {A: None, B: {}}, word
+    with pytest.raises(InputError, match="devices: this host has no GPU '7'"):
+        go(hosts(), "all-enabled", devices=["7"])
+
+
+def test_gathered_is_a_configuration_that_changes_nothing() -> None:
+    model = Model((A, "20b2"), (B, "20b2"), (L, "26b9"))
+    go(model, config={"version": "v1", "mig-configs": {"one": [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 2, "1g.10gb": 1}}]}})
+    found = go(model, state="gathered")
+    assert found["config"]["mig-configs"]["current"] == [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 2, "1g.10gb": 1}},
+        {"devices": [1], "mig-enabled": False, "mig-devices": {}}]
+    assert go(model, config=found["config"], level="never")["changed"] is False
+
+
+def test_rendered_needs_no_gpu() -> None:
+    result = go(Model(), "all-balanced", state="rendered", devices=["NVIDIA H200", "20b7"])
+    assert ids(result) == ["enable MIG mode: gpu0",
+                           "create MIG instances: gpu0 3g.71gb at 4, 2g.35gb at 0, 1g.18gb at 2,3",
+                           "enable MIG mode: gpu1", "create MIG instances: gpu1 2g.12gb at 0, 1g.6gb at 2,3"]
+    assert result["changed"] is False
+    with pytest.raises(InputError, match="'RTX 9999' is no known GPU"):
+        go(Model(), "all-balanced", state="rendered", devices=["RTX 9999"])
+
+
+def test_a_host_without_gpu() -> None:
+    with pytest.raises(HostError, match="no NVIDIA GPU"):
+        go(Model(), "all-disabled")
+
+
+# What mig-parted 0.15 was seen to reach on eight A100 80GB, one configuration after the other (all None: MIG off).
+SEEN = [
+    ("all-1g.10gb", {"1g.10gb": 7}, {"1g.10gb": 7}),
+    ("half", None, {"1g.10gb": 7}),
+    ("two-ci", {"1c.3g.40gb": 6}, {"1c.3g.40gb": 6}),
+    ("all-disabled", None, None),
+]
+DOCUMENT = {"version": "v1", "mig-configs": {
+    "all-1g.10gb": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}],
+    "half": [{"devices": [0, 1, 2, 3], "mig-enabled": False},
+             {"devices": [4, 5, 6, 7], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}],
+    "two-ci": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 6}}],
+    "all-disabled": [{"devices": "all", "mig-enabled": False}]}}
+
+
+def test_ends_where_mig_parted_ended() -> None:
+    model = Model(*[(f"0000:{number:02x}:00.0", "20b2") for number in range(8)])
+    for name, first, last in SEEN:
+        go(model, name, config=DOCUMENT)
+        assert list(model.counts().values()) == [first] * 4 + [last] * 4, name
