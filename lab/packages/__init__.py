@@ -19,18 +19,26 @@ from pathlib import Path
 from lab.packages.content import CUDA, FILES, Driver, compile_driver
 from lab.packages.deb import Deb, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
+from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
+from lab.packages.driver_rpms import write_rpm_repository
 from lab.packages.keys import keys
+from lab.packages.runfile import runfile_name, write_runfile
 from lab.packages.toolkit_debs import toolkit_debs
 from lab.tools import cached
 
 # Debian packages that the build needs, and a command of each.
-COMMANDS = {"gcc": "gcc", "dpkg-dev": "dpkg-scanpackages", "apt-utils": "apt-ftparchive", "gnupg": "gpg"}
+COMMANDS = {"gcc": "gcc", "dpkg-dev": "dpkg-scanpackages", "apt-utils": "apt-ftparchive", "gnupg": "gpg",
+            "rpm": "rpmbuild", "createrepo-c": "createrepo_c", "makeself": "makeself"}
 NEEDS = tuple(COMMANDS)
 
 DRIVERS = ("580.126.20", "595.80.01", "595.91.07", "610.57.04")
 TOOLKITS = ("1.19.1", "1.20.0")
 CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
+RPM_PATH = "compute/cuda/repos/rhel9/x86_64/"
+# The releases of the RPM repository, and the one there is a self-extracting archive of.
+RPM_DRIVERS = ("580.126.20", "595.91.07")
+RUNFILE = "595.91.07"
 TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
 
 
@@ -45,6 +53,10 @@ class Repositories:
     toolkit_path: str
     toolkit_key_path: str
     toolkit_fingerprint: str
+    rpm_path: str
+    rpm_key_path: str
+    rpm_fingerprint: str
+    runfile_path: str
 
 
 def missing_needs() -> list[str]:
@@ -68,7 +80,9 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     if not out.exists() or not (out / ".from").is_file() or (out / ".from").read_text() != made.name:
         _mirror(made, out)
     return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
-                        TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint)
+                        TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
+                        RPM_PATH, f"{RPM_PATH}{RPM_KEY_FILE}", signing["rpm"].fingerprint,
+                        f"tesla/{RUNFILE}/{runfile_name(RUNFILE)}")
 
 
 def _mirror(made: Path, out: Path) -> None:
@@ -100,6 +114,9 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
         write_repository(debs, folder / TOOLKIT_PATH, signing["toolkit"],
                          {"Origin": "NVIDIA", "Label": "libnvidia-container", "Architectures": "amd64"})
         shutil.copy(signing["toolkit"].public, folder / TOOLKIT_KEY_PATH)
+        write_rpm_repository([driver for driver in drivers if driver.version in RPM_DRIVERS], folder / RPM_PATH,
+                             signing["rpm"])
+        write_runfile(next(driver for driver in drivers if driver.version == RUNFILE), folder / f"tesla/{RUNFILE}")
     shutil.copy(signing["stranger"].public, folder / "wrong-key")
 
 

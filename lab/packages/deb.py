@@ -30,20 +30,23 @@ class Link:
     target: str
 
 
+# Path without the leading slash to content, a file to copy, or a link.
+Files = Mapping[str, str | bytes | Path | Link]
+
+
 @dataclass(frozen=True)
 class Deb:
     """One binary package.
 
-    relations: control fields such as Depends. files: path without the leading slash to content, a file to copy, or a
-    link; what lies in a folder of programs is executable. scripts: maintainer scripts by name, without their first line.
-    conffiles: paths of files below /etc that dpkg treats as configuration (those of units and preferences are named
-    too when the vendor's are). triggers: the text of the triggers file.
+    relations: control fields such as Depends. files: what lies in a folder of programs is executable. scripts:
+    maintainer scripts by name, without their first line. conffiles: paths that dpkg treats as configuration.
+    triggers: the text of the triggers file.
     """
 
     name: str
     version: str
     relations: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str | bytes | Path | Link] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
     scripts: Mapping[str, str] = field(default_factory=dict)
     conffiles: Sequence[str] = ()
     triggers: str = ""
@@ -56,7 +59,7 @@ class Deb:
         return f"{self.name}_{self.version}_{self.arch}.deb"
 
 
-def lay_out(files: Mapping[str, str | bytes | Path | Link], root: Path) -> None:
+def lay_out(files: Files, root: Path) -> None:
     """Put files under a folder, with the modes that packages give them."""
     for name, content in files.items():
         path = root / name
@@ -105,7 +108,7 @@ def write_repository(debs: Sequence[Deb], folder: Path, key: Key, release: Mappi
     (folder / "Packages").write_bytes(packages)
     (folder / "Packages.gz").write_bytes(gzip.compress(packages, mtime=0))
     options = [word for name, value in release.items() for word in ("-o", f"APT::FTPArchive::Release::{name}={value}")]
-    # Made aside, so that Release does not list itself.
+    # Written only when made, so that Release does not list itself.
     text = _output(["apt-ftparchive", *options, "release", "."], folder)
     (folder / "Release").write_bytes(text)
     key.sign(folder / "Release", clear=folder / "InRelease", detached=folder / "Release.gpg")

@@ -10,6 +10,8 @@ nvidia-driver. Which package carries what where no source says so, is our choice
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lab.packages.content import MODULES, Driver, dkms_conf, script, text
 from lab.packages.deb import Deb, Link
 from lab.packages.keys import Key
@@ -19,6 +21,10 @@ LDCONFIG = "activate-noawait ldconfig\n"
 KEY_FILE = "3bf863cc.pub"
 KEYRING = "usr/share/keyrings/cuda-archive-keyring.gpg"
 VENDOR = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
+
+# Tells the self-extracting installer that packages are here; it then refuses to install.
+ALTERNATE = "usr/lib/nvidia/alternate-install-present"
+ALTERNATE_TEXT = "Installed from packages.\n"
 
 MODPROBE = """\
 # Options and order of NVIDIA's kernel modules.
@@ -108,17 +114,18 @@ def _kernel(driver: Driver) -> list[Deb]:
     conffiles = {"etc/modprobe.d/nvidia.conf": MODPROBE, "etc/modprobe.d/nvidia-blacklists-nouveau.conf": DENIED,
                  "etc/nvidia/nvidia-load.conf": "nvidia\nnvidia-uvm\n"}
     debs.append(Deb("nvidia-kernel-support", f"{version}-1", conffiles=[f"/{path}" for path in conffiles],
-                    files={**conffiles, "usr/lib/modules-load.d/nvidia.conf": Link("/etc/nvidia/nvidia-load.conf")}))
+                    files={**conffiles, "usr/lib/modules-load.d/nvidia.conf": Link("/etc/nvidia/nvidia-load.conf"),
+                           ALTERNATE: ALTERNATE_TEXT}))
     debs.append(Deb("firmware-nvidia-gsp", f"{version}-1", files={
         f"lib/firmware/nvidia/{version}/gsp_{chip}.bin": f"stand-in {version}\n" for chip in ("tu10x", "ga10x")}))
     return debs
 
 
-def _library(driver: Driver, package: str, soname: str, source: object, **relations: str) -> Deb:
+def _library(driver: Driver, package: str, soname: str, source: Path, **relations: str) -> Deb:
     stem, _so, _number = soname.partition(".so")
     real = f"{stem}.so.{driver.version}"
     return Deb(package, f"{driver.version}-1", relations,
-               {f"{LIBRARIES}/{real}": source, f"{LIBRARIES}/{soname}": Link(real)},  # type: ignore[dict-item]
+               {f"{LIBRARIES}/{real}": source, f"{LIBRARIES}/{soname}": Link(real)},
                triggers=LDCONFIG)
 
 
@@ -152,8 +159,9 @@ def _programs(driver: Driver) -> list[Deb]:
 
 
 def _pinning(suffix: str, version: str, what: str, prefix: str) -> Deb:
-    # Not a conffile: the pin must go with its package, or it would outlive the change to another branch. The name must
-    # end in .pref: apt reads no file whose name has another ending, and a full version looks like one (apt_preferences).
+    # Not a conffile: the pin must go with its package, or it would outlive the change to another branch. The name ends
+    # in .pref: apt reads no file whose name has another ending, and a full version looks like one (apt_preferences).
+    preferences = f"etc/apt/preferences.d/nvidia-driver-pinning-{suffix}.pref"
     return Deb(f"nvidia-driver-pinning-{suffix}", version, arch="all",
-               relations={name: "nvidia-driver-pinning" for name in ("Provides", "Conflicts", "Replaces")},
-               files={f"etc/apt/preferences.d/nvidia-driver-pinning-{suffix}.pref": PIN.format(what=what, version=prefix)})
+               relations=dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-driver-pinning"),
+               files={preferences: PIN.format(what=what, version=prefix)})

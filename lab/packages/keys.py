@@ -9,12 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.tools import cached
+from lab.tools import cached, run_quietly
 
 # One for each repository of the vendor's that has its own, and one that signs nothing: what a wrong key looks like.
 NAMES = ("cuda", "toolkit", "rpm", "stranger")
@@ -38,14 +38,22 @@ class Key:
         """The public key as a keyring."""
         return self.folder / f"{self.name}.gpg"
 
-    def sign(self, path: Path, clear: Path | None = None, detached: Path | None = None, armor: bool = True) -> None:
+    def sign(self, path: Path, clear: Path | None = None, detached: Path | None = None) -> None:
         """Sign a file: text and signature in one, a signature apart, or both."""
         with _home() as gpg:
             gpg("--import", str(self.folder / f"{self.name}.sec"))
             if clear:
                 gpg("--output", str(clear), "--clear-sign", str(path))
             if detached:
-                gpg(*(["--armor"] if armor else []), "--output", str(detached), "--detach-sign", str(path))
+                gpg("--armor", "--output", str(detached), "--detach-sign", str(path))
+
+    def sign_rpms(self, paths: Sequence[Path]) -> None:
+        """Sign RPM packages in place."""
+        with _home() as gpg:
+            gpg("--import", str(self.folder / f"{self.name}.sec"))
+            macros = {"_gpg_name": self.fingerprint, "_gpg_path": gpg.home, "__gpg": str(shutil.which("gpg"))}
+            words = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
+            run_quietly(["rpmsign", *words, "--addsign", *map(str, paths)], "the signatures of the RPM packages")
 
 
 class _Gpg:
