@@ -10,6 +10,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, gathered, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
@@ -31,7 +32,7 @@ class ActionModule(ControllerAction):
         """Reads, resolves, returns the plan."""
         source = arguments["policy"]
         if isinstance(source, str) and source:
-            source = gathered.find_file(task_vars, source)
+            source = find_file(task_vars, source)
         release = matrix.release(arguments["release"] or None)
         policy = formats.read(source, release)
         facts = gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"]
@@ -46,7 +47,7 @@ def _with_layouts(mine: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[s
     name = mine.get("mig_manager_config_file")
     if not name:
         return mine
-    path = gathered.find_file(task_vars, str(name))
+    path = find_file(task_vars, str(name))
     text = read_text(path)
     content = None if text is None else load_data(text, path)
     if not isinstance(content, dict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
 
 
@@ -20,7 +21,7 @@ class ActionModule(HostAction):
         path = args.get("config_file")
         if path and not args.get("config"):
             try:
-                args["config"] = self._loader.load_from_file(self._find_needle("files", path))
+                args["config"] = self._loader.load_from_file(find_file(task_vars, path))
             except AnsibleError as error:
                 return {"failed": True, "msg": f"config_file: {error}"}
             del args["config_file"]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, VARIABLES
@@ -58,18 +57,6 @@ def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
         return None
     found = _registered(task_vars, host, FACTS).get("facts")
     return found if isinstance(found, dict) else None
-
-
-def find_file(task_vars: TaskVars, path: str) -> str:
-    """The absolute path of a file named by the user: beside the inventory, the playbook, or in the working directory.
-
-    The playbook may be the collection's own, so Ansible's search would look in the wrong place.
-    """
-    path = os.path.expanduser(path)
-    for folder in (task_vars.get("inventory_dir"), task_vars.get("playbook_dir")):
-        if folder and os.path.exists(os.path.join(str(folder), path)):
-            return os.path.abspath(os.path.join(str(folder), path))
-    return os.path.abspath(path)
 
 
 def _registered(task_vars: TaskVars, host: str, name: str) -> dict[str, t.Any]:

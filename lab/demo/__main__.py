@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 
-from lab import venv
 from lab.stages import ROOT, Stages, clock
 
 WHAT = """\
@@ -45,20 +44,29 @@ def main() -> int:
         print(f"\n{stages.table()}\n", flush=True)
     print(f"The second run changed nothing (changed=0 on every host). Look around:\n"
           f"  python3 -m lab exec gpu-a1 nvidia-smi\n"
-          f"  make site INVENTORY={os.path.relpath(inventory, ROOT)} ARGS='--check --diff'\n"
-          f"  .venv/bin/ansible-playbook -i {os.path.relpath(inventory, ROOT)} gpuops.nvidia.status\n"
-          f"  .venv/bin/ansible-playbook -i {os.path.relpath(inventory, ROOT)} gpuops.nvidia.remove\n"
+          f"  {shown('site')} --check --diff\n"
+          f"  {shown('status')}\n"
+          f"  {shown('remove')}\n"
           f"  make lab-down PURGE=1")
     return 0
 
 
+def command(inventory: str, playbook: str) -> list[str]:
+    """The playbook with the lab's inventory and what the demo wants of its hosts."""
+    return [".venv/bin/ansible-playbook", "-i", inventory, "-i", "lab/demo/hosts.yml", f"gpuops.nvidia.{playbook}"]
+
+
+def shown(playbook: str) -> str:
+    """The command as a user would type it."""
+    return " ".join(command("$(python3 -m lab inventory)", playbook))
+
+
 def site(inventory: str) -> int:
     """Runs the playbook with its output shown. Returns its exit code."""
-    command = [str(venv.VENV / "bin" / "ansible-playbook"), "-i", inventory, "gpuops.nvidia.site"]
-    print(f"$ .venv/bin/ansible-playbook -i {os.path.relpath(inventory, ROOT)} gpuops.nvidia.site", flush=True)
+    print(f"$ {shown('site')}", flush=True)
     env = {**os.environ, "ANSIBLE_HOME": str(ROOT / ".build" / "ansible-home"), "ANSIBLE_NOCOWS": "1"}
     env.pop("ANSIBLE_COLLECTIONS_PATH", None)
-    return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    return subprocess.run(command(inventory, "site"), cwd=ROOT, env=env, check=False).returncode
 
 
 if __name__ == "__main__":
