@@ -358,8 +358,7 @@ class Nvml:
             if gi not in instances:  # an index without a device, or one made a moment ago
                 continue
             wanted -= 1
-            has = self._try(lib.nvmlDeviceGetAttributes, handle)
-            slices = instances[gi].profile.slices
+            has, slices = self._try(lib.nvmlDeviceGetAttributes, handle), instances[gi].profile.slices
             entry = {"uuid": _text(self._try(lib.nvmlDeviceGetUUID, handle)),
                      "ci": self._try(lib.nvmlDeviceGetComputeInstanceId, handle)}
             if has:
