@@ -77,7 +77,8 @@ def write_rpm_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
     """Packages of all releases, repodata with its signature, the key and the repository's file."""
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(write_rpm, rpm, driver.version, folder) for driver in drivers for rpm in driver_rpms(driver)]
+        jobs = [pool.submit(write_rpm, rpm, driver.version, folder)
+                for driver in drivers for rpm in driver_rpms(driver)]
         for job in jobs:
             job.result()
     key.sign_rpms(sorted(folder.glob("*.rpm")))

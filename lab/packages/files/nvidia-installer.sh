@@ -53,11 +53,11 @@ put() {
         mv "$2" "$RECORD/backup$2"
         echo "2: $2" >>"$RECORD/log"
     fi
-    for folder in "$(dirname "$(dirname "$2")")" "$(dirname "$2")"; do
-        [ -d "$folder" ] || { mkdir -p "$folder" && echo "$folder" >>"$RECORD/dirs"; }
+    for parent in "$(dirname "$(dirname "$(dirname "$2")")")" "$(dirname "$(dirname "$2")")" "$(dirname "$2")"; do
+        [ -d "$parent" ] || { mkdir -p "$parent" && echo "$parent" >>"$RECORD/dirs"; }
     done
-    if [ "$3" = link ]; then ln -sfn "$1" "$2"; else install -m "$3" "$1" "$2"; fi
     echo "1: $2" >>"$RECORD/log"
+    if [ "$3" = link ]; then ln -sfn "$1" "$2"; else install -m "$3" "$1" "$2"; fi || undo "Unable to install '$2'."
 }
 
 need_headers() {
@@ -66,12 +66,11 @@ need_headers() {
 }
 
 put_modules() {
-    chosen=${type:-$(recommended)}
-    folder=$here/kernel
-    [ "$chosen" = open ] && folder=$here/kernel-open
+    source=$here/kernel
+    [ "${type:-$(recommended)}" != open ] || source=$here/kernel-open
     if [ "$dkms" = yes ]; then
         for file in dkms.conf $(for module in $MODULES; do echo "prebuilt/$module.ko"; done); do
-            put "$folder/$file" "/usr/src/nvidia-$VERSION/$file" 644
+            put "$source/$file" "/usr/src/nvidia-$VERSION/$file" 644
         done
         { dkms add "nvidia/$VERSION" && dkms build "nvidia/$VERSION" -k "$kernel" &&
             dkms install "nvidia/$VERSION" -k "$kernel" --force; } >>"$log" 2>&1 ||
@@ -83,9 +82,9 @@ put_modules() {
             nvidia-drm) [ "$drm" = yes ] || continue ;;
             nvidia-peermem) [ "$peermem" = yes ] || continue ;;
         esac
-        put "$folder/prebuilt/$module.ko" "/lib/modules/$kernel/kernel/drivers/video/$module.ko" 644
+        put "$source/prebuilt/$module.ko" "/lib/modules/$kernel/kernel/drivers/video/$module.ko" 644
     done
-    depmod -a "$kernel"
+    depmod -a "$kernel" 2>>"$log"
 }
 
 uninstall() {
@@ -99,9 +98,15 @@ uninstall() {
     sed -n 's/^2: //p' "$RECORD/log" | while read -r path; do mv "$RECORD/backup$path" "$path"; done
     [ ! -e "$RECORD/dirs" ] || sort -ru "$RECORD/dirs" | while read -r path; do rmdir "$path" 2>/dev/null; done
     rm -rf "$RECORD"
-    for folder in /lib/modules/*; do [ ! -d "$folder" ] || depmod -a "$(basename "$folder")"; done
+    for folder in /lib/modules/*; do [ ! -d "$folder" ] || depmod -a "$(basename "$folder")" 2>>"$log"; done
     ldconfig
     say "Uninstallation of the existing driver, NVIDIA Accelerated Graphics Driver for Linux-x86_64 ($version), is complete."
+}
+
+# undo MESSAGE: takes back what this run has installed, and fails.
+undo() {
+    (unload='' && uninstall) >/dev/null
+    fail "$1"
 }
 
 install_driver() {
@@ -116,7 +121,7 @@ install_driver() {
         put_modules
         return
     fi
-    if [ -e "$RECORD/log" ]; then (unload=; uninstall) || exit 1; fi
+    if [ -e "$RECORD/log" ]; then (unload='' && uninstall) || exit 1; fi
     mkdir -p "$RECORD"
     echo "version: $VERSION" >"$RECORD/log"
     for name in libnvidia-ml libcuda libnvidia-ptxjitcompiler; do
@@ -138,7 +143,7 @@ install_driver() {
     [ "$modules" != yes ] || put_modules
     if [ "$modules" = yes ] && [ "$load" = yes ] && [ "$kernel" = "$(uname -r)" ]; then
         for module in nvidia nvidia-uvm nvidia-modeset; do
-            /sbin/modprobe "$module" >>"$log" 2>&1 || fail "Unable to load the kernel module '$module.ko'. See $log."
+            /sbin/modprobe "$module" >>"$log" 2>&1 || undo "Unable to load the kernel module '$module.ko'. See $log."
         done
     fi
     [ "$initramfs" != yes ] || update-initramfs -u >>"$log" 2>&1 || say "WARNING: the initramfs could not be rebuilt."
