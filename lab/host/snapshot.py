@@ -10,12 +10,13 @@ export LC_ALL=C
 cd /
 # Files with mode, owner and digest; folders and links too. Not what this machine mounts in, nor the linker's cache.
 find etc usr/local opt usr/src usr/share/keyrings var/lib/dkms var/lib/nvidia lib/modules \
-    \( -path 'etc/resolv.conf' -o -path 'etc/hosts' -o -path 'etc/hostname' -o -path 'etc/ld.so.cache' \
-       -o -path 'etc/mtab' -o -path 'lib/modules/*/modules.*' -o -path 'var/lib/dkms/mok.*' \) -prune -o \
+    \( -path 'etc/resolv.conf' -o -path 'etc/hosts' -o -path 'etc/hostname' \
+       -o -path 'etc/machine-id' -o -path 'etc/ld.so.cache' -o -path 'etc/mtab' -o -path 'lib/modules/*/modules.*' \
+       -o -path 'var/lib/dkms/mok.*' \) -prune -o \
     \( -type f -printf 'file %#m %u:%g %p\n' \) -o \( -type d -printf 'dir %#m %u:%g %p\n' \) -o \
     \( -type l -printf 'link %p -> %l\n' \) 2>/dev/null | sort
 find etc usr/local opt usr/src usr/share/keyrings lib/modules -type f -not -path 'etc/resolv.conf' \
-    -not -path 'etc/hosts' -not -path 'etc/hostname' -not -path 'etc/ld.so.cache' \
+    -not -path 'etc/hosts' -not -path 'etc/hostname' -not -path 'etc/machine-id' -not -path 'etc/ld.so.cache' \
     -not -path 'lib/modules/*/modules.*' -print0 2>/dev/null | sort -z | xargs -0 -r sha256sum | sed 's/^/sha256 /'
 ldconfig -p | tail -n +2 | sed 's/^[[:space:]]*/library /' | sort
 systemctl list-unit-files --no-legend --plain --no-pager | awk '{print "unit-file", $1, $2}' | sort

@@ -24,7 +24,7 @@ cp "$here"/units/* /usr/lib/systemd/system/
 systemctl enable --quiet gpulab-tree.service gpulab-autoload.service gpulab-refresh.path
 systemctl mask --quiet systemd-modules-load.service systemd-udevd.service systemd-udevd-kernel.socket \
     systemd-udevd-control.socket systemd-udev-trigger.service apt-daily.timer apt-daily-upgrade.timer \
-    systemd-logind.service getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+    getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 systemctl enable --quiet ssh.service containerd.service
 cp -r "$here"/etc/. /etc/
 install -d -m 700 /root/.ssh

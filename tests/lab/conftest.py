@@ -1,0 +1,90 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.host import lab as labs
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "labtest"
+HOST = "gpu-t1"
+
+
+class Host:
+    """The host of a private lab, by the lab's command line."""
+
+    def __init__(self, record: labs.Lab) -> None:
+        self.record = record
+        self.cuda = record.url + record.repositories["cuda_path"]
+
+    def lab(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """C(python3 -m lab WORDS)."""
+        done = subprocess.run([sys.executable, "-m", "lab", words[0], "--name", NAME, *words[1:]], cwd=ROOT, text=True,
+                              capture_output=True, check=False, timeout=120)
+        if check and done.returncode:
+            raise AssertionError(f"lab {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done
+
+    def sh(self, script: str) -> str:
+        """What a shell script prints; it must succeed."""
+        return self.lab("exec", HOST, script).stdout.strip()
+
+    def fails(self, script: str) -> str:
+        """What a shell script that must fail says."""
+        done = self.lab("exec", HOST, script, check=False)
+        assert done.returncode, done.stdout
+        return done.stdout + done.stderr
+
+    def fault(self, name: str, state: str, target: str = HOST) -> None:
+        """Sets or clears a fault."""
+        self.lab("fault", target, name, state)
+
+    def snapshot(self) -> list[str]:
+        """The lines of a snapshot."""
+        return self.lab("snapshot", HOST).stdout.splitlines()
+
+    def add_repository(self, key: str = "cuda-archive-keyring.gpg") -> None:
+        """By hand, as the vendor's guide says."""
+        self.sh(f"""set -e
+            python3 -c 'import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1]).read())' \
+                {self.cuda}{key} > /usr/share/keyrings/cuda.gpg
+            echo 'deb [signed-by=/usr/share/keyrings/cuda.gpg] {self.cuda} /' > /etc/apt/sources.list.d/cuda.list""")
+
+    def install(self, *packages: str) -> None:
+        """Without questions."""
+        self.sh("export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && "
+                f"apt-get install -qq -y --no-install-recommends --allow-downgrades {' '.join(packages)} 2>&1")
+
+    def reboot(self) -> None:
+        """Reboots and waits."""
+        boot = "systemctl show --property=UserspaceTimestampMonotonic"
+        before = self.sh(boot)
+        self.lab("exec", HOST, "systemctl reboot", check=False)
+        for _ in range(100):
+            done = self.lab("exec", HOST, f"{boot} && systemctl is-system-running --wait", check=False)
+            if before not in done.stdout and "running" in done.stdout:
+                return
+        raise AssertionError("the host did not come back")
+
+
+@pytest.fixture(scope="session")
+def private() -> Iterator[Host]:
+    """A lab of one host with 8 A100-80 for the session."""
+    subprocess.run([sys.executable, "-m", "lab", "up", "--name", NAME, "--hosts", f"{HOST}=a100-80:8"], cwd=ROOT,
+                   check=True)
+    yield Host(labs.load(NAME))
+    subprocess.run([sys.executable, "-m", "lab", "down", "--name", NAME], cwd=ROOT, check=True)
+
+
+@pytest.fixture(scope="module")
+def host(private: Host) -> Host:
+    """A fresh host for each file."""
+    private.lab("reset", HOST)
+    return private
