@@ -157,7 +157,9 @@ def render_result(report: Report, style: Style) -> str:
                 if check["state"] != "ok":
                     notes.append((host, component.title, check))
         rows.append(row)
-    lines = ["GPU hosts", style.table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)]
+    # Also what the plan at the beginning could not know, such as the repair of a file that was edited by hand.
+    lines = [*_grouped("Steps of this run", steps_by_hosts(report), style), "GPU hosts",
+             style.table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)]
     for host, title, check in notes:
         lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {host}, {title}:", check["detail"], 0),
                                  check["state"]))
