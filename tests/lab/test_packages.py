@@ -93,8 +93,9 @@ class Apt:
         self.status.write_text(DKMS)
 
     def words(self) -> list[str]:
-        options = {"Dir::Etc": f"{self.root}/etc", "Dir::State": f"{self.root}/state", "Dir::Cache": f"{self.root}/cache",
-                   "Dir::State::status": str(self.status), "Debug::NoLocking": "1", "APT::Sandbox::User": "root",
+        options = {"Dir::Etc": f"{self.root}/etc", "Dir::State": f"{self.root}/state",
+                   "Dir::Cache": f"{self.root}/cache", "Dir::State::status": str(self.status),
+                   "Debug::NoLocking": "1", "APT::Sandbox::User": "root", "Acquire::http::Proxy": "DIRECT",
                    "Acquire::Languages": "none", "APT::Update::Error-Mode": "any", "APT::Architecture": "amd64"}
         return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
@@ -250,7 +251,8 @@ def unpacked(repositories: Repositories, name: str, into: Path) -> Path:
     return into
 
 
-@pytest.mark.parametrize(("package", "text"), [("nvidia-kernel-open-dkms", "Dual MIT/GPL"), ("nvidia-kernel-dkms", "NVIDIA")])
+@pytest.mark.parametrize(("package", "text"), [("nvidia-kernel-open-dkms", "Dual MIT/GPL"),
+                                               ("nvidia-kernel-dkms", "NVIDIA")])
 def test_modules_say_version_and_licence(repositories: Repositories, tmp_path: Path, package: str, text: str) -> None:
     root = unpacked(repositories, f"{package}_595.91.07-1_amd64.deb", tmp_path / "root")
     source = root / "usr/src/nvidia-595.91.07"
@@ -285,7 +287,7 @@ def test_configuration_and_units(repositories: Repositories, tmp_path: Path) -> 
 
 def test_rpm_packages_are_signed_and_tied_together(repositories: Repositories, tmp_path: Path) -> None:
     folder = repositories.root / repositories.rpm_path
-    query = ["rpm", "--dbpath", tmp_path, "-qp", "--qf", "%{NAME} %{EPOCH}:%{VERSION}-%{RELEASE}\\n"]
+    query: list[str | Path] = ["rpm", "--dbpath", tmp_path, "-qp", "--qf", "%{NAME} %{EPOCH}:%{VERSION}-%{RELEASE}\\n"]
     shown = good(*query, *sorted(folder.glob("*.rpm")))
     names = [line for line in shown.splitlines() if not line.startswith("warning:")]  # the key is not known yet
     assert {"nvidia-open 3:595.91.07-1.el9", "nvidia-driver-cuda-libs 3:580.126.20-1.el9",
