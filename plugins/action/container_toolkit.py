@@ -15,7 +15,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
             seen = self._ask("apply", steps=_plan.as_request(steps))["seen"]
             if not forbidden:
                 _plan.prove(steps, self._plan(seen, options)[0])
-        result = outcome(steps, pending, _plan.diffs(proposal.changes) if self._task.diff else [],
+        result = outcome(steps, pending, [*_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)],
                          **self._facts(seen, steps, proposal, runtime))
         if not self._task.diff:
             del result["diff"]
@@ -83,11 +83,14 @@ class ActionModule(ActionBase):
                 proposal = _registry.RUNTIMES[runtime].withdraw(seen["runtimes"][runtime], seen["journal"])
             return _plan.absent(seen, runtime, proposal), [], proposal, runtime
         runtime = _registry.choose(options["runtime"], seen["runtimes"])
-        if not options["config_path"]:
-            _owners.refuse_foreign(seen["markers"], seen["runtimes"][runtime]["config"])
-        proposal = _registry.RUNTIMES[runtime].propose(seen["runtimes"][runtime], seen["journal"], self._wish(options))
+        proposal = Proposal()
+        if runtime:
+            view = seen["runtimes"][runtime]
+            if not options["config_path"]:
+                _owners.refuse_foreign(seen["markers"], view["config"])
+            proposal = _registry.RUNTIMES[runtime].propose(view, seen["journal"], self._wish(options))
         steps = _plan.present(seen, runtime, proposal, options["cdi"], self._task.check_mode)
-        return steps, _plan.waiting(seen, steps, options["cdi"]), proposal, runtime
+        return steps, _plan.waiting(seen, runtime, steps, options["cdi"]), proposal, runtime
 
     @staticmethod
     def _wish(options: dict[str, t.Any]) -> Options:

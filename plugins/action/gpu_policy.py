@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, gathered, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 
 class ActionModule(ControllerAction):
@@ -47,10 +44,4 @@ def _with_layouts(mine: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[s
     name = mine.get("mig_manager_config_file")
     if not name:
         return mine
-    path = find_file(task_vars, str(name))
-    text = read_text(path)
-    content = None if text is None else load_data(text, path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a MIG configuration.", "Give the path of a file in mig-parted's format.",
-                         path="mig_manager_config_file", value=name)
-    return {**mine, "mig_manager_config": content}
+    return {**mine, "mig_manager_config": gathered.mig_document(task_vars, str(name))}

@@ -35,7 +35,12 @@ class ActionModule(ControllerAction):
         pending = arguments["pending"]
         if pending is None:
             pending = gathered.listed(task_vars, host, "pending")
-        found = verify(arguments["expected"], facts, only, arguments["labels"])
+        expected = dict(arguments["expected"])
+        file = (expected.get("mig_manager") or {}).get("config_file")
+        if file:
+            document = gathered.mig_document(task_vars, str(file))
+            expected["mig_manager"] = {**expected["mig_manager"], "config": document}
+        found = verify(expected, facts, only, arguments["labels"])
         checks = with_pending(found, pending, self._task.check_mode)
         result: dict[str, t.Any] = {"changed": False, "checks": [check.as_dict() for check in checks]}
         failed = [check for check in checks if check.state in ("failed", "absent")]

@@ -11,6 +11,7 @@ or None; steps and pending by component what the modules returned.
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
@@ -19,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal imp
 
 Report = t.Mapping[str, t.Any]
 Host = t.Mapping[str, t.Any]
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # Hosts that share them, and by component their steps.
 Groups = t.List[t.Tuple[t.List[str], t.Dict[str, t.List[t.Any]]]]
 
@@ -124,16 +126,30 @@ def _grouped(title: str, groups: Groups, style: Style) -> list[str]:
     return lines
 
 
+def _alike(items: t.Sequence[t.Any]) -> list[str]:
+    """The words of steps; those that differ by the GPU's address alone stand in one line."""
+    texts: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for step in items:
+        text = str(step["id"])
+        reason = step.get("pending_reason", step.get("reason"))
+        # What follows a step that is pending needs no reason of its own.
+        if reason and not (step.get("pending_reason") and reason.startswith("it follows ")):
+            text += f" ({reason})"
+        if step.get("needs", "never") != "never" and "pending_reason" not in step:
+            text += f" [needs gpu_disruption: {step['needs']}]"
+        key = _PCI.sub("*", text)
+        texts.setdefault(key, text)
+        counts[key] = counts.get(key, 0) + 1
+    return [f"{text}; likewise on {_many(counts[key] - 1, 'GPU')}" if counts[key] > 1 else text
+            for key, text in texts.items()]
+
+
 def _steps(steps: t.Mapping[str, t.Sequence[t.Any]], style: Style) -> list[str]:
     width = max(len(component.title) for component in COMPONENTS)
     lines = []
     for name, items in steps.items():
-        for number, step in enumerate(items):
-            text = step["id"]
-            reason = step.get("pending_reason") or step.get("reason")
-            text += f" ({reason})" if reason else ""
-            if step.get("needs", "never") != "never" and "pending_reason" not in step:
-                text += f" [needs gpu_disruption: {step['needs']}]"
+        for number, text in enumerate(_alike(items)):
             lines.append(style.entry(by_name(name).title if number == 0 else "", text, 2 if number == 0 else width + 4,
                                      width if number == 0 else 0))
     return lines
@@ -177,12 +193,12 @@ def verdict(report: Report) -> str:
     states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
     lost = sum(1 for entry in report["hosts"].values() if entry["checks"] is None)
     failed = sum(1 for state in states if state in ("failed", "absent"))
-    parts = [f"{states.count('ok')} of {len(states)} checks are ok on {_hosts(len(report['hosts']))}"]
+    parts = [f"{states.count('ok')} of {len(states)} checks are ok on {_many(len(report['hosts']), 'host')}"]
     parts += [f"{states.count('pending')} pending"] if "pending" in states else []
     parts += [f"{failed} failed"] if failed else []
-    parts += [f"{_hosts(lost)} not reached"] if lost else []
+    parts += [f"{_many(lost, 'host')} not reached"] if lost else []
     return ", ".join(parts) + "."
 
 
-def _hosts(count: int) -> str:
-    return f"{count} host" if count == 1 else f"{count} hosts"
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
