@@ -141,7 +141,7 @@ def _alike(items: t.Sequence[t.Any]) -> list[str]:
         key = _PCI.sub("*", text)
         texts.setdefault(key, text)
         counts[key] = counts.get(key, 0) + 1
-    return [f"{text}; likewise on {_many(counts[key] - 1, 'GPU')}" if counts[key] > 1 else text
+    return [f"{text}; likewise on {_many(counts[key] - 1, 'more GPU')}" if counts[key] > 1 else text
             for key, text in texts.items()]
 
 

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import facts
 
 RELOAD = {"id": "reload modules: nvidia", "reason": "580.126.20 is loaded", "needs": "idle"}
 PENDING = {**RELOAD, "pending_reason": "gpu_disruption is 'never', this needs 'idle' or higher"}
+FOLLOWS = {"id": "start service: x", "reason": "", "needs": "never", "pending_reason": "it follows 'reload modules'"}
 
 
 def fleet() -> dict[str, Any]:
@@ -35,13 +36,14 @@ def fleet() -> dict[str, Any]:
     plan = resolve(formats.read(None, chosen), chosen, known, {"gpu01": {"mig_manager_selected": "all-1g.10gb"}})
     hosts = {}
     for host, mine in known.items():
-        pending = {"driver": [PENDING]} if host == "gpu02" else {}
+        pending = {"driver": [PENDING, FOLLOWS]} if host == "gpu02" else {}
         checks = None if mine is None else [
             check.as_dict() for check in with_pending(verify(plan["hosts"][host], mine), pending)]
         hosts[host] = {"facts": mine, "checks": checks, "steps": {}, "pending": pending}
     packages = [{"id": "install packages: nvidia-open=595.91.07-1", "reason": "", "needs": "never"},
                 {"id": "load module: nvidia", "reason": "it is not loaded", "needs": "never"}]
-    mig = [{"id": "enable MIG mode: 0000:07:00.0", "reason": "selected=all-1g.10gb", "needs": "idle"}]
+    mig = [{"id": f"{what}: 0000:0{number}:00.0", "reason": "selected=all-1g.10gb", "needs": needs}
+           for number in (7, 8, 9) for what, needs in (("enable MIG mode", "idle"), ("create MIG instances", "never"))]
     hosts["gpu01"]["steps"] = {"driver": packages, "mig_manager": mig}
     hosts["gpu02"]["steps"] = {"driver": [RELOAD]}
     return {"plan": plan, "problem": None, "hosts": hosts}
