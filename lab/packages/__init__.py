@@ -21,7 +21,7 @@ from lab.packages.deb import Deb, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
 from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
 from lab.packages.driver_rpms import write_rpm_repository
-from lab.packages.keys import keys
+from lab.packages.keys import Key, keys
 from lab.packages.runfile import runfile_name, write_runfile
 from lab.packages.toolkit_debs import toolkit_debs
 from lab.tools import cached
@@ -106,7 +106,7 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuops-packages-") as temporary:
         work = Path(temporary)
         drivers = [compile_driver(version, nvml, work / version) for version in DRIVERS]
-        write_repository(_cuda_debs(drivers), folder / CUDA_PATH, signing["cuda"],
+        write_repository(_cuda_debs(drivers, signing["cuda"]), folder / CUDA_PATH, signing["cuda"],
                          {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"})
         shutil.copy(signing["cuda"].public, folder / CUDA_PATH / KEY_FILE)
         shutil.copy(signing["cuda"].binary, folder / CUDA_PATH / "cuda-archive-keyring.gpg")
@@ -120,9 +120,9 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
     shutil.copy(signing["stranger"].public, folder / "wrong-key")
 
 
-def _cuda_debs(drivers: list[Driver]) -> list[Deb]:
+def _cuda_debs(drivers: list[Driver], key: Key) -> list[Deb]:
     oldest = {branch: next(driver.version for driver in drivers if driver.branch == branch) for branch in CUDA}
-    return [keyring_deb(keys()["cuda"]), *(deb for branch in CUDA for deb in branch_debs(branch, oldest[branch])),
+    return [keyring_deb(key), *(deb for branch in CUDA for deb in branch_debs(branch, oldest[branch])),
             *(deb for driver in drivers for deb in driver_debs(driver))]
 
 

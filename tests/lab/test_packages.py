@@ -300,6 +300,20 @@ def test_rpm_packages_are_signed_and_tied_together(repositories: Repositories, t
     assert "signatures OK" in good("rpmkeys", "--dbpath", tmp_path, "--checksig", kmod)
 
 
+def test_rpm_dependencies_are_met_within_the_repository(repositories: Repositories, tmp_path: Path) -> None:
+    folder = repositories.root / repositories.rpm_path
+    names = ("nvidia-open", "nvidia-driver", "nvidia-driver-libs", "nvidia-driver-cuda", "nvidia-driver-cuda-libs",
+             "libnvidia-ml", "nvidia-kmod-common", "kmod-nvidia-open-dkms", "nvidia-modprobe", "nvidia-persistenced")
+    paths = [folder / f"{name}-595.91.07-1.el9.x86_64.rpm" for name in names]
+    # An empty database: what the scripts run in is all that may be missing.
+    needed = run("rpm", "--dbpath", tmp_path, "-U", "--test", *paths).stdout
+    assert not [line for line in needed.splitlines() if "needed by" in line and "/bin/sh is" not in line], needed
+    assert "nvidia-driver-cuda-libs = 3:595.91.07 is needed" in run(
+        "rpm", "--dbpath", tmp_path, "-U", "--test", *(path for path in paths if "cuda-libs" not in path.name)).stdout
+    rival = folder / "kmod-nvidia-latest-dkms-595.91.07-1.el9.x86_64.rpm"
+    assert "conflicts with" in run("rpm", "--dbpath", tmp_path, "-U", "--test", *paths, rival).stdout
+
+
 def test_repomd_is_signed_and_tells_the_truth(repositories: Repositories) -> None:
     folder = repositories.root / repositories.rpm_path
     good("gpgv", "--keyring", keys()["rpm"].binary, folder / "repodata/repomd.xml.asc", folder / "repodata/repomd.xml")
