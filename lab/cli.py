@@ -133,6 +133,8 @@ def fault(found: lab.Lab, host: str, name: str, state: str) -> None:
             lab.close_connections()
     elif name in HOST_FAULTS:
         engine.podman("exec", container, "/usr/lib/gpulab/fault", name, state)
+        if name == "slow-ssh":
+            lab.close_connections()
     else:
         kind, *values = name.split(":")
         engine.podman("exec", container, "gpusim", "fault", "set" if on else "clear", kind,

@@ -155,10 +155,17 @@ def build_repositories(out: Path) -> Repositories:
 
 
 def ensure_network(lab: Lab) -> None:
-    """The bridge: internal, so that podman sets up no forwarding and no packet filter rules."""
+    """The bridge: internal, so that podman sets up no forwarding and no packet filter rules.
+
+    Podman numbers bridges in each storage anew, and would share one with another storage's network: so we name it.
+    """
     network = f"gpuops-{lab.name}"
     if engine.podman("network", "exists", network, check=False).returncode:
         engine.podman("network", "create", "--internal", "--disable-dns", "--subnet", f"{lab.network}.0/24", network)
+        record = engine.folder() / "networks" / f"{network}.json"
+        settings = json.loads(record.read_text())
+        settings["network_interface"] = f"gpu{hashlib.sha256(str(lab.folder).encode()).hexdigest()[:8]}"
+        record.write_text(json.dumps(settings))
 
 
 def ensure_repo(lab: Lab, host_image: str) -> None:

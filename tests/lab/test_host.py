@@ -17,7 +17,7 @@ def ansible_ssh(host: Host) -> list[str]:
     from lab.host import inventory
 
     values = inventory.variables(host.record)
-    return ["ssh", *values["ansible_ssh_args"].split(), "-o", "ControlMaster=no", "-o", "BatchMode=yes", "-i",
+    return ["ssh", "-o", "ControlPath=none", *values["ansible_ssh_args"].split(), "-o", "BatchMode=yes", "-i",
             values["ansible_ssh_private_key_file"], f"root@{host.record.address(HOST)}"]
 
 
