@@ -111,7 +111,7 @@ placement:
 hosts:
   description:
     - By host and component the parameters of its role, each with the disruption level that counts for it.
-    - RV(hosts.preview) names the components whose facts differ from the plan.
+    - C(preview) names the components whose facts differ from the plan.
   returned: success
   type: dict
   sample:

@@ -53,11 +53,11 @@ class Style:
         columns = list(zip(head, *texts))
         widths = _fit([max(len(item) for item in column) for column in columns],
                       [max([len(name), 8]) for name in head], self.width - 3 * len(head) - 1)
-        bar = self.sign("vertical")
-        lines = [self._rule("top", widths), self._row([Cell(name, "title") for name in head], head, widths, bar),
+        edge = self.sign("vertical")
+        lines = [self._rule("top", widths), self._row([Cell(name, "title") for name in head], head, widths, edge),
                  self._rule("middle", widths)]
         for row, row_texts in zip(rows, texts):
-            lines.append(self._row(row, row_texts, widths, bar))
+            lines.append(self._row(row, row_texts, widths, edge))
         return "\n".join([*lines, self._rule("bottom", widths)])
 
     def entry(self, label: str, text: str, indent: int, label_width: int = 0) -> str:
@@ -74,13 +74,13 @@ class Style:
         corners = self.sign(name)
         return corners[0] + corners[1].join(self.sign("horizontal") * (width + 2) for width in widths) + corners[2]
 
-    def _row(self, cells: t.Sequence[Cell], texts: t.Sequence[str], widths: t.Sequence[int], bar: str) -> str:
+    def _row(self, cells: t.Sequence[Cell], texts: t.Sequence[str], widths: t.Sequence[int], edge: str) -> str:
         wrapped = [textwrap.wrap(text, width, break_on_hyphens=False) or [""] for text, width in zip(texts, widths)]
         lines = []
         for index in range(max(len(part) for part in wrapped)):
             parts = [self.paint(f"{(part[index] if index < len(part) else ''):<{width}}", cell.state)
                      for cell, part, width in zip(cells, wrapped, widths)]
-            lines.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
+            lines.append(f"{edge} " + f" {edge} ".join(parts) + f" {edge}")
         return "\n".join(lines)
 
 

@@ -99,8 +99,8 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(("text", "parts"), [
     ("driver:\n  verison: '1'\n", ["driver.verison (line 2): unknown key; did you mean 'version'?"]),
-    ("tolkit: {}\ndriver:\n  enabled: 'yes'\n", ["has 2 faults", "tolkit (line 1)",
-                                                "driver.enabled (line 3): true or false is expected, 'yes' stands"]),
+    ("tolkit: {}\ndriver:\n  enabled: 'yes'\n",
+     ["has 2 faults", "tolkit (line 1)", "driver.enabled (line 3): true or false is expected, 'yes' stands"]),
     ("driver:\n  version: 580.10\n", ["driver.version (line 2): a string is expected", "write it in quotes"]),
     ("ccManager:\n  defaultMode: off\n", ["(line 2): false is not allowed; allowed: 'on', 'off'", "in quotes"]),
     ("driver:\n  env:\n    - name: A\n      valueFrom: {}\n", ["driver.env[0] (line 3): {name, value} is expected"]),

@@ -156,8 +156,8 @@ def test_the_only_layout_of_a_file_needs_no_name() -> None:
 
 
 def test_mig_layouts_of_the_policy() -> None:
-    values = {"migManager": {"config": {"data": {"config.yaml": "version: v1\nmig-configs:\n  mine:\n"
-                                                               "    - {devices: all, mig-enabled: true}\n"}}}}
+    text = "version: v1\nmig-configs:\n  mine:\n    - {devices: all, mig-enabled: true}\n"
+    values = {"migManager": {"config": {"data": {"config.yaml": text}}}}
     found = plan(["A100"], values, mig_manager_selected="mine")["mig_manager"]
     assert list(found["config"]["mig-configs"]) == ["mine"]
 
