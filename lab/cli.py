@@ -130,11 +130,11 @@ def fault(found: lab.Lab, host: str, name: str, state: str) -> None:
     elif name == "unreachable":
         engine.podman("exec", container, "ip", "link", "set", "eth0", "down" if on else "up")
         if on:
-            lab.close_connections()
+            lab.close_connections(found.name)
     elif name in HOST_FAULTS:
         engine.podman("exec", container, "/usr/lib/gpulab/fault", name, state)
         if name == "slow-ssh":
-            lab.close_connections()
+            lab.close_connections(found.name)
     else:
         kind, *values = name.split(":")
         engine.podman("exec", container, "gpusim", "fault", "set" if on else "clear", kind,

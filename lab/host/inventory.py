@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.host import engine, image
-from lab.host.lab import Lab
+from lab.host import image
+from lab.host.lab import Lab, sockets
 
 SSH = ("-o ControlMaster=auto -o ControlPersist=60s -o ControlPath={sockets}/%C -o StrictHostKeyChecking=no "
        "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=5")
@@ -20,7 +20,7 @@ def variables(lab: Lab) -> dict[str, str]:
     return {
         "ansible_user": "root",
         "ansible_ssh_private_key_file": str(image.key()),
-        "ansible_ssh_args": SSH.format(sockets=engine.run_folder() / "ssh"),
+        "ansible_ssh_args": SSH.format(sockets=sockets(lab.name)),
         "ansible_pipelining": "true",
         "ansible_python_interpreter": "/usr/bin/python3",
         # The kernel, and so its boot_id, is shared by all hosts.
@@ -36,7 +36,7 @@ def variables(lab: Lab) -> dict[str, str]:
 
 def write(lab: Lab) -> Path:
     """Writes the inventory beside the lab's record."""
-    (engine.run_folder() / "ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
+    sockets(lab.name).mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = ["all:", "  children:", "    gpu_hosts:", "      hosts:"]
     for host in lab.hosts:
         lines += [f"        {host}:", f"          ansible_host: {lab.address(host)}", "          ansible_port: 22"]

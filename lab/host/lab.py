@@ -242,7 +242,7 @@ def down(name: str) -> None:
     """Removes a lab: its hosts, its network, its files; what is cached for the next one stays."""
     lab = load(name)
     with locked(name):
-        close_connections()
+        close_connections(name)
         with ThreadPoolExecutor() as pool:
             list(pool.map(remove_container, [lab.container(host) for host in [*lab.hosts, "repo"]]))
         engine.podman("network", "rm", "--force", f"gpuops-{name}")
@@ -250,9 +250,14 @@ def down(name: str) -> None:
     (labs_folder() / f".{name}.lock").unlink(missing_ok=True)
 
 
-def close_connections() -> None:
+def sockets(name: str) -> Path:
+    """The folder of the SSH connections that Ansible shares; its path is short, as sockets' paths must be."""
+    return engine.run_folder() / "ssh" / name
+
+
+def close_connections(name: str) -> None:
     """Ends the shared SSH connections that Ansible left open."""
-    for socket in (engine.run_folder() / "ssh").glob("*"):
+    for socket in sockets(name).glob("*"):
         subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "lab"], check=False, capture_output=True)
 
 
