@@ -26,7 +26,8 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI",Roboto,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}
-h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:40px 0 12px}p.soft{color:var(--soft);margin:0}.wide+p.soft{margin-top:12px}
+h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:40px 0 12px}p.soft{color:var(--soft);margin:0}
+.wide+p.soft{margin-top:12px}
 .tiles{display:flex;flex-wrap:wrap;gap:12px;margin:24px 0 0}
 .tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 20px;min-width:120px}
 .tile b{display:block;font-size:26px;line-height:1.2}.tile span{color:var(--soft);font-size:13px}
