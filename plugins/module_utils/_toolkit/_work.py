@@ -202,7 +202,8 @@ class Work:
         except CommandError as stuck:
             return stuck.message
         if done.rc != 0:
-            return done.stderr.strip() or f"systemctl restart exited with {done.rc}"
+            first = done.stderr.strip().partition("\n")[0].rstrip(".")
+            return first or f"systemctl restart exited with {done.rc}"
         state = self.run(["systemctl", "is-active", unit], check=False).stdout.strip()
         return None if state == "active" else f"it is {state}"
 
