@@ -59,7 +59,8 @@ options:
         default: C95B321B61E88C1809C4F759DDCAE044F796ECB0
   runtime:
     description:
-      - The container runtime to configure. V(auto) takes the one that is installed.
+      - The container runtime to configure. V(auto) takes the one that is installed; where there is none, packages and
+        CDI specification are set up and the configuration is returned as RV(pending).
       - This version configures containerd; the others are refused.
     type: str
     choices: [auto, containerd, docker, crio, podman]
@@ -138,7 +139,7 @@ pending:
   elements: dict
   sample: []
 runtime:
-  description: The runtime that was configured, or null when there was nothing to remove.
+  description: The runtime that was configured, or null where there is none or nothing was to be removed.
   returned: success
   type: str
   sample: containerd

@@ -71,6 +71,9 @@ class Containerd:
                 baseline = _without_ours(text, path, journal, drop_in)
             proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
         if proposal.changes:
+            if options.cdi and _is_before_cdi(own):
+                proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
+                                         "only the runtime class can hand out GPUs.")
             proposal.trial = _trial(seen, changed or "", proposal.changes)
         return proposal
 
@@ -283,12 +286,8 @@ def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Op
             source = runtimes[name]
             break
     values: dict[Path, t.Any] = {}
-    if options.cdi:
-        if "enable_cdi" in own:
-            values[_CDI] = True
-        elif _plugin_is_old(own):
-            proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
-                                     "only the runtime class can hand out GPUs.")
+    if options.cdi and "enable_cdi" in own:
+        values[_CDI] = True
     if options.set_as_default:
         values[_DEFAULT] = "nvidia"
     elif (_generation(seen) == 1 and lookup(own, _DEFAULT) == "nvidia"
@@ -305,9 +304,9 @@ def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Op
     return values
 
 
-def _plugin_is_old(own: t.Mapping[str, t.Any]) -> bool:
+def _is_before_cdi(own: t.Mapping[str, t.Any]) -> bool:
     """Whether the CRI plugin is older than CDI; from 2.4 on CDI is always on and the key is gone again."""
-    return "sandbox_image" in own
+    return "sandbox_image" in own and "enable_cdi" not in own
 
 
 def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None:

@@ -19,10 +19,10 @@ _INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken
                             r"""(\s*=\s*)("[^"]*"|'[^']*')""")
 
 
-def present(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal, cdi: bool, check: bool) -> list[Step]:
+def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal, cdi: bool, check: bool) -> list[Step]:
     """The steps to the wanted state, in order. seen: the host side's answer to C(read)."""
     steps = [_step(raw) for raw in seen["packages"]["steps"]]
-    steps += runtime_steps(seen, runtime, proposal)
+    steps += runtime_steps(seen, runtime, proposal) if runtime else []
     if cdi and not seen["cdi"]["specs"]:
         if seen["cdi"]["driver"]:
             steps.append(_cdi_step("a driver is loaded and there is no specification"))
@@ -31,14 +31,18 @@ def present(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal, cdi: 
     return steps
 
 
-def waiting(seen: t.Mapping[str, t.Any], steps: t.Sequence[Step], cdi: bool) -> list[dict[str, t.Any]]:
+def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, steps: t.Sequence[Step], cdi: bool
+            ) -> list[dict[str, t.Any]]:
     """What has to wait for something else than gpu_disruption, in the shape of C(pending)."""
-    if not cdi or seen["cdi"]["specs"] or seen["cdi"]["driver"] or not seen["cdi"]["gpu"]:
-        return []
+    found = []
+    if runtime is None:
+        found.append({**Step("configure", "container runtime").as_dict(),
+                      "pending_reason": "no container runtime that can be configured is installed"})
     step = _cdi_step("there is no specification")
-    if step.id in {one.id for one in steps}:
-        return []
-    return [{**step.as_dict(), "pending_reason": "no NVIDIA driver is loaded"}]
+    if (cdi and seen["cdi"]["gpu"] and not seen["cdi"]["specs"] and not seen["cdi"]["driver"]
+            and step.id not in {one.id for one in steps}):
+        found.append({**step.as_dict(), "pending_reason": "no NVIDIA driver is loaded"})
+    return found
 
 
 def absent(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal) -> list[Step]:

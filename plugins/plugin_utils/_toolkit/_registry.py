@@ -23,11 +23,11 @@ def check(name: str) -> None:
                          path="runtime", value=name, allowed=["auto", *RUNTIMES])
 
 
-def choose(name: str, seen: t.Mapping[str, t.Any]) -> str:
-    """The runtime to configure. seen: runtime to what the host side read, None where it is not installed."""
+def choose(name: str, seen: t.Mapping[str, t.Any]) -> str | None:
+    """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None."""
     for candidate in RUNTIMES if name == "auto" else [name]:
         if seen.get(candidate):
             return candidate
-    wanted = ", ".join(RUNTIMES) if name == "auto" else name
-    raise HostError(f"No container runtime that can be configured is installed here (looked for: {wanted}).",
-                    "Install one first, or leave this host out.", runtime=name)
+    if name == "auto":
+        return None
+    raise HostError(f"{name} is not installed on this host.", "Install it first, or use runtime=auto.", runtime=name)

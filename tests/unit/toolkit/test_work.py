@@ -172,8 +172,9 @@ def test_registry() -> None:
     with pytest.raises(InputError, match="does not configure docker"):
         _registry.check("docker")
     _registry.check("auto")
-    with pytest.raises(HostError, match="looked for: containerd"):
-        _registry.choose("auto", {"containerd": None})
+    assert _registry.choose("auto", {"containerd": None}) is None
+    with pytest.raises(HostError, match="containerd is not installed"):
+        _registry.choose("containerd", {"containerd": None})
     assert _registry.choose("auto", {"containerd": {"config": "x"}}) == "containerd"
 
 
@@ -182,11 +183,12 @@ def test_cdi_waits_for_the_driver() -> None:
     seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
                               "journal": {"restart": []}, "cdi": {"specs": [], "driver": None, "gpu": True}}
     assert _plan.present(seen, "containerd", Proposal(), True, False) == []
-    assert [one["pending_reason"] for one in _plan.waiting(seen, [], True)] == ["no NVIDIA driver is loaded"]
+    assert [one["pending_reason"] for one in _plan.waiting(seen, "containerd", [], True)] == ["no NVIDIA driver is loaded"]
     seen["cdi"]["driver"] = "595.91.07"
     steps = _plan.present(seen, "containerd", Proposal(), True, False)
     assert [step.id for step in steps] == ["generate CDI specification: /var/run/cdi/nvidia.yaml"]
-    assert _plan.waiting(seen, steps, True) == []
+    assert _plan.waiting(seen, "containerd", steps, True) == []
+    assert [one["id"] for one in _plan.waiting(seen, None, steps, True)] == ["configure: container runtime"]
     assert _plan.present(seen, "containerd", Proposal(), False, False) == []
     seen["cdi"]["specs"] = ["/var/run/cdi/nvidia.yaml"]
     assert _plan.present(seen, "containerd", Proposal(), True, False) == []
