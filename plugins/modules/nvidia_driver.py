@@ -9,8 +9,8 @@ module: nvidia_driver
 short_description: Install, switch, repair, verify or remove the NVIDIA driver
 version_added: 0.1.0
 description:
-  - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these, and reads
-    again. At the end module, libraries, DKMS, packages and C(nvidia-smi) agree, or the task says which differs.
+  - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these, and
+    reads again. At the end module, libraries, DKMS, packages and C(nvidia-smi) agree, or the task says which differs.
   - A pinning package holds the version, so that an unattended upgrade cannot split module and libraries.
   - A module that something uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and nothing
     of the running driver is touched.

@@ -100,12 +100,23 @@ class Executor:
     def _unload(self, step: Step) -> None:
         if self.before.service.state == "active":
             self.run(["systemctl", "stop", PERSISTENCED])
+        gone: list[str] = []
         for module in step.data["modules"]:
             done = self.run(["rmmod", module], check=False)
             if done.rc != 0 and module in self.root.names("/sys/module"):
+                self._reload(gone)
                 holders = _plan.name_holders(read_holders(self.root))
                 raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
-                                f"{f'; in use by {holders}' if holders else ''}.", "Stop what uses it, then run again.")
+                                f"{f'; in use by {holders}' if holders else ''}. All modules are loaded as before.",
+                                "Stop what uses it, then run again.")
+            gone.append(module)
+
+    def _reload(self, modules: t.Sequence[str]) -> None:
+        """Puts back what was unloaded when a client came in between: its driver stays whole."""
+        for module in reversed(modules):
+            self.run(["modprobe", module], check=False)
+        if self.before.service.state == "active":
+            self.run(["systemctl", "start", PERSISTENCED], check=False)
 
     def _unload_nouveau(self, step: Step) -> None:
         self.run(["rmmod", step.target], hint="A console or display may use it: reboot the host, then run again.")

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import
     kernel_module_type,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    DENY_FILE,
     PERSISTENCED,
     PYNVML,
     Situation,
@@ -83,8 +84,7 @@ class Driver:
         source = source_for(self.spec.source, situation.os_id, situation.os_version, situation.arch)
         repository = source.repository(self.spec)
         with Journal(CONCERN, readonly=self.check) as journal:
-            if journal.get("file", PYNVML) and journal.file_is(PYNVML) != "ours":
-                situation = replace(situation, pynvml=False)
+            situation = self._without_edited(situation, journal)
             work = PackageWork(self._manager(situation), journal, repository)
             version, package_steps = self._plan_packages(situation, work, source, flavour)
             holders = []
@@ -152,6 +152,15 @@ class Driver:
 
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
+
+    @staticmethod
+    def _without_edited(situation: Situation, journal: Journal) -> Situation:
+        """Files of ours that somebody edited or removed count as missing, so that they are written again."""
+        def lost(path: str) -> bool:
+            return journal.get("file", path) is not None and journal.file_is(path) != "ours"
+
+        return replace(situation, pynvml=situation.pynvml and not lost(PYNVML),
+                       nouveau_denied=situation.nouveau_denied and not lost(DENY_FILE))
 
     def _manager(self, situation: Situation) -> Manager:
         make = MANAGERS.get(situation.family)
@@ -227,7 +236,8 @@ class Driver:
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
                 pending: t.Sequence[t.Mapping[str, t.Any]], holders: t.Sequence[t.Mapping[str, t.Any]],
                 version: str | None, reasons: t.Sequence[str] = ()) -> dict[str, t.Any]:
-        waiting = [f"{step['id']}: {step['pending_reason']}" for step in pending]
+        # One sentence for the step that holds up the others.
+        waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,

@@ -35,8 +35,8 @@ Holders = t.Sequence[t.Mapping[str, t.Any]]
 
 def name_holders(holders: Holders) -> str:
     """C(python (pid 4711) on 0000:07:00.0, ...)."""
-    return ", ".join(f"{holder['name']} (pid {holder['pid']})"
-                     + (f" on {holder['gpu']}" if holder.get("gpu") else "") for holder in holders)
+    return ", ".join(str(holder["name"]) + (f" (pid {holder['pid']})" if holder["pid"] else "")
+                     + (f" on {holder['gpu']}" if holder["gpu"] else "") for holder in holders)
 
 
 def must_reload(situation: Situation, version: str, flavour: str) -> str:

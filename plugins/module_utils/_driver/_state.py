@@ -120,8 +120,10 @@ def read_service(run: Runner, unit: str) -> Service:
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
-    """Processes with a GPU open, persistenced apart, which our steps stop: C([{pid, name, gpu, instance}]).
+    """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance}]).
 
+    Processes with a GPU open, persistenced apart, which our steps stop. Where there are none and a module is in use
+    all the same (a display, a process out of sight, a kernel client), an entry without pid names the module.
     Reads the open files of all processes, so it is asked for only when something is to be unloaded.
     """
     gpus = {}
@@ -130,8 +132,25 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
                           re.M)
         if found:
             gpus[int(found.group(1))] = address
+    clients = read_clients(root, gpus)
     # A process's name has at most 15 characters in /proc/PID/comm.
-    return [client for client in read_clients(root, gpus) if not client["name"].startswith("nvidia-persiste")]
+    ours = {client["pid"] for client in clients if client["name"].startswith("nvidia-persiste")}
+    named = [client for client in clients if client["pid"] not in ours]
+    if named:
+        return named
+    return [{"pid": None, "name": f"something that refers to {module}", "gpu": None, "instance": None}
+            for module in UNLOAD_ORDER
+            if _references(root, module) > (_open_devices(root, ours) if module == "nvidia" else 0)]
+
+
+def _references(root: Root, module: str) -> int:
+    """References to a module that are not other modules; every open device file is one (kernel: module_refcount)."""
+    return int(root.text(f"/sys/module/{module}/refcnt") or "0") - len(root.names(f"/sys/module/{module}/holders"))
+
+
+def _open_devices(root: Root, pids: t.Iterable[int]) -> int:
+    return sum((root.link(f"/proc/{pid}/fd/{number}") or "").startswith("/dev/nvidia")
+               for pid in pids for number in root.names(f"/proc/{pid}/fd"))
 
 
 def _flavour(root: Root) -> str:
