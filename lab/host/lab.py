@@ -63,6 +63,7 @@ class Lab:
         """Writes the record."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "lab.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+SYSTEMD = "/sys/fs/cgroup/systemd"
 
 
 def labs_folder() -> Path:
@@ -196,12 +197,16 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
     container = lab.container(host)
     remove_container(container)
     began = time.monotonic()
-    groups = [] if engine.cgroup_v2() else ["--cgroupns=private"]
+    # On cgroup v1 podman puts systemd's hierarchy of this machine over the host's own part of it, and all hosts would
+    # put their services into the same groups. Below lies the private one.
+    groups, start = [], ""
+    if not engine.cgroup_v2():
+        groups, start = ["--cgroupns=private"], f"umount {SYSTEMD}/release_agent {SYSTEMD}; "
     engine.podman("run", "--detach", "--name", container, "--hostname", host, "--label", f"gpus={lab.hosts[host]}",
                   "--network", f"gpuops-{lab.name}", "--ip", lab.address(host), "--restart=always", "--systemd=always",
                   "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
-                  "--volume", "/var/lib/docker", host_image, "/sbin/init")
+                  "--volume", "/var/lib/docker", host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
     wait(container)
     print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} ({lab.hosts[host]})", flush=True)
 
