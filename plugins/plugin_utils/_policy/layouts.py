@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import typing as t
 from dataclasses import dataclass
 
@@ -86,12 +87,17 @@ def _target(index: int, gpu: Facts) -> _format.Target:
                           str(gpu.get("model") or gpu["device_id"]), profiles)
 
 
+@functools.lru_cache(maxsize=None)
+def _board(device_id: str) -> Board:
+    # Kept, as it remembers what it has placed: fleets have few models.
+    return Board(_boards.profiles_of(device_id) or [])
+
+
 def _stand(target: _format.Target, wish: _format.Wish) -> Stand:
     if not wish.enabled:
         return OFF
     if wish.devices is None or target.profiles is None:
         return Stand(True, None)
-    board = Board(target.profiles)
-    layout = _plan.goal_of(_plan.Gpu(target, board, (False, False)), wish).layout
+    layout = _plan.goal_of(_plan.Gpu(target, _board(target.device_id), (False, False)), wish).layout
     return Stand(True, dict(collections.Counter(piece.profile for piece in layout)),
                  sum(len(piece.parts) for piece in layout))

@@ -1,0 +1,79 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is taken from host variables, and from where files are read."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, matrix
+
+
+class HostVars(dict):  # type: ignore[type-arg]
+    """Ansible's hostvars: templated by index, raw by raw_get."""
+
+    def raw_get(self, host: str) -> Any:
+        return self[host]
+
+
+def task_vars(**hosts: dict[str, Any]) -> dict[str, Any]:
+    return {"ansible_play_hosts_all": list(hosts), "inventory_hostname": next(iter(hosts)), "hostvars": HostVars(hosts)}
+
+
+FOUND = {"preflight_found": {"facts": {"gpus": []}, "changed": False}}
+
+
+def test_facts_of_all_hosts_of_the_play() -> None:
+    unreachable = {"preflight_found": {"unreachable": True}}
+    assert gathered.facts(task_vars(a=FOUND, b={}, c=unreachable)) == {"a": {"gpus": []}, "b": None, "c": None}
+
+
+def test_overrides_are_the_variables_of_roles_alone() -> None:
+    mine = {"driver_version": "595.91.07", "driver_result": {}, "mig_manager_selected": "x", "other": 1}
+    assert gathered.overrides(task_vars(a=mine, b={})) == {
+        "a": {"driver_version": "595.91.07", "mig_manager_selected": "x"}, "b": {}}
+
+
+def test_steps_and_pending_by_component() -> None:
+    step = {"id": "x: y"}
+    found = task_vars(a={"driver_result": {"plan": [step], "pending": []}, "mig_manager_result": {"skipped": True}})
+    assert gathered.listed(found, "a", "plan") == {"driver": [step]}
+    assert gathered.listed(found, "a", "pending") == {}
+
+
+def test_facts_serve_until_a_role_changes_the_host() -> None:
+    assert gathered.unchanged_facts(task_vars(a=FOUND), "a") == {"gpus": []}
+    assert gathered.unchanged_facts(task_vars(a={**FOUND, "driver_result": {"changed": False}}), "a") == {"gpus": []}
+    assert gathered.unchanged_facts(task_vars(a={**FOUND, "driver_result": {"changed": True}}), "a") is None
+    assert gathered.unchanged_facts(task_vars(a={}), "a") is None
+
+
+def test_checks() -> None:
+    assert gathered.checks(task_vars(a={"preflight_checked": {"checks": [1]}}), "a") == [1]
+    assert gathered.checks(task_vars(a={}), "a") is None
+
+
+def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathlib.Path) -> None:
+    for folder in ("inventory", "playbook"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "policy.yml").touch()
+    (tmp_path / "playbook" / "other.yml").touch()
+    known = {"inventory_dir": str(tmp_path / "inventory"), "playbook_dir": str(tmp_path / "playbook")}
+    assert gathered.find_file(known, "policy.yml") == str(tmp_path / "inventory" / "policy.yml")
+    assert gathered.find_file(known, "other.yml") == str(tmp_path / "playbook" / "other.yml")
+    assert gathered.find_file(known, "none.yml") == os.path.abspath("none.yml")
+    assert gathered.find_file(known, "/etc/passwd") == "/etc/passwd"
+
+
+def test_every_release_file_is_whole() -> None:
+    names = set(matrix.release().components)
+    for version in matrix.available():
+        found = matrix.release(version)
+        assert (found.version, set(found.components), set(found.defaults)) == (version, names, {"cdi"})
+        assert all(matrix.branch(matrix.branch_of(driver)) for driver in found.drivers)
+        assert found.components["driver"] in found.drivers
+    assert matrix.available() == ("24.9.2", "25.3.4", "25.10.1", "26.3.3", "26.7.0"), "sorted as versions"
+    assert matrix.release("v26.3.3") == matrix.release("26.3.3")
