@@ -9,7 +9,7 @@ module: gpu_report
 short_description: Print the plan before a run, and hosts by components after it
 version_added: 0.1.0
 description:
-  - Prints a table to the terminal, in colours and box drawing where the terminal has them, and writes a page on request.
+  - Prints a table to the terminal, in colours and with box drawing where it can. Writes a page on request.
   - Runs on the controller and changes no host. Use it once for the whole play, with C(run_once).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -18,8 +18,8 @@ extends_documentation_fragment:
 options:
   show:
     description:
-      - V(plan) prints what will be done, V(result) how every component of every host is compared with the plan, V(state)
-        what is there and what is pending.
+      - V(plan) prints what will be done, V(result) how every component of every host is compared with the plan,
+        V(state) what is there and what is pending.
     type: str
     choices: [plan, result, state]
     required: true

@@ -57,8 +57,8 @@ EXAMPLES = r"""
 RETURN = r"""
 checks:
   description:
-    - One entry a component. C(state) is V(ok), V(pending), V(failed) or V(absent); C(detail) says what was found, C(hint)
-      what to do.
+    - One entry a component. C(state) is V(ok), V(pending), V(failed) or V(absent); C(detail) says what was found,
+      C(hint) what to do.
     - In check mode nothing has been done yet, so what differs is V(pending).
   returned: always
   type: list
