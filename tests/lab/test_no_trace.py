@@ -11,11 +11,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.host import engine, trace
+import pytest
+
+from lab.host import engine, needs, trace
 from lab.tools import cache_root
 from tests.lab.conftest import ROOT
 
 KEEP = ("rootfs-", "nvml-", "nvidia-", "packages-", "keys", "go")
+
+
+def test_packages_that_the_lab_installs_go_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(needs, "PACKAGES", ("tar", "hello"))
+    assert "hello" not in needs.installed()
+    needs.ensure()
+    assert needs.record().read_text().split() == ["hello"]
+    needs.purge()
+    assert "hello" not in needs.installed() and "tar" in needs.installed()
 
 
 def test_purge_leaves_no_trace(tmp_path: Path) -> None:
