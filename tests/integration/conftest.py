@@ -27,9 +27,14 @@ class LabHosts:
         return done.stdout
 
     @property
-    def inventory(self) -> Path:
-        """The inventory for the lab hosts."""
-        return Path(self("inventory").strip().splitlines()[-1])
+    def hosts(self) -> list[Path]:
+        """The inventory for the lab hosts alone."""
+        return [Path(self("inventory").strip().splitlines()[-1])]
+
+    @property
+    def wishes(self) -> list[Path]:
+        """The same with what the demo wants of the hosts."""
+        return [*self.hosts, ROOT / "lab" / "demo" / "hosts.yml"]
 
     def sh(self, host: str, script: str) -> str:
         """Runs a shell script on a host as its root; returns what it prints."""

@@ -30,7 +30,7 @@ def test_the_checkout_is_not_seen() -> None:
 
 def test_check_before_the_first_run_changes_nothing(lab: LabHosts, story: dict[str, object]) -> None:
     story["before"] = {host: lab.snapshot(host) for host in HOSTS}
-    preview = user.playbook("site", lab.inventory, "--check", "--diff")
+    preview = user.playbook("site", lab.wishes, "--check", "--diff")
     assert preview.rc == 0, preview.output
     story["preview"] = {host: preview.steps(host) for host in HOSTS}
     assert {host: lab.snapshot(host) for host in HOSTS} == story["before"]
@@ -38,7 +38,7 @@ def test_check_before_the_first_run_changes_nothing(lab: LabHosts, story: dict[s
 
 
 def test_the_first_run_does_the_steps_that_check_named(lab: LabHosts, story: dict[str, object]) -> None:
-    first = user.playbook("site", lab.inventory, "--diff")
+    first = user.playbook("site", lab.wishes, "--diff")
     assert first.rc == 0, first.output
     for host in HOSTS:
         assert first.steps(host) == story["preview"][host], host  # type: ignore[index]
@@ -66,7 +66,7 @@ def test_what_the_hosts_then_are(lab: LabHosts, story: dict[str, object]) -> Non
 def test_the_second_run_changes_nothing(lab: LabHosts, story: dict[str, object]) -> None:
     marks = "systemctl show -p MainPID containerd; stat -c '%i %Y %n' /etc/containerd/*.toml /etc/apt/sources.list.d/*"
     before = {host: lab.sh(host, marks) for host in HOSTS}
-    again = user.playbook("site", lab.inventory)
+    again = user.playbook("site", lab.wishes)
     assert again.rc == 0, again.output
     for host in HOSTS:
         assert again.changed(host) == [], host
@@ -79,7 +79,7 @@ def test_the_second_run_changes_nothing(lab: LabHosts, story: dict[str, object])
 
 
 def test_check_on_converged_hosts_is_empty(lab: LabHosts) -> None:
-    check = user.playbook("site", lab.inventory, "--check", "--diff")
+    check = user.playbook("site", lab.wishes, "--check", "--diff")
     assert check.rc == 0, check.output
     assert [check.steps(host) for host in HOSTS] == [{}, {}, {}]
 
@@ -88,7 +88,7 @@ def test_drift_is_repaired_exactly(lab: LabHosts) -> None:
     lab.sh("gpu-a2", "sed -i '/nvidia-container-runtime/d' /etc/containerd/config.toml")
     lab.sh("gpu-l1", "dpkg --purge --force-depends nvidia-persistenced")
     lab.sh("gpu-a1", "nvidia-smi mig -dci -i 3 -gi 9 && nvidia-smi mig -dgi -i 3 -gi 9")
-    repair = user.playbook("site", lab.inventory, "--diff")
+    repair = user.playbook("site", lab.wishes, "--diff")
     assert repair.rc == 0, repair.output
     assert set(repair.steps("gpu-a2")) == {"container_toolkit"}
     assert set(repair.steps("gpu-l1")) == {"nvidia_driver"}
@@ -99,27 +99,27 @@ def test_drift_is_repaired_exactly(lab: LabHosts) -> None:
     assert lab.sh("gpu-a1", "nvidia-smi -L | grep -c 'MIG 1g.10gb'").strip() == "56"
     assert "nvidia-container-runtime" in lab.sh("gpu-a2", "containerd config dump")
     assert "ii" in lab.sh("gpu-l1", "dpkg -l nvidia-persistenced | tail -1")
-    again = user.playbook("site", lab.inventory)
+    again = user.playbook("site", lab.wishes)
     assert [again.changed(host) for host in HOSTS] == [[], [], []]
 
 
 def test_status_and_verify_say_what_is_there(lab: LabHosts) -> None:
-    status = user.playbook("status", lab.inventory)
+    status = user.playbook("status", lab.wishes)
     assert status.rc == 0 and all(host in status.output for host in HOSTS), status.output
     assert all(not status.changed(host) for host in HOSTS)
-    verify = user.playbook("verify", lab.inventory)
+    verify = user.playbook("verify", lab.wishes)
     assert verify.rc == 0, verify.output
     lab.sh("gpu-a1", "nvidia-smi mig -dci -i 2 -gi 9 && nvidia-smi mig -dgi -i 2 -gi 9")
-    broken = user.playbook("verify", lab.inventory)
+    broken = user.playbook("verify", lab.wishes)
     assert broken.rc != 0 and "mig" in broken.output.lower()
 
 
 def test_remove_leaves_what_was_there_before(lab: LabHosts, story: dict[str, object]) -> None:
-    removed = user.playbook("remove", lab.inventory, "--diff")
+    removed = user.playbook("remove", lab.wishes, "--diff")
     assert removed.rc == 0, removed.output
     for host in HOSTS:
         assert lab.snapshot(host) == story["before"][host], host  # type: ignore[index]
         assert "gpuops" not in lab.sh(host, "ls -A /var/lib /usr/local/lib /etc")
-    again = user.playbook("remove", lab.inventory)
+    again = user.playbook("remove", lab.wishes)
     assert again.rc == 0, again.output
     assert [again.changed(host) for host in HOSTS] == [[], [], []]

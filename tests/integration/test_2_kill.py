@@ -26,7 +26,7 @@ def role(lab: LabHosts, name: str, tasks: str, **variables: object) -> user.Run:
     play = user.HOME / "role.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
                     f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.inventory, "--limit", HOST, **variables)
+    return user.playbook(str(play), lab.hosts, "--limit", HOST, **variables)
 
 
 @pytest.fixture(scope="module")

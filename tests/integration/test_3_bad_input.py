@@ -37,7 +37,7 @@ def before(lab: LabHosts) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 def test_one_clear_error_and_nothing_changed(lab: LabHosts, before: list[str], case: str) -> None:
     variables, expected = CASES[case]
-    run = user.playbook("site", lab.inventory, "--limit", HOST, **variables)
+    run = user.playbook("site", lab.hosts, "--limit", HOST, **variables)
     assert run.rc != 0, run.output
     assert len(run.errors()) == 1, run.errors()
     assert expected in run.errors()[0]
@@ -47,7 +47,7 @@ def test_one_clear_error_and_nothing_changed(lab: LabHosts, before: list[str], c
 
 def test_a_host_without_a_gpu(lab: LabHosts, before: list[str]) -> None:
     lab("fault", HOST, "no-gpus", "on")
-    run = user.playbook("site", lab.inventory, "--limit", HOST)
+    run = user.playbook("site", lab.hosts, "--limit", HOST)
     lab("fault", HOST, "no-gpus", "off")
     assert run.rc != 0 and len(run.errors()) == 1, run.output
     assert HOST in run.errors()[0] and "GPU" in run.errors()[0]
@@ -55,7 +55,7 @@ def test_a_host_without_a_gpu(lab: LabHosts, before: list[str]) -> None:
 
 
 def test_an_unreachable_host(lab: LabHosts, before: list[str]) -> None:
-    run = user.playbook("site", lab.inventory, "--limit", f"{HOST},gpu-l1", "-e",
+    run = user.playbook("site", lab.hosts, "--limit", f"{HOST},gpu-l1", "-e",
                         '{"ansible_ssh_common_args": "-o ConnectTimeout=3"}', ansible_port=9)
     assert run.rc != 0
     assert any("unreachable" in error.lower() or "connect" in error.lower() for error in run.errors()), run.output

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,8 @@ def ansible(program: str, *arguments: str, timeout: float = 600) -> Run:
     return Run(done.returncode, done.stdout, lines)
 
 
-def playbook(name: str, inventory: Path, *arguments: str, **variables: Any) -> Run:
+def playbook(name: str, inventories: Sequence[Path], *arguments: str, **variables: Any) -> Run:
     """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables."""
-    return ansible("ansible-playbook", "-i", str(inventory), *arguments,
+    return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,
                    *(["-e", json.dumps(variables)] if variables else []),
                    name if "/" in name else f"gpuops.nvidia.{name}")

@@ -153,6 +153,9 @@ class Executor:
     def _restore(self, step: Step) -> None:
         if step.target == DENY_FILE:
             self._owe_initramfs()
+        if step.target.endswith(".py"):
+            # What Python compiled of it on first use.
+            shutil.rmtree(os.path.join(os.path.dirname(step.target), "__pycache__"), ignore_errors=True)
         self.journal.restore_file(step.target)
 
 

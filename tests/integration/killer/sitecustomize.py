@@ -53,7 +53,8 @@ class Hook(importlib.abc.MetaPathFinder):
 
         def exec_module(module):  # type: ignore[no-untyped-def]
             execute(module)
-            arm(module)
+            if module.__name__ == fullname:  # one loader serves all modules of a payload
+                arm(module)
 
         spec.loader.exec_module = exec_module
         return spec
