@@ -25,8 +25,6 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 DENY_FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
-_DENY_FOLDERS = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-_DENIED = re.compile(r"^\s*blacklist\s+nouveau\s*$", re.M)
 _OPEN_LICENSE = "Dual MIT/GPL"
 
 
@@ -44,7 +42,8 @@ class Situation:
 
     gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
     loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
-    nouveau: None, C(there), C(loaded) or C(used). Secure Boot: None where unknown.
+    nouveau: None, C(there), C(loaded) or C(used). nouveau_denied: by our own file; that of a package goes with it and
+    comes too late for a run that was killed. secure_boot: None where unknown.
     """
 
     os_id: str
@@ -88,7 +87,7 @@ def read_situation(root: Root, run: Runner) -> Situation:
         loaded=loaded, flavour=_flavour(root) if loaded else None, library=library_version(root),
         modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
         nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
-        nouveau_denied=_nouveau_denied(root), service=read_service(run, PERSISTENCED), pynvml=root.exists(PYNVML))
+        nouveau_denied=root.exists(DENY_FILE), service=read_service(run, PERSISTENCED), pynvml=root.exists(PYNVML))
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -175,8 +174,3 @@ def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
         return "loaded"
     index = root.text(f"/lib/modules/{kernel}/modules.dep") or ""
     return "there" if "/nouveau.ko" in index else None
-
-
-def _nouveau_denied(root: Root) -> bool:
-    return any(_DENIED.search(root.text(f"{folder}/{name}") or "")
-               for folder in _DENY_FOLDERS for name in root.names(folder) if name.endswith(".conf"))
