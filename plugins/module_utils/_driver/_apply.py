@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import glob
+import os
+import shutil
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _plan
