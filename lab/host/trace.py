@@ -35,7 +35,7 @@ def capture(skip: tuple[str, ...] = ()) -> list[str]:
 
 
 def processes() -> list[str]:
-    """Command lines, without the kernel's threads and this process and its parents."""
+    """PID namespace and command line of each, without the kernel's threads, this process and its parents."""
     own = {os.getpid()}
     while True:
         parent = next((int(line.split()[1]) for pid in own for line in status(pid) if line.startswith("PPid:")
@@ -47,10 +47,11 @@ def processes() -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            space = os.readlink(folder / "ns" / "pid")
         except OSError:
             continue
         if words and int(folder.name) not in own:
-            found.append(words)
+            found.append(f"{space} {words}")
     return found
 
 
