@@ -134,6 +134,8 @@ class Driver:
                 for kind in ("service", "initramfs"):
                     for key in journal.of_kind(kind):
                         journal.forget(kind, key)
+            if not pending:
+                journal.unfinished = None  # a step that a killed run left, and that has no trace any more
         return self._result(situation, self._read() if allowed else situation, allowed, pending, holders, None, reasons)
 
     def adopted(self) -> dict[str, t.Any]:

@@ -98,9 +98,11 @@ class Apt:
                 if name.startswith(prefix):
                     os.unlink(os.path.join(folder, name))
 
-    def install(self, packages: t.Mapping[str, str]) -> None:
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
         """apt-get install; a downgrade is what a plan asked for."""
         apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages)])
+        if auto:
+            self.run(["apt-mark", "auto", *auto])
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s remove."""

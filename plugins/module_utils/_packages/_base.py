@@ -131,8 +131,8 @@ class Manager(t.Protocol):
     def forget_lists(self, url: str) -> None:
         """Removes the fetched lists of the repository at url."""
 
-    def install(self, packages: t.Mapping[str, str]) -> None:
-        """Installs exact versions, configuration files of the host kept."""
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
+        """Installs exact versions, configuration files of the host kept. auto: those that are but dependencies."""
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """What removing these packages would do."""

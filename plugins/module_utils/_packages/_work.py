@@ -100,14 +100,16 @@ class PackageWork:
         if request:
             changes = probe.simulate(request, new_pins)
             others = [change.name for change in changes if change.name not in request and change.after]
-            steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else ""))
+            steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
+                                       [name for name in drifted if name in request]))
         return steps
 
-    @staticmethod
-    def _install(request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str) -> Step:
+    def _install(self, request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str,
+                 dependencies: t.Sequence[str] = ()) -> Step:
         target = " ".join(specifiers(request))
+        auto = [name for name in dependencies if self.journal.of_kind("package")[name]["before"]["state"] == "absent"]
         return Step(INSTALL, target, reason, data={
-            "packages": dict(request),
+            "packages": dict(request), "auto": auto,
             "changes": [(change.name, change.before, change.after, change.name in probe.candidates)
                         for change in changes]})
 
@@ -173,7 +175,7 @@ class PackageWork:
                 {"state": "residual" if name in residual else "absent"}
             self.journal.keep("package", name, former)
             self.journal.note("package", name, {"version": after, "ours": ours})
-        self.manager.install(step.data["packages"])
+        self.manager.install(step.data["packages"], step.data["auto"])
 
     def _purge(self, step: Step) -> None:
         self.manager.remove(step.data["packages"])

@@ -68,6 +68,7 @@ class FakeManager:
         self.interrupted = False
         self.calls: list[tuple[str, t.Any]] = []
         self.foreign: list[str] = []
+        self.auto: list[str] = []
 
     def read(self) -> PackageState:
         return PackageState(dict(self.installed), dict(self.broken), frozenset(self.residual), self.interrupted)
@@ -87,8 +88,9 @@ class FakeManager:
     def forget_lists(self, url: str) -> None:
         self.calls.append(("forget_lists", url))
 
-    def install(self, packages: t.Mapping[str, str]) -> None:
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
         self.calls.append(("install", dict(packages)))
+        self.auto = list(auto)
         for change in FakeProbe(self.read()).simulate(packages, {}):
             self.installed[change.name] = str(change.after)
 
@@ -163,7 +165,10 @@ def test_killed_after_any_step_the_rest_is_planned(manager: FakeManager, journal
 def test_a_dependency_removed_by_hand_is_put_back_alone(manager: FakeManager, journal: Journal) -> None:
     execute(manager, journal, plan(manager, journal))
     del manager.installed["library"]
-    assert ids(plan(manager, journal)) == ["refresh package lists: cuda", "install packages: library=1.0-1"]
+    steps = plan(manager, journal)
+    assert ids(steps) == ["refresh package lists: cuda", "install packages: library=1.0-1"]
+    execute(manager, journal, steps)
+    assert manager.auto == ["library"]
 
 
 def test_a_dependency_upgraded_by_hand_is_put_back(manager: FakeManager, journal: Journal) -> None:
