@@ -117,8 +117,8 @@ class ActionModule(ActionBase):
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
                    "markers": _owners.markers(), **more}
         arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode()}
-        result = self._execute_module(module_name="gpuops.nvidia.container_toolkit", module_args=arguments,
-                                      task_vars=self._variables)
+        result: dict[str, t.Any] = self._execute_module(
+            module_name="gpuops.nvidia.container_toolkit", module_args=arguments, task_vars=self._variables)
         if result.get("failed") or "unreachable" in result:
             raise _HostFailed(result)
         return result
