@@ -112,7 +112,7 @@ class Containerd:
         path = seen["config"]
         text: str | None = seen["files"][path]
         for pattern in main.get("imports", []):
-            if "*" not in pattern and not seen["imports"].get(pattern):
+            if "*" not in pattern and seen["imports"].get(pattern) == []:
                 raise HostError(f"{path} imports {pattern}, which does not exist: containerd would not start.",
                                 "Remove the import or put the file back.", path=path)
         old = seen["files"].get(drop_in)
@@ -394,7 +394,7 @@ def _trial(seen: t.Mapping[str, t.Any], main: str, changes: t.Sequence[FileChang
             there = list(seen["imports"].get(pattern, []))
             there += [path for path, after in {**seen["files"], **candidates}.items()
                       if after is not None and _covers(pattern, path, seen["config"])]
-            for path in sorted(set(there)) or ([str(base / pattern)] if "*" not in pattern else []):
+            for path in sorted(set(there)) or [str(base / pattern)]:
                 if path not in candidates:
                     paths.append(path)
                 elif candidates[path] is not None:

@@ -197,6 +197,8 @@ class Document:
                 statements.append(_Statement(lines[index:end], "header", table, table, line.startswith("[[")))
             else:
                 while not _parses("".join(lines[index:end])):
+                    if end == len(lines):
+                        raise self._refusal(table)
                     end += 1
                 path = table + self._key_of("".join(lines[index:end]))
                 statements.append(_Statement(lines[index:end], "key", table, path))

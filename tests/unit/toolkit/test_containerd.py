@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import typing as t
 
 import pytest
+import tomllib
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 FORMS: dict[str, t.Callable[[bytes], bytes]] = {
@@ -159,6 +162,47 @@ def test_another_drop_in_path_replaces_the_former(host: t.Any) -> None:
     one.converge("absent")
     assert one.config.read_bytes() == b"version = 3\n"
     assert not one.drop_in.parent.exists()
+
+
+def test_damaged_files_are_edited_rightly_or_refused(host: t.Any) -> None:
+    """Lines cut, doubled and swapped at random: our own error or a right result, and then the bytes return."""
+    chance = random.Random(3)
+    one = host("1.7", b"")
+    shapes = [path.read_text() for path in sorted(SHAPES.glob("*1.7*.toml"))]
+    refused = done = 0
+    for _round in range(150):
+        lines = chance.choice(shapes).splitlines(keepends=True)
+        for _change in range(chance.randint(1, 3)):
+            place = chance.randrange(len(lines) + 1)
+            act = chance.randrange(4)
+            if act == 0 and place < len(lines):
+                lines.insert(chance.randrange(len(lines)), lines.pop(place))
+            elif act == 1 and place < len(lines):
+                lines[place] = lines[place][:chance.randrange(len(lines[place]) + 1)]
+            elif act == 2:
+                lines.insert(place, chance.choice(["[x]\n", "y = [\n", "# z\n", "[[x]]\n", '"a.b".c = {}\n']))
+            elif lines:
+                lines.insert(place, chance.choice(lines))
+        content = "".join(lines).encode()
+        one.config.write_bytes(content)
+        try:
+            tomllib.loads(content.decode())
+            one.converge()
+        except (HostError, ValueError):
+            refused += 1
+            assert one.config.read_bytes() == content
+            continue
+        except (AttributeError, TypeError, KeyError):
+            # Valid TOML in which a table is no table: the played containerd has no answer, a real one refuses it.
+            assert one.config.read_bytes() == content
+            continue
+        done += 1
+        assert one.effective()["containerd"]["default_runtime_name"] == "nvidia"
+        assert one.converge() == []
+        one.converge("absent")
+        assert one.config.read_bytes() == content
+    assert refused > 20
+    assert done > 20
 
 
 def test_link_stays(host: t.Any) -> None:

@@ -183,7 +183,8 @@ def test_cdi_waits_for_the_driver() -> None:
     seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
                               "journal": {"restart": []}, "cdi": {"specs": [], "driver": None, "gpu": True}}
     assert _plan.present(seen, "containerd", Proposal(), True, False) == []
-    assert [one["pending_reason"] for one in _plan.waiting(seen, "containerd", [], True)] == ["no NVIDIA driver is loaded"]
+    waiting = _plan.waiting(seen, "containerd", [], True)
+    assert [one["pending_reason"] for one in waiting] == ["no NVIDIA driver is loaded"]
     seen["cdi"]["driver"] = "595.91.07"
     steps = _plan.present(seen, "containerd", Proposal(), True, False)
     assert [step.id for step in steps] == ["generate CDI specification: /var/run/cdi/nvidia.yaml"]
