@@ -44,13 +44,12 @@ class LabHosts:
         """/etc, units and packages, a line each."""
         return self("snapshot", host).splitlines()
 
-    def put_killer(self, host: str) -> str:
-        """Copies the killing Python to a host and returns its path."""
+    def put_killer(self, host: str) -> None:
+        """Copies the killing Python to a host, as /opt/killer/python3."""
+        script = "mkdir -p /opt/killer\n"
         for name in ("python3", "sitecustomize.py"):
-            text = (KILLER / name).read_text()
-            self.sh(host, f"mkdir -p /opt/killer; cat > /opt/killer/{name} <<'GPUOPS_END'\n{text}GPUOPS_END\n"
-                          f"chmod 755 /opt/killer/{name}")
-        return "/opt/killer/python3"
+            script += f"cat > /opt/killer/{name} <<'GPUOPS_END'\n{(KILLER / name).read_text()}GPUOPS_END\n"
+        self.sh(host, f"{script}chmod 755 /opt/killer/python3")
 
 
 @pytest.fixture(scope="session")

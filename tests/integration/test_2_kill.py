@@ -11,22 +11,23 @@ from tests.integration import user
 from tests.integration.conftest import LabHosts
 
 HOST = "gpu-a1"
-# What each module is run with, what removes it, and what has to be there first.
-MODULES = {
-    "nvidia_driver": ("driver", {}),
-    "container_toolkit": ("container_toolkit", {}),
-    "mig_config": ("mig_manager", {"mig_manager_selected": "all-1g.10gb"}),
-    "gpu_labels": ("feature_discovery", {"feature_discovery_target": "nfd_file"}),
+# The role that runs each module, and its variables.
+MODULES: dict[str, tuple[str, dict[str, object]]] = {
+    "nvidia_driver": ("driver", {"driver_disruption": "idle", "driver_version": "595.91.07"}),
+    "container_toolkit": ("container_toolkit", {"container_toolkit_disruption": "idle"}),
+    "mig_config": ("mig_manager", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
+                                   "mig_manager_devices": [0, 1]}),
+    "gpu_labels": ("feature_discovery", {"feature_discovery_target": "nfd_file",
+                                         "feature_discovery_state": "present"}),
 }
-LIMIT = 60  # no plan here has that many steps
 
 
-def role(lab: LabHosts, name: str, tasks: str, **variables: object) -> user.Run:
+def role(lab: LabHosts, name: str, tasks: str, *words: str, **variables: object) -> user.Run:
     """Runs one task file of a role alone, as a user of single roles does."""
     play = user.HOME / "role.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
                     f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", HOST, **variables)
+    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +37,44 @@ def clean(lab: LabHosts) -> list[str]:
     return lab.snapshot(HOST)
 
 
+def killed(lab: LabHosts, module: str, tasks: str, moment: str, step: str) -> bool:
+    """Runs a task file to be killed at a step; False where it ended well because that step was not to be done."""
+    name, variables = MODULES[module]
+    lab.sh(HOST, f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
+    run = role(lab, name, tasks, ansible_python_interpreter="/opt/killer/python3", **variables)
+    assert run.rc == 0 or [line["result"].get("rc") for line in run.of(HOST, ("failed",))] == [137], run.output
+    return run.rc != 0
+
+
+def kill(lab: LabHosts, module: str, tasks: str, undo: str) -> list[str]:
+    """Runs a task file killed before and after each step that check mode names; returns these steps.
+
+    Each run goes on from what a killed one left. Where nothing of that step was left to do, one begins anew.
+    """
+    name, variables = MODULES[module]
+    steps = [step["id"] for step in role(lab, name, tasks, "--check", **variables).result(HOST, module)["plan"]]
+    lab.put_killer(HOST)
+    for step in steps:
+        for moment in ("before", "after"):
+            if not killed(lab, module, tasks, moment, step):
+                assert role(lab, name, undo, **variables).rc == 0
+                assert killed(lab, module, tasks, moment, step), f"never {moment} {step}"
+    lab.sh(HOST, "rm -rf /run/kill-step /opt/killer")
+    last = role(lab, name, tasks, **variables)
+    assert last.rc == 0, last.output
+    assert role(lab, name, tasks, **variables).changed(HOST) == []
+    return steps
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
-    name, variables = MODULES[module]
-    variables = {**variables, f"{name}_disruption": "idle"} if name != "feature_discovery" else variables
-    python = lab.put_killer(HOST)
-    before = lab.snapshot(HOST)
-    kills = 0
-    for number in range(LIMIT):
-        # Before the next step, then after it: each run gets one step further, and every one is a rerun of a killed one.
-        moment = "before" if number % 2 == 0 else "after"
-        lab.sh(HOST, f"echo {moment} 1 > /run/kill-step")
-        run = role(lab, name, "host", ansible_python_interpreter=python, **variables)
-        if run.rc == 0:
-            break
-        assert not any("gpuops" in str(line["result"].get("error")) for line in run.results), run.output
-        kills += 1
-    lab.sh(HOST, "rm -f /run/kill-step")
-    assert 2 <= kills < LIMIT, "nothing was killed, or it never ended"
-    done = role(lab, name, "host", **variables)
-    assert done.rc == 0 and done.changed(HOST) == [], done.output
-    if module in ("mig_config", "gpu_labels"):
-        removed = role(lab, name, "remove", **variables)
-        assert removed.rc == 0, removed.output
-        assert lab.snapshot(HOST) == before
+    assert kill(lab, module, "host", "remove")
 
 
-def test_all_of_it_can_still_be_removed(lab: LabHosts, clean: list[str]) -> None:
-    for name in ("container_toolkit", "driver"):
-        removed = role(lab, name, "remove", **{f"{name}_disruption": "idle"})
-        assert removed.rc == 0, removed.output
-    lab.sh(HOST, "rm -rf /opt/killer")
+@pytest.mark.parametrize("module", list(reversed(MODULES)))
+def test_removal_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
+    assert kill(lab, module, "remove", "host")
+
+
+def test_nothing_is_left_of_all_that(lab: LabHosts, clean: list[str]) -> None:
     assert lab.snapshot(HOST) == clean

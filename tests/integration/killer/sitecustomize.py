@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Kills a module in the middle of its plan; copied to a lab host beside a wrapper of its Python.
 
-C(/run/kill-step) holds C(before N) or C(after N): the process gets SIGKILL right before or right after the N-th step
-of its plan is executed. It hooks the one function from which all modules execute steps, so the product needs no
-switch for it.
+C(/run/kill-step) holds C(before) or C(after) and, on a second line, the id of a step: the process gets SIGKILL right
+before or right after that step is executed. It hooks the one function from which all modules execute steps, so the
+product needs no switch for it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ ORDER = "/run/kill-step"
 def arm(module):  # type: ignore[no-untyped-def]
     """Wraps run_step of the loaded module."""
     with open(ORDER, encoding="utf-8") as handle:
-        moment, number = handle.read().split()
+        moment, wanted = handle.read().rstrip("\n").split("\n")
     original = module.run_step
-    count = 0
 
     def run_step(execute, step):  # type: ignore[no-untyped-def]
-        nonlocal count
-        count += 1
-        if moment == "before" and count == int(number):
+        if moment == "before" and step.id == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
         original(execute, step)
-        if moment == "after" and count == int(number):
+        if moment == "after" and step.id == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     module.run_step = run_step
