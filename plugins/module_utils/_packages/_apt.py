@@ -109,11 +109,19 @@ class Apt:
         return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """apt-get purge or remove of exactly these."""
-        apt_get(self.run, ["purge" if purge else "remove", *names])
+        """apt-get purge or remove of exactly these; also those whose unpacking was cut off, which dpkg would keep."""
+        apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names])
 
-    def repair(self) -> None:
-        """dpkg --configure -a; what it cannot finish for want of dependencies, the following installation does."""
+    def repair(self, names: t.Sequence[str]) -> None:
+        """dpkg --configure -a; what it cannot finish for want of dependencies, the following installation does.
+
+        A package whose unpacking over itself was cut off (R) can be neither configured nor, by apt, installed: it goes.
+        """
+        broken = self.read().broken
+        torn = [name for name in names if broken.get(name, "").endswith("R")]
+        if torn:
+            self.run(["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *torn], check=False,
+                     timeout=TRANSACTION_LIMIT, env=ENVIRONMENT)
         self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
         state = self.read()
         if state.interrupted:

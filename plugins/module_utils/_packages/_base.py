@@ -140,8 +140,8 @@ class Manager(t.Protocol):
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
         """Removes packages, with their configuration files when purge."""
 
-    def repair(self) -> None:
-        """Finishes what an interrupted package manager left."""
+    def repair(self, names: t.Sequence[str]) -> None:
+        """Finishes what an interrupted package manager left. names: broken ones that may be taken out, if need be."""
 
 
 def upstream(version: str) -> str:

@@ -75,7 +75,8 @@ class PackageWork:
         if not (state.interrupted or broken):
             return []
         what = ", ".join(sorted(broken)) or "an interrupted transaction"
-        return [Step(REPAIR, " ".join(self.manager.repair_command), f"not whole: {what}")]
+        return [Step(REPAIR, " ".join(self.manager.repair_command), f"not whole: {what}",
+                     data={"broken": sorted(broken)})]
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = ()) -> list[Step]:
@@ -166,7 +167,7 @@ class PackageWork:
             self.manager.refresh(self.repository)
 
     def _repair(self, step: Step) -> None:
-        self.manager.repair()
+        self.manager.repair(step.data["broken"])
 
     def _run_install(self, step: Step) -> None:
         residual = self.manager.read().residual
@@ -179,6 +180,18 @@ class PackageWork:
 
     def _purge(self, step: Step) -> None:
         self.manager.remove(step.data["packages"])
+        # What a killed run left half removed is removed by the first call, its configuration files by a second.
+        rest = self._still_there(step.data["packages"])
+        if rest:
+            self.manager.remove(rest)
+            rest = self._still_there(rest)
+        if rest:
+            raise HostError(f"Packages cannot be purged: {', '.join(rest)}.", "Look at dpkg -l and dpkg --audit.",
+                            packages=rest)
+
+    def _still_there(self, names: t.Iterable[str]) -> list[str]:
+        state = self.manager.read()
+        return [name for name in names if name in {**state.installed, **state.broken} or name in state.residual]
 
     def _remove(self, step: Step) -> None:
         self.manager.remove(step.data["packages"], purge=False)
@@ -194,5 +207,7 @@ class PackageWork:
     def settle(self, state: PackageState) -> None:
         """After an absent run: forgets the packages that are as before us, or that we changed but did not bring."""
         for name, entry in self.journal.of_kind("package").items():
-            if name not in state.installed and name not in state.broken or entry["before"]["state"] == "installed":
+            former = entry["before"]["state"]
+            gone = name not in {**state.installed, **state.broken}
+            if former == "installed" or gone and (former == "residual" or name not in state.residual):
                 self.journal.forget("package", name)

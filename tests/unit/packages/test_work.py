@@ -103,7 +103,7 @@ class FakeManager:
             self.installed.pop(name, None)
             self.residual.discard(name)
 
-    def repair(self) -> None:
+    def repair(self, names: t.Sequence[str]) -> None:
         self.calls.append(("repair", None))
         self.interrupted = False
 
