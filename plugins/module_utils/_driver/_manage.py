@@ -186,10 +186,19 @@ class Driver:
             version = self._choose(situation, source, probe, flavour, installed)
             wanted = dict(source.packages(version, flavour, self.spec.persistenced))
             pin = next((name for name in source.pins(version) if name in probe.candidates), source.pins(version)[0])
-            headers = [] if situation.headers else [f"linux-headers-{situation.kernel}"]
+            headers = self._headers(situation, state)
             steps = work.plan_repair(state, [*wanted, pin]) + work.plan_repository(probe)
             steps += work.plan_install(probe, state, wanted, {pin: None}, headers)
         return version, steps
+
+    @staticmethod
+    def _headers(situation: Situation, state: PackageState) -> list[str]:
+        """The package that modules for the running kernel cannot be built without, where its files are missing."""
+        name = f"linux-headers-{situation.kernel}"
+        if not situation.headers and name in state.installed:
+            raise HostError(f"/lib/modules/{situation.kernel}/build is missing although {name} is installed.",
+                            f"Install it again: apt-get install --reinstall {name}.", package=name)
+        return [] if situation.headers else [name]
 
     def _choose(self, situation: Situation, source: Source, probe: Probe, flavour: str, installed: str | None) -> str:
         """The version to install: the one named, the one that is there if it will do, or the newest that will do."""

@@ -51,10 +51,16 @@ class PackageWork:
     # -- present
 
     def drifted(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> dict[str, str]:
-        """Journalled packages of the repository, apart from wanted, that are not as we left them: name to version."""
-        return {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
-                if entry["after"] and entry["after"]["ours"] and entry["after"]["version"] and name not in wanted
-                and state.installed.get(name) != entry["after"]["version"]}
+        """Journalled packages of the repository, apart from wanted, that are not as we left them: name to version.
+
+        None where somebody has brought a wanted package to another version: its dependencies then went with it.
+        """
+        ours = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
+                if entry["after"] and entry["after"]["ours"] and entry["after"]["version"]}
+        if any(name in ours and state.installed.get(name, ours[name]) != ours[name] for name in wanted):
+            return {}
+        return {name: version for name, version in ours.items()
+                if name not in wanted and state.installed.get(name) != version}
 
     def is_present(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> bool:
         """Whether nothing is to be done. Costs no command; wanted: name to version, vendor's version, or None (any)."""

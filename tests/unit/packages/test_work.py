@@ -177,6 +177,13 @@ def test_a_dependency_upgraded_by_hand_is_put_back(manager: FakeManager, journal
     assert ids(plan(manager, journal))[-1] == "install packages: library=1.0-1"
 
 
+def test_dependencies_that_went_along_with_an_upgrade_by_hand_stay(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    manager.installed.update({"tool": "2.0-1", "library": "2.0-1", "pin-2.0": "2-1"})
+    assert plan(manager, journal, {"tool": "2.0"}, "pin-2.0") == []
+    assert plan(manager, journal, {"tool": None}) == []
+
+
 def test_what_came_from_the_distribution_is_not_guarded(manager: FakeManager, journal: Journal) -> None:
     execute(manager, journal, plan(manager, journal))
     manager.installed["compiler"] = "13"
