@@ -28,6 +28,8 @@ def main(words: list[str] | None = None) -> int:
               f"repositories at {made.url}\n{path}")
         return 0
     if choice.command == "down":
+        if choice.purge and choice.name != "main":
+            raise SystemExit("--purge takes away all labs and caches: say it without --name")
         return down(choice.name, choice.purge)
     if choice.command == "trace":
         return trace.main(choice.file, choice.against)

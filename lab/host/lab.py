@@ -27,6 +27,7 @@ from lab.tools import NAMES, cache_root, toolkit_program
 DEFAULT = "gpu-a1=a100-80:8,gpu-a2=a100-80:8,gpu-l1=l40s:4"
 CODE = Path(__file__).resolve().parent.parent
 HOST_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+SYSTEMD = "/sys/fs/cgroup/systemd"  # the hierarchy that systemd keeps services in, on cgroup v1
 FIRST_ADDRESS = 11  # .1 is this machine, .2 the repositories
 
 
@@ -63,7 +64,6 @@ class Lab:
         """Writes the record."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "lab.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
-SYSTEMD = "/sys/fs/cgroup/systemd"
 
 
 def labs_folder() -> Path:

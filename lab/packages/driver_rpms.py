@@ -63,6 +63,7 @@ UNIT_PREUN = """\
 [ $1 -ne 0 ] || [ ! -d /run/systemd/system ] || systemctl disable --now nvidia-persistenced.service || :
 """
 
+
 @dataclass(frozen=True)
 class Rpm:
     """One package of a release. relations: lines of the spec; scripts: section name to shell text."""

@@ -27,7 +27,7 @@ _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", f"DPkg::Lock::Timeout={
             "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
 # No dialogs, no restarts of services by needrestart: what is restarted is in the plan.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
-                "UCF_FORCE_CONFFOLD": "1"}
+               "UCF_FORCE_CONFFOLD": "1"}
 _CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
 _LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")

@@ -124,8 +124,9 @@ def journal(tmp_path: Path) -> t.Iterator[Journal]:
         yield opened
 
 
-def plan(manager: FakeManager, journal: Journal, wanted: t.Mapping[str, str | None] = WANTED, pin: str = "pin-1.0",
+def plan(manager: FakeManager, journal: Journal, wanted: t.Mapping[str, str | None] | None = None, pin: str = "pin-1.0",
          also: t.Sequence[str] = ()) -> list[Step]:
+    wanted = WANTED if wanted is None else wanted
     work = PackageWork(manager, journal, REPOSITORY)
     state = manager.read()
     if work.is_present(state, {**wanted, pin: None}):
