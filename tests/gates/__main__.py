@@ -14,6 +14,9 @@ from lab.stages import ROOT, Stages
 
 BUILD = ROOT / ".build"
 COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a link
+# Molecule installs a copy of the collection into the first folder of the path; here that is its own.
+MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
+            "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 QUICK = ("ruff", "types", "yaml", "docs", "unit", "ansible-lint")
 
 
@@ -34,6 +37,7 @@ def environment(bin_folder: Path) -> dict[str, str]:
         "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
         "MYPYPATH": str(COLLECTIONS),
         "ANSIBLE_NOCOWS": "1",
+        "NO_COLOR": "1",
     }
 
 
@@ -85,7 +89,7 @@ def main(names: list[str]) -> int:
                 if not stages.join(lab):
                     return finish(stages)
                 lab = None
-            stages.run(name, known[name], env)
+            stages.run(name, known[name], {**env, **MOLECULE} if name == "molecule" else env)
         for stage in beside:
             stages.join(stage)
     finally:
