@@ -98,7 +98,7 @@ def purge() -> None:
         if mount.startswith((f"{folder()}/", f"{run_folder()}/")):
             subprocess.run(["umount", mount], check=False)
     if "/run/netns" not in before and "/run/netns" in mounts and not list(Path("/run/netns").iterdir()):
-        for _ in range(mounts.count("/run/netns")):
+        for _ignored in range(mounts.count("/run/netns")):
             subprocess.run(["umount", "/run/netns"], check=False)
     for name in FIXED:
         if name not in before:

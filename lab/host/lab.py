@@ -98,13 +98,13 @@ def parse(spec: str) -> dict[str, str]:
     """C(gpu-a1=a100-80:8,gpu-x=t4:2+l40s:1) to C({"gpu-a1": "a100-80=8", "gpu-x": "t4=2 l40s=1"})."""
     hosts: dict[str, str] = {}
     for part in spec.split(","):
-        host, _, gpus = part.partition("=")
+        host, _ignored, gpus = part.partition("=")
         groups = [group.rpartition(":") for group in gpus.split("+")]
         if not HOST_NAME.fullmatch(host) or host in hosts or host == "repo" or not all(
-                model and count.isdigit() for model, _, count in groups):
+                model and count.isdigit() for model, _ignored, count in groups):
             raise SystemExit(f"--hosts {part!r}: want NAME=MODEL:COUNT[+MODEL:COUNT], for example gpu-a1=a100-80:8; "
                              "names once each, of small letters, digits and dashes, not 'repo'")
-        hosts[host] = " ".join(f"{model}={count}" for model, _, count in groups)
+        hosts[host] = " ".join(f"{model}={count}" for model, _ignored, count in groups)
     return hosts
 
 

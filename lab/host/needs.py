@@ -26,7 +26,7 @@ def installed() -> set[str]:
     """Names of the Debian packages on this machine."""
     rows = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"], check=True, text=True,
                           capture_output=True).stdout.splitlines()
-    return {name for name, _, status in (row.partition(" ") for row in rows) if status == "installed"}
+    return {name for name, _ignored, status in (row.partition(" ") for row in rows) if status == "installed"}
 
 
 def ensure() -> None:

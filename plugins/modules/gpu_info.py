@@ -41,11 +41,11 @@ facts:
       sample: 1
     host:
       description:
-        - RV(facts.host.hostname), RV(facts.host.arch), RV(facts.host.machine) (DMI product name),
-          RV(facts.host.secure_boot) (null where the firmware does not say).
-        - RV(facts.host.os) with C(id), C(version_id), C(codename), C(pretty_name) and C(family), which is V(debian),
+        - C(host.hostname), C(host.arch), C(host.machine) (DMI product name),
+          C(host.secure_boot) (null where the firmware does not say).
+        - C(host.os) with C(id), C(version_id), C(codename), C(pretty_name) and C(family), which is V(debian),
           V(redhat), V(suse) or V(other).
-        - RV(facts.host.kernel) with C(release) and C(headers), whether modules can be built for it.
+        - C(host.kernel) with C(release) and C(headers), whether modules can be built for it.
       type: dict
       returned: always
       sample:
@@ -98,12 +98,12 @@ facts:
       returned: always
     driver:
       description:
-        - RV(facts.driver.loaded) is the version of the loaded module, RV(facts.driver.library) that of the installed
-          NVML library, RV(facts.driver.packages) the driver's packages.
-        - RV(facts.driver.flavour) is V(open) or V(proprietary), RV(facts.driver.source) is V(cuda_repository),
-          V(distribution) or V(runfile). RV(facts.driver.reboot_pending) says that another version is loaded than
+        - C(driver.loaded) is the version of the loaded module, C(driver.library) that of the installed
+          NVML library, C(driver.packages) the driver's packages.
+        - C(driver.flavour) is V(open) or V(proprietary), C(driver.source) is V(cuda_repository),
+          V(distribution) or V(runfile). C(driver.reboot_pending) says that another version is loaded than
           installed, or that the distribution asks for a reboot.
-        - RV(facts.driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
+        - C(driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
       type: dict
       returned: always
       sample:

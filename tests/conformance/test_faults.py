@@ -114,7 +114,7 @@ def test_one_reading_is_lost(machine: Make) -> None:
     with host.nvml.session() as library:
         gpu = library.gpus()[0]
         host.sim("fault", "set", "lost-reading", "0")
-        assert [code_of(lambda: name_of(library, gpu)) for _ in range(2)] == [nvml.UNKNOWN, 0]
+        assert [code_of(lambda: name_of(library, gpu)) for _ignored in range(2)] == [nvml.UNKNOWN, 0]
 
 
 def test_the_nth_creation_fails(machine: Make) -> None:
@@ -123,7 +123,7 @@ def test_the_nth_creation_fails(machine: Make) -> None:
         gpu = library.gpus()[0]
         library.set_mig_mode(gpu, 1)
         host.sim("fault", "set", "create-fails-at", "0", "3")
-        codes = [code_of(lambda: library.create(gpu, 19)) for _ in range(5)]
+        codes = [code_of(lambda: library.create(gpu, 19)) for _ignored in range(5)]
         assert codes == [0, 0, nvml.INSUFFICIENT_RESOURCES, 0, 0]
 
 

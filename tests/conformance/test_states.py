@@ -43,8 +43,8 @@ for turn in range(150):
     for start in 0, 4:
         library.create(mine, 9, start)
     found = library.instances(mine)
-    assert sorted(info.placement.start for _, info in found) == [0, 4], turn
-    for handle, _ in found:
+    assert sorted(info.placement.start for _ignored, info in found) == [0, 4], turn
+    for handle, _ignored in found:
         library.call("GpuInstanceDestroy", handle)
     assert not library.instances(mine), turn
 """
@@ -81,7 +81,7 @@ def read_layout(library: nvml.Nvml) -> list[dict[str, Any]]:
         rows = []
         for handle, info in library.instances(gpu):
             slices = {value: key for key, value in CI_ENUM.items()}
-            compute = [slices[ci.profileId] for _, ci in library.compute_instances(handle)]
+            compute = [slices[ci.profileId] for _ignored, ci in library.compute_instances(handle)]
             rows.append({"profile": names[info.profileId], "start": info.placement.start, "compute": compute})
         layout.append({"mig": bool(current), "instances": sorted(rows, key=lambda row: row["start"])})
     return layout
@@ -229,8 +229,8 @@ with Nvml(Path(sys.argv[1])).session() as library:
         process.stdout.readline()
     gate.touch()
     results = [process.communicate() for process in running]
-    assert [error for _, error in results if error] == []
-    return [output for output, _ in results]
+    assert [error for _ignored, error in results if error] == []
+    return [output for output, _ignored in results]
 
 
 def test_processes_fill_one_gpu_and_never_overlap(machine: Make) -> None:

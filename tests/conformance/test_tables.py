@@ -78,7 +78,7 @@ def test_the_comparison_sees_a_changed_table(machine: Make, tmp_path: Path) -> N
     tables = json.loads((HERE / "boards.json").read_text(encoding="utf-8"))
     for board in tables["boards"]:
         if board["model"] in MUTATIONS:
-            number, key, value, _ = MUTATIONS[board["model"]]
+            number, key, value, _ignored = MUTATIONS[board["model"]]
             assert board["profiles"][number][key] != value
             board["profiles"][number][key] = value
     changed = tmp_path / "boards.json"

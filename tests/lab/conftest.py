@@ -67,7 +67,7 @@ class Host:
         boot = "systemctl show --property=UserspaceTimestampMonotonic"
         before = self.sh(boot)
         self.lab("exec", HOST, "systemctl reboot", check=False)
-        for _ in range(100):
+        for _ignored in range(100):
             done = self.lab("exec", HOST, f"{boot} && systemctl is-system-running --wait", check=False)
             if before not in done.stdout and "running" in done.stdout:
                 return

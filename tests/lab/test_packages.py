@@ -12,10 +12,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 

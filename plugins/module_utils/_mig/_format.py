@@ -156,7 +156,7 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
     slices = {profile.name: profile.slices for profile in gpu.profiles}
     wanted: dict[tuple[str, int], int] = {}
     for device, count in entry.devices:
-        prefix, _, rest = device.partition("c.")
+        prefix, _ignored, rest = device.partition("c.")
         profile, size = (rest, int(prefix)) if rest else (device, slices.get(device, 0))
         if profile not in slices or size > slices[profile]:
             raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}.",

@@ -89,7 +89,7 @@ class Board:
                 choices.append((gone_busy, sum(lost), lost, kept, wanted - names))
         for _busy, _count, _lost, kept, missing in sorted(choices, key=lambda choice: choice[:3]):
             open_pieces: dict[int, list[Part]] = collections.defaultdict(list)
-            for _, index, part in kept:
+            for _ignored, index, part in kept:
                 open_pieces[index].append(part)
             # A GPU instance without a compute instance may serve again; most first.
             spare = [index for index, piece in enumerate(present) if index not in open_pieces

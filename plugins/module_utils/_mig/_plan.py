@@ -104,7 +104,7 @@ def goal_of(gpu: Gpu, wish: Wish) -> Goal:
 
 def nearest(board: Board, wanted: Wanted) -> str:
     """The wanted devices with as few as possible left out, such as C(1 x 4g.40gb)."""
-    devices = [key for key, count in sorted(wanted.items()) for _ in range(min(count, 8))]
+    devices = [key for key, count in sorted(wanted.items()) for _ignored in range(min(count, 8))]
     for size in range(min(len(devices), 8), 0, -1):
         for chosen in itertools.combinations(devices, size):
             counts = {key: chosen.count(key) for key in chosen}

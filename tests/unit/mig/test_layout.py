@@ -140,7 +140,7 @@ def exhaustive(grid: Board, present: Layout, wanted: dict[tuple[str, int], int])
 def random_layout(grid: Board, chance: random.Random) -> Layout:
     places: list[tuple[str, int]] = []
     taken: set[int] = set()
-    for _ in range(chance.randint(0, 7)):
+    for _ignored in range(chance.randint(0, 7)):
         name = chance.choice(list(grid.profiles))
         start = chance.choice(grid.profiles[name].starts)
         cells = set(grid.cells(name, start))
@@ -154,7 +154,7 @@ def random_layout(grid: Board, chance: random.Random) -> Layout:
 def test_random_layouts_lose_no_more_than_an_exhaustive_search(seed: int) -> None:
     chance = random.Random(seed)
     grid = board(chance.choice((A100, H200, A30)))
-    for _ in range(4):
+    for _ignored in range(4):
         present = random_layout(grid, chance)
         wanted = {(name, grid.profiles[name].slices): chance.randint(1, min(4, grid.profiles[name].instances))
                   for name in chance.sample(list(grid.profiles), chance.randint(1, 3))}
