@@ -25,6 +25,7 @@ options:
     description:
       - V(present) installs, switches or repairs the driver.
       - V(absent) removes what this module brought, to the state before it. A driver that somebody else installed stays.
+        Loaded modules have to go first, which takes O(disruption=idle).
       - V(adopted) changes nothing, and fails unless the installed driver works.
     type: str
     choices: [present, absent, adopted]

@@ -124,7 +124,7 @@ def plan_absent(situation: Situation, packages: t.Sequence[Step], files: t.Seque
     steps: list[Step] = []
     brought = any(step.data.get("packages") for step in packages)
     if brought:
-        steps += plan_unload(situation, "its packages go", holders, "never")
+        steps += plan_unload(situation, "its packages go", holders, "idle")
     if service and situation.service.enabled == "enabled" and service.get("enabled") != "enabled":
         steps.append(Step(STOP, PERSISTENCED, f"it was {service.get('enabled') or 'absent'} before"))
     steps += packages

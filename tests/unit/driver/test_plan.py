@@ -138,7 +138,8 @@ def test_absent(situation: Situation, packages: list[Step], files: list[str], se
                 expected: list[str]) -> None:
     steps = plan_absent(situation, packages, files, service, [], False, True)
     assert [step.id for step in steps] == expected
-    assert gate_driver(steps, "never") == (steps, [])
+    assert gate_driver(steps, "idle") == (steps, [])
+    assert gate_driver(steps, "never")[0] == ([] if UNLOAD in expected else steps)
 
 
 def test_absent_with_holders_stays_pending() -> None:
