@@ -30,6 +30,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
     """A journal of the test's own, and the machine's nvidia-smi for resets."""
     monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
     monkeypatch.setenv("PATH", f"{nvml_folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_folder))
 
 
 def go(selected: str | None, state: str = "present", config: Any = None) -> dict[str, Any]:
