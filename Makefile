@@ -28,7 +28,7 @@ test:
 	@$(PYTHON) -m tests.gates
 
 lint:
-	@$(PYTHON) -m tests.gates lint types yaml ansible-lint docs
+	@$(PYTHON) -m tests.gates ruff types yaml docs ansible-lint
 
 bench:
 	@$(PYTHON) -m tests.gates bench

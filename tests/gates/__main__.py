@@ -17,7 +17,9 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 # Molecule installs a copy of the collection into the first folder of the path; here that is its own.
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
-QUICK = ("ruff", "types", "yaml", "docs", "unit", "ansible-lint")
+# These take long and are seldom the ones that need the processor: they run beside what follows them.
+BESIDE = ("sanity", "kill")
+ON_HOSTS = {"lab", "kill", "integration", "molecule", "bench"}
 
 
 def link_checkout() -> None:
@@ -49,14 +51,14 @@ def commands() -> dict[str, list[str]]:
         "types": ["mypy", "-p", "ansible_collections.gpuops.nvidia.plugins.module_utils",
                   "-p", "ansible_collections.gpuops.nvidia.plugins.plugin_utils"],
         "yaml": ["yamllint", "--strict", "."],
+        "sanity": [python, "-m", "tests.gates.sanity"],
         "docs": [python, "-m", "tests.gates.docs"],
         "unit": [python, "-m", "pytest", "tests/unit"],
-        "sanity": [python, "-m", "tests.gates.sanity"],
         "ansible-lint": ["ansible-lint"],
         "conformance": [python, "-m", "pytest", "tests/conformance"],
         "lab": [python, "-m", "pytest", "tests/lab"],
-        "package": [python, "-m", "pytest", "tests/package"],
-        "integration": [python, "-m", "pytest", "tests/integration"],
+        "kill": [python, "-m", "pytest", "tests/integration/test_kill.py"],
+        "integration": [python, "-m", "pytest", "tests/integration", "--ignore=tests/integration/test_kill.py"],
         "molecule": ["molecule", "test"],
         "bench": [python, "-m", "tests.bench"],
     }
@@ -74,22 +76,23 @@ def main(names: list[str]) -> int:
     print("Everything runs on this machine. Gates: " + ", ".join(wanted), flush=True)
     try:
         lab = None
-        if {"lab", "integration", "molecule", "bench"} & set(wanted):
+        if ON_HOSTS & set(wanted):
             lab = stages.start("lab up", [sys.executable, "-m", "lab", "up"])
         if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
             return finish(stages)
         link_checkout()
         env = environment(venv.VENV / "bin")
-        # Sanity takes long and little else needs the processor while hosts are being waited for.
-        beside = [stages.start("sanity", known["sanity"], env)] if "sanity" in wanted else []
+        beside = []
         for name in wanted:
-            if name == "sanity":
-                continue
-            if name not in QUICK and name not in ("conformance", "package") and lab is not None:
+            if name in ON_HOSTS and lab is not None:
                 if not stages.join(lab):
                     return finish(stages)
                 lab = None
-            stages.run(name, known[name], {**env, **MOLECULE} if name == "molecule" else env)
+            mine = {**env, **MOLECULE} if name == "molecule" else env
+            if name in BESIDE:
+                beside.append(stages.start(name, known[name], mine))
+            else:
+                stages.run(name, known[name], mine)
         for stage in beside:
             stages.join(stage)
     finally:

@@ -16,14 +16,17 @@ KILLER = Path(__file__).parent / "killer"
 
 
 class LabHosts:
-    """The running lab, by its command line."""
+    """A lab, by its command line."""
 
-    def __call__(self, *words: str, check: bool = True) -> str:
-        """C(python3 -m lab WORDS); returns its output."""
-        done = subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, capture_output=True, text=True,
-                              check=False, timeout=600)
-        if check and done.returncode:
-            raise AssertionError(f"lab {' '.join(words)}: {done.stdout}{done.stderr}")
+    def __init__(self, name: str = "main") -> None:
+        self.name = name
+
+    def __call__(self, command: str, *words: str) -> str:
+        """C(python3 -m lab COMMAND WORDS); returns its output."""
+        done = subprocess.run([sys.executable, "-m", "lab", command, "--name", self.name, *words], cwd=ROOT,
+                              capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            raise AssertionError(f"lab {command} {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout
 
     @property

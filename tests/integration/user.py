@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -75,8 +76,14 @@ def tree_digest() -> str:
 
 def install() -> Path:
     """Builds the tarball and installs it; again only when something changed. Returns the bin folder."""
-    bin_folder = HOME / "venv" / "bin"
     env = environment()
+    with open(HOME / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _install(env)
+
+
+def _install(env: dict[str, str]) -> Path:
+    bin_folder = HOME / "venv" / "bin"
     if not (bin_folder / "ansible-playbook").exists():
         subprocess.run([sys.executable, "-m", "venv", str(HOME / "venv")], check=True)
         subprocess.run([str(bin_folder / "pip"), "install", "-q", "--disable-pip-version-check", "-r",
@@ -108,7 +115,7 @@ def environment() -> dict[str, str]:
 
 def ansible(program: str, *arguments: str, timeout: float = 600) -> Run:
     """Runs a program of ansible from a folder outside the checkout's tree of collections."""
-    record = HOME / "record.jsonl"
+    record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
     done = subprocess.run([str(HOME / "venv" / "bin" / program), *arguments], cwd=HOME, timeout=timeout, check=False,
                           env={**environment(), "RECORD_FILE": str(record)}, stdin=subprocess.DEVNULL,

@@ -57,6 +57,10 @@ class Apt:
         pending = os.path.isdir(DPKG_JOURNAL) and any(name.isdigit() for name in os.listdir(DPKG_JOURNAL))
         return PackageState(state.installed, state.broken, state.residual, pending)
 
+    def is_consistent(self) -> bool:
+        """apt-get check, which changes nothing."""
+        return self.run(["apt-get", "check", "-q"], timeout=300, check=False).rc == 0
+
     def probe(self, repository: Repository) -> AptProbe:
         """See C(_apt_probe.AptProbe)."""
         return AptProbe(self.run, repository)
@@ -113,14 +117,11 @@ class Apt:
         apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names])
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """dpkg --configure -a; what it cannot finish for want of dependencies, the following installation does.
-
-        A package whose unpacking over itself was cut off (R) can be neither configured nor, by apt, installed: it goes.
-        """
-        broken = self.read().broken
-        torn = [name for name in names if broken.get(name, "").endswith("R")]
-        if torn:
-            self.run(["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *torn], check=False,
+        """dpkg --remove without asking for dependencies, then dpkg --configure -a for what others left."""
+        before = self.read()
+        there = [name for name in names if name in {**before.installed, **before.broken}]
+        if there:
+            self.run(["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *there],
                      timeout=TRANSACTION_LIMIT, env=ENVIRONMENT)
         self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
         state = self.read()

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
+STATUS = "/var/lib/dpkg/status"
 PREFERENCES = "/etc/apt/preferences.d"
 # Read after the host's own configuration: its proxies stay, its hooks (which could write) do not.
 _CONFIGURATION = """\
@@ -114,12 +115,13 @@ class AptProbe:
                               f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
                               package=name, wanted=version, available=available)
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
+                 without: t.Sequence[str] = ()) -> list[Change]:
         """What apt-get would do; the pinning packages' own changes are not in the list, they are installed before."""
         self._pin(pins)
         words = specifiers(install)
         try:
-            done = apt_get(self.run, ["-c", self._configuration, "-s", "--allow-downgrades", "install", *words])
+            done = apt_get(self.run, ["-c", self._configuration, *self._status(without), "-s", "--allow-downgrades", "install", *words])
         except CommandError as error:
             text = str(error.details["stdout"]) + str(error.details["stderr"])
             reasons = [line.strip() for line in text.splitlines()
@@ -211,6 +213,16 @@ class AptProbe:
             raise RepositoryError(f"{url} cannot be read: {_last(text)}.",
                                   "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
                                   url=url) from error
+
+    def _status(self, without: t.Sequence[str]) -> list[str]:
+        """The option for a copy of dpkg's status in which some packages are not installed."""
+        if not without:
+            return []
+        stanzas = (read_bytes(STATUS) or b"").decode("utf-8", "replace").split("\n\n")
+        heads = {f"Package: {name.split(':')[0]}" for name in without}
+        kept = "\n\n".join(stanza for stanza in stanzas if stanza.split("\n", 1)[0] not in heads)
+        self._write("status", kept.encode())
+        return ["-o", f"Dir::State::status={self.root}/status"]
 
     def _pin(self, pins: t.Mapping[str, str]) -> None:
         """Puts the preferences that pinning packages will bring in force for the simulation, instead of their rivals'.

@@ -102,8 +102,12 @@ class Probe(t.Protocol):
     def resolve(self, name: str, version: str | None) -> str:
         """The newest full version of a package that L(matches); RepositoryError with those available otherwise."""
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
-        """What installing these versions would do, with the pins of the pinning packages C(pins) in force."""
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
+                 without: t.Sequence[str] = ()) -> list[Change]:
+        """What installing these versions would do.
+
+        pins: pinning packages whose pins are in force then. without: packages that will have been removed before.
+        """
 
 
 class Manager(t.Protocol):
@@ -115,6 +119,9 @@ class Manager(t.Protocol):
 
     def read(self) -> PackageState:
         """The package database, by one command, no lock taken, no cache opened."""
+
+    def is_consistent(self) -> bool:
+        """Whether all dependencies of installed packages are met."""
 
     def probe(self, repository: Repository) -> Probe:
         """Reads a repository without changing the host. Raises RepositoryError."""
@@ -141,7 +148,7 @@ class Manager(t.Protocol):
         """Removes packages, with their configuration files when purge."""
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Finishes what an interrupted package manager left. names: broken ones that may be taken out, if need be."""
+        """Finishes what an interrupted package manager left, after the packages C(names) have been taken out."""
 
 
 def upstream(version: str) -> str:

@@ -47,6 +47,7 @@ class PackageWork:
         self.manager = manager
         self.journal = journal
         self.repository = repository
+        self._torn: list[str] | None = None
 
     # -- present
 
@@ -76,13 +77,28 @@ class PackageWork:
                      data={"key": probe.key})]
 
     def plan_repair(self, state: PackageState, wanted: t.Iterable[str] = ()) -> list[Step]:
-        """Finishing what an interrupted package manager left of wanted and of ours, before anything else."""
-        broken = set(state.broken) & {*wanted, *self.journal.of_kind("package")}
-        if not (state.interrupted or broken):
+        """Putting the package database in order after a transaction that was cut off, before anything else."""
+        torn = self.torn(state)
+        broken = sorted(set(state.broken) & {*wanted, *self.journal.of_kind("package")})
+        if not (state.interrupted or broken or torn):
             return []
-        what = ", ".join(sorted(broken)) or "an interrupted transaction"
-        return [Step(REPAIR, " ".join(self.manager.repair_command), f"not whole: {what}",
-                     data={"broken": sorted(broken)})]
+        reason = f"not whole: {', '.join(broken)}" if broken else "a transaction was cut off"
+        return [Step(REPAIR, " ".join(self.manager.repair_command), reason, data={"torn": torn})]
+
+    def torn(self, state: PackageState) -> list[str]:
+        """The packages that go and come anew after a transaction of ours was cut off; none otherwise.
+
+        dpkg then holds two versions mixed, in any state that a package can have, and apt cannot find its way from there
+        to exact versions. So what we brought is taken out whole. What was there before us goes only where it is broken.
+        """
+        if self._torn is None:
+            entries = self.journal.of_kind("package")
+            broken = [name for name in entries if name in state.broken]
+            last = (self.journal.unfinished or {}).get("action")
+            cut = bool(broken) or last in (INSTALL, PURGE, REMOVE) and not self.manager.is_consistent()
+            self._torn = [name for name, entry in entries.items() if name in state.broken or name in state.installed
+                          and entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours")] if cut else []
+        return self._torn
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = ()) -> list[Step]:
@@ -91,10 +107,13 @@ class PackageWork:
         pins: pinning packages, installed in a step of their own before the others. also: packages from the host's own
         sources, any version. Raises RepositoryError, HostError.
         """
+        torn = self.torn(state)
+        if torn:
+            state = PackageState({name: version for name, version in state.installed.items() if name not in torn})
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
                    if not matches(state.installed.get(name), version)}
-        drifted = self.drifted(state, {**wanted, **exact_pins})
+        drifted = {} if torn else self.drifted(state, {**wanted, **exact_pins})
         switching = any(name in state.installed for name in missing)
         request = dict(missing) if switching else {**drifted, **missing}
         new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
@@ -103,9 +122,9 @@ class PackageWork:
             return []
         steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
         if new_pins:
-            steps.append(self._install(new_pins, probe.simulate(new_pins, {}), probe, "it keeps the versions together"))
+            steps.append(self._install(new_pins, probe.simulate(new_pins, {}, torn), probe, "it keeps the versions together"))
         if request:
-            changes = probe.simulate(request, new_pins)
+            changes = probe.simulate(request, new_pins, torn)
             others = [change.name for change in changes if change.name not in request and change.after]
             steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
                                        [name for name in drifted if name in request]))
@@ -173,7 +192,7 @@ class PackageWork:
             self.manager.refresh(self.repository)
 
     def _repair(self, step: Step) -> None:
-        self.manager.repair(step.data["broken"])
+        self.manager.repair(step.data["torn"])
 
     def _run_install(self, step: Step) -> None:
         residual = self.manager.read().residual
@@ -185,12 +204,13 @@ class PackageWork:
         self.manager.install(step.data["packages"], step.data["auto"])
 
     def _purge(self, step: Step) -> None:
-        self.manager.remove(step.data["packages"])
         # What a killed run left half removed is removed by the first call, its configuration files by a second.
-        rest = self._still_there(step.data["packages"])
-        if rest:
-            self.manager.remove(rest)
+        rest = step.data["packages"]
+        for _call in range(2):
             rest = self._still_there(rest)
+            if rest:
+                self.manager.remove(rest)
+        rest = self._still_there(rest)
         if rest:
             raise HostError(f"Packages cannot be purged: {', '.join(rest)}.", "Look at dpkg -l and dpkg --audit.",
                             packages=rest)

@@ -45,8 +45,11 @@ class FakeProbe:
     def resolve(self, name: str, version: str | None) -> str:
         return next(found for found in self.candidates[name] if matches(found, version))
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str]) -> list[Change]:
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
+                 without: t.Sequence[str] = ()) -> list[Change]:
         self.pinned.append(dict(pins))
+        self.state = PackageState({name: self.state.installed[name] for name in self.state.installed
+                                   if name not in without})
         wanted = dict(install)
         if "tool" in wanted:
             wanted.setdefault("library", wanted["tool"])
@@ -69,6 +72,7 @@ class FakeManager:
         self.calls: list[tuple[str, t.Any]] = []
         self.foreign: list[str] = []
         self.auto: list[str] = []
+        self.consistent = True
 
     def read(self) -> PackageState:
         return PackageState(dict(self.installed), dict(self.broken), frozenset(self.residual), self.interrupted)
@@ -104,8 +108,14 @@ class FakeManager:
             self.residual.discard(name)
 
     def repair(self, names: t.Sequence[str]) -> None:
-        self.calls.append(("repair", None))
+        self.calls.append(("repair", sorted(names)))
         self.interrupted = False
+        for name in names:
+            self.installed.pop(name, None)
+            self.broken.pop(name, None)
+
+    def is_consistent(self) -> bool:
+        return self.consistent
 
 
 WANTED: dict[str, str | None] = {"tool": "1.0"}
@@ -222,7 +232,41 @@ def test_only_what_concerns_us_counts_as_broken(manager: FakeManager, journal: J
     manager.broken["somebody"] = "iF"
     assert plan(manager, journal) == []
     manager.broken["library"] = "iF"
-    assert ids(plan(manager, journal))[0] == "repair package database: dpkg --configure -a"
+    assert ids(plan(manager, journal))[0] == REPAIR
+
+
+REPAIR = "repair package database: dpkg --configure -a"
+
+
+def test_what_was_cut_off_goes_and_comes_anew(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    del manager.installed["library"]
+    manager.broken["library"] = "iUR"
+    steps = plan(manager, journal)
+    assert ids(steps) == [REPAIR, *FIRST[1:]]
+    execute(manager, journal, steps)
+    assert ("repair", ["library", "pin-1.0", "tool"]) in manager.calls
+    assert manager.installed == {"base": "1", "pin-1.0": "1-1", "tool": "1.0-1", "library": "1.0-1", "compiler": "12"}
+    assert manager.auto == []
+    assert plan(manager, journal) == []
+
+
+def test_a_mixture_that_dpkg_calls_whole_is_seen_by_its_dependencies(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    journal.begin(Step("install packages", "tool=2.0-1"))
+    switch = plan(manager, journal, {"tool": "2.0"}, "pin-2.0")
+    assert ids(switch) == [FIRST[1], "install packages: pin-2.0=2-1", "install packages: tool=2.0-1"]
+    manager.consistent = False
+    assert ids(plan(manager, journal, {"tool": "2.0"}, "pin-2.0")) == [REPAIR, *ids(switch)]
+
+
+def test_what_was_there_before_us_stays_in_a_repair(manager: FakeManager, journal: Journal) -> None:
+    manager.installed.update({"library": "1.0-1", "compiler": "12"})
+    execute(manager, journal, plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))
+    manager.broken["tool"] = "iF"
+    del manager.installed["tool"]
+    execute(manager, journal, plan(manager, journal, {"tool": "2.0"}, "pin-2.0")[:1])
+    assert manager.calls[-1] == ("repair", ["pin-2.0", "tool"])
 
 
 def test_absent_takes_exactly_what_came(manager: FakeManager, journal: Journal) -> None:

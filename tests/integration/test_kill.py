@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.integration import user
 from tests.integration.conftest import LabHosts
 
-HOST = "gpu-a1"
+HOST = "gpu-k1"
 # The role that runs each module, and its variables.
 MODULES: dict[str, tuple[str, dict[str, object]]] = {
     "nvidia_driver": ("driver", {"driver_disruption": "idle", "driver_version": "595.91.07"}),
@@ -24,15 +26,24 @@ MODULES: dict[str, tuple[str, dict[str, object]]] = {
 
 def role(lab: LabHosts, name: str, tasks: str, *words: str, **variables: object) -> user.Run:
     """Runs one task file of a role alone, as a user of single roles does."""
-    play = user.HOME / "role.yml"
+    play = user.HOME / f"{name}-{tasks}.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
                     f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
     return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **variables)
 
 
 @pytest.fixture(scope="module")
+def lab() -> Iterator[LabHosts]:
+    """A lab of its own, for these tests take long and run beside the others."""
+    hosts = LabHosts("kill")
+    hosts("up", "--hosts", f"{HOST}=a100-80:8")
+    yield hosts
+    hosts("down")
+
+
+@pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> list[str]:
-    """A fresh host; its snapshot."""
+    """The snapshot of the host as it is at first."""
     lab("reset", HOST)
     return lab.snapshot(HOST)
 
