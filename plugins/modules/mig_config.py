@@ -37,7 +37,9 @@ options:
         does, V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot for the plus sign.
     type: dict
   config_file:
-    description: A file on the controller with such a document. It is looked up as P(ansible.builtin.file#lookup) does.
+    description:
+      - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook, and in
+        the working directory.
     type: path
   selected:
     description: The name of the configuration. It can be left out where O(config) has one only.

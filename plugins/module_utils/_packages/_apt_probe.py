@@ -121,7 +121,8 @@ class AptProbe:
         self._pin(pins)
         words = specifiers(install)
         try:
-            done = apt_get(self.run, ["-c", self._configuration, *self._status(without), "-s", "--allow-downgrades", "install", *words])
+            done = apt_get(self.run, ["-c", self._configuration, *self._status(without), "-s", "--allow-downgrades",
+                                      "install", *words])
         except CommandError as error:
             text = str(error.details["stdout"]) + str(error.details["stderr"])
             reasons = [line.strip() for line in text.splitlines()

@@ -96,8 +96,9 @@ class PackageWork:
             broken = [name for name in entries if name in state.broken]
             last = (self.journal.unfinished or {}).get("action")
             cut = bool(broken) or last in (INSTALL, PURGE, REMOVE) and not self.manager.is_consistent()
-            self._torn = [name for name, entry in entries.items() if name in state.broken or name in state.installed
-                          and entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours")] if cut else []
+            self._torn = [name for name, entry in entries.items() if cut and (
+                name in state.broken or name in state.installed
+                and entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours"))]
         return self._torn
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
@@ -109,7 +110,7 @@ class PackageWork:
         """
         torn = self.torn(state)
         if torn:
-            state = PackageState({name: version for name, version in state.installed.items() if name not in torn})
+            state = PackageState({name: state.installed[name] for name in state.installed if name not in torn})
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
                    if not matches(state.installed.get(name), version)}
