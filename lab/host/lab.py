@@ -173,7 +173,7 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
     """The server of the repositories. It also keeps the bridge up, which gets this machine's address here."""
     container = lab.container("repo")
     (lab.folder / "www" / "faults").touch()
-    if inspect(container, "{{.State.Status}} {{.ImageName}}") != f"running {host_image}":
+    if not runs(container, "{{.ImageName}}", host_image):
         remove_container(container)
         engine.podman("run", "--detach", "--name", container, "--hostname", "repo", "--network", f"gpuops-{lab.name}",
                       "--ip", lab.address("repo"), "--volume", f"{CODE}:/code/lab:ro", "--workdir", "/code",
@@ -187,8 +187,7 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
 def ensure_host(lab: Lab, host: str, host_image: str) -> None:
     """A host that is up; made afresh where its GPUs or its image are others."""
     container = lab.container(host)
-    wanted = f"running {host_image} {lab.hosts[host]}"
-    if inspect(container, '{{.State.Status}} {{.ImageName}} {{index .Config.Labels "gpus"}}') != wanted:
+    if not runs(container, '{{.ImageName}} {{index .Config.Labels "gpus"}}', f"{host_image} {lab.hosts[host]}"):
         start_host(lab, host, host_image)
 
 
@@ -230,6 +229,15 @@ def wait(container: str, limit: float = 60.0) -> None:
 def inspect(container: str, template: str) -> str:
     """A podman template's value, empty where there is no such container."""
     return engine.podman("container", "inspect", "--format", template, container, check=False).stdout.strip()
+
+
+def runs(container: str, template: str, wanted: str) -> bool:
+    """Whether a container runs and a template has the wanted value.
+
+    Podman's own word does not do: where its monitor was killed too, it goes on saying that the container runs.
+    """
+    pid, _ignored, value = inspect(container, f"{{{{.State.Pid}}}} {template}").partition(" ")
+    return value == wanted and pid != "0" and Path(f"/proc/{pid}").exists()
 
 
 def remove_container(container: str) -> None:
