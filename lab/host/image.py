@@ -18,7 +18,6 @@ from lab.tools import cache_root, cached, run_quietly
 
 HERE = Path(__file__).resolve().parent / "image"
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 # tcc is the smallest C compiler: dkms depends on one, and nothing here compiles.
 INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod", "procps", "iproute2",
            "ca-certificates", "containerd", "runc", "pciutils", "make", "dkms", "tcc", "less")
@@ -32,10 +31,10 @@ def rootfs() -> Path:
 
     def make(folder: Path) -> None:
         print(f"making the hosts' root file system: Debian {SUITE} with {', '.join(INCLUDE)}", flush=True)
-        run_quietly(["mmdebstrap", *options, "--format=tar", SUITE, str(folder / "root.tar"), MIRROR],
+        run_quietly(["mmdebstrap", *options, "--format=tar", SUITE, str(folder / "root.tar")],
                     "the hosts' root file system")
 
-    return cached("rootfs", [SUITE.encode(), MIRROR.encode(), *(option.encode() for option in options)],
+    return cached("rootfs", [SUITE.encode(), *(option.encode() for option in options)],
                   make) / "root.tar"
 
 

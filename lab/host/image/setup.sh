@@ -27,8 +27,8 @@ systemctl mask --quiet systemd-modules-load.service systemd-udevd.service system
     getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 systemctl enable --quiet ssh.service containerd.service
 cp -r "$here"/etc/. /etc/
-install -d -m 700 /root/.ssh
-install -m 600 "$here/authorized_keys" /root/.ssh/authorized_keys
+install -d -m 700 ~root/.ssh
+install -m 600 "$here/authorized_keys" ~root/.ssh/authorized_keys
 rm -f /etc/ssh/ssh_host_* /etc/apt/sources.list
 cp "$here"/ssh_host_* /etc/ssh/
 chmod 600 /etc/ssh/ssh_host_*_key

@@ -123,7 +123,8 @@ class PackageWork:
             return []
         steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
         if new_pins:
-            steps.append(self._install(new_pins, probe.simulate(new_pins, {}, torn), probe, "it keeps the versions together"))
+            changes = probe.simulate(new_pins, {}, torn)
+            steps.append(self._install(new_pins, changes, probe, "it keeps the versions together"))
         if request:
             changes = probe.simulate(request, new_pins, torn)
             others = [change.name for change in changes if change.name not in request and change.after]
@@ -193,6 +194,10 @@ class PackageWork:
             self.manager.refresh(self.repository)
 
     def _repair(self, step: Step) -> None:
+        # What the cut off transaction was to bring is no longer wanted: the following steps say anew what is.
+        for name, entry in self.journal.of_kind("package").items() if step.data["torn"] else ():
+            if entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours"):
+                self.journal.note("package", name, {"version": None, "ours": True})
         self.manager.repair(step.data["torn"])
 
     def _run_install(self, step: Step) -> None:

@@ -251,6 +251,19 @@ def test_what_was_cut_off_goes_and_comes_anew(manager: FakeManager, journal: Jou
     assert plan(manager, journal) == []
 
 
+def test_back_to_the_former_version_after_a_switch_was_cut_off(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    execute(manager, journal, plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))
+    manager.broken["tool"] = "iU"
+    del manager.installed["tool"]
+    journal.keep("package", "other", {"state": "absent"})
+    journal.note("package", "other", {"version": "2.0-1", "ours": True})  # had not come yet
+    execute(manager, journal, plan(manager, journal))
+    assert manager.installed["tool"] == "1.0-1"
+    assert "pin-2.0" not in manager.installed
+    assert plan(manager, journal) == []
+
+
 def test_a_mixture_that_dpkg_calls_whole_is_seen_by_its_dependencies(manager: FakeManager, journal: Journal) -> None:
     execute(manager, journal, plan(manager, journal))
     journal.begin(Step("install packages", "tool=2.0-1"))
