@@ -38,8 +38,8 @@ options:
     type: dict
   config_file:
     description:
-      - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook, and in
-        the working directory.
+      - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook,
+        and in the working directory.
     type: path
   selected:
     description: The name of the configuration. It can be left out where O(config) has one only.
