@@ -209,8 +209,7 @@ def test_a_switch_takes_dependencies_along(manager: FakeManager, journal: Journa
     assert manager.installed["library"] == "2.0-1"
 
 
-def test_switch_after_a_dependency_was_lost_does_not_ask_for_its_old_version(manager: FakeManager,
-                                                                              journal: Journal) -> None:
+def test_a_switch_does_not_ask_for_the_old_version_of_a_lost_dependency(manager: FakeManager, journal: Journal) -> None:
     execute(manager, journal, plan(manager, journal))
     del manager.installed["library"]
     assert ids(plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))[-1] == "install packages: tool=2.0-1"
