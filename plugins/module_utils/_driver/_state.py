@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import typing as t
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 DENY_FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
-_OPEN_LICENSE = "Dual MIT/GPL"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def read_situation(root: Root, run: Runner) -> Situation:
     """Reads everything that costs little: files, and one systemctl."""
     release = read_os(root)
     kernel = root.text("/proc/sys/kernel/osrelease") or ""
-    arch = run(["uname", "-m"]).stdout.strip()
+    arch = os.uname().machine
     loaded_modules = set(root.names("/sys/module"))
     loaded = loaded_version(root)
     built, registered = read_dkms(root, kernel, arch)
@@ -155,15 +155,6 @@ def _open_devices(root: Root, pids: t.Iterable[int]) -> int:
 def _flavour(root: Root) -> str:
     text = root.text("/proc/driver/nvidia/version") or ""
     return "open" if "Open Kernel Module" in text else "proprietary"
-
-
-def flavour_on_disk(run: Runner, kernel: str) -> tuple[str | None, str | None]:
-    """C((version, flavour)) of the module that would be loaded for a kernel."""
-    done = run(["modinfo", "-k", kernel, "-F", "version", "nvidia"], check=False)
-    if done.rc != 0:
-        return None, None
-    license_text = run(["modinfo", "-k", kernel, "-F", "license", "nvidia"], check=False).stdout.strip()
-    return done.stdout.strip() or None, "open" if license_text == _OPEN_LICENSE else "proprietary"
 
 
 def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
