@@ -45,6 +45,15 @@ class Lab:
         """Where the lab's files lie."""
         return labs_folder() / self.name
 
+    def at(self, host: str) -> list[str]:
+        """Podman's options for a host's address, and for a hardware address that stays the same over a reset.
+
+        With another one the host would not be reached until this machine has forgotten the former one.
+        """
+        address = self.address(host)
+        hardware = ":".join(f"{int(part):02x}" for part in address.split("."))
+        return ["--ip", address, "--mac-address", f"02:67:{hardware}"]
+
     def container(self, host: str) -> str:
         """The container of a host."""
         if host != "repo" and host not in self.hosts:
@@ -176,7 +185,7 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
     if not runs(container, "{{.ImageName}}", host_image):
         remove_container(container)
         engine.podman("run", "--detach", "--name", container, "--hostname", "repo", "--network", f"gpuops-{lab.name}",
-                      "--ip", lab.address("repo"), "--volume", f"{CODE}:/code/lab:ro", "--workdir", "/code",
+                      *lab.at("repo"), "--volume", f"{CODE}:/code/lab:ro", "--workdir", "/code",
                       "--volume", f"{lab.folder / 'www'}:/www", "--env", "PYTHONDONTWRITEBYTECODE=1", host_image,
                       "python3", "-m", "lab.packages", "serve", "--root", "/www/root", "--bind", "0.0.0.0", "--port",
                       "80", "--faults", "/www/faults", "--log", "/www/requests.log")
@@ -202,7 +211,7 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
     if not engine.cgroup_v2():
         groups, start = ["--cgroupns=private"], f"umount {SYSTEMD}/release_agent {SYSTEMD}; "
     engine.podman("run", "--detach", "--name", container, "--hostname", host, "--label", f"gpus={lab.hosts[host]}",
-                  "--network", f"gpuops-{lab.name}", "--ip", lab.address(host), "--restart=always", "--systemd=always",
+                  "--network", f"gpuops-{lab.name}", *lab.at(host), "--restart=always", "--systemd=always",
                   "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
                   "--volume", "/var/lib/docker", host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
@@ -248,6 +257,7 @@ def remove_container(container: str) -> None:
 def reset(lab: Lab, host: str) -> None:
     """The host as it was at first."""
     with locked(lab.name):
+        close_connections(lab.name)
         start_host(lab, host, inspect(lab.container(host), "{{.ImageName}}") or image.image())
 
 
