@@ -100,6 +100,7 @@ EXAMPLES = r"""
 - name: Remove what this module installed
   gpuops.nvidia.nvidia_driver:
     state: absent
+    disruption: idle
 """
 
 RETURN = r"""
