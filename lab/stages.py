@@ -61,6 +61,8 @@ class Stages:
         """Waits for a started stage, shows its progress, and on failure the end of its log."""
         assert stage.process is not None
         beat = time.monotonic()
+        # One that ended beside others is timed by the last that it wrote.
+        idle = time.time() - stage.log.stat().st_mtime if stage.process.poll() is not None else 0.0
         print(f"{stage.name} ...", end="" if self.tty else "\n", flush=True)
         while stage.process.poll() is None:
             time.sleep(0.2)
@@ -71,7 +73,7 @@ class Stages:
                 beat = time.monotonic()
                 print(f"  {stage.name} {clock(beat - stage.started)}: {last_line(stage.log)[:110]}", flush=True)
         stage.rc = stage.process.returncode
-        stage.seconds = time.monotonic() - stage.started
+        stage.seconds = time.monotonic() - stage.started - idle
         stage.note = last_line(stage.log)
         self.running.remove(stage)
         self.done.append(stage)
