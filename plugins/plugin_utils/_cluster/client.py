@@ -1,0 +1,190 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What can be asked of a cluster. PRIVATE to the collection.
+
+Plain mappings go in and come out; kinds are those of L(kinds.KINDS). Nothing here knows what the objects are for.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import Answer, Wire
+
+MANAGER = "gpuops.nvidia"
+PAGE = 500
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+Object = t.Dict[str, t.Any]
+Item = t.TypeVar("Item")
+Result = t.TypeVar("Result")
+
+
+class Client:
+    """One API server, by a kubeconfig that is named. Safe to use from several threads.
+
+    kubeconfig: path of a file; context: a context in it, default its current one; workers: concurrent requests.
+    server: its address. Raises InputError for a kubeconfig that is not named, not there or not usable; every method
+    raises ClusterError. Requests ride through a busy server and broken connections, about 6 s long.
+    """
+
+    def __init__(self, kubeconfig: str, context: str | None = None, workers: int = 16) -> None:
+        self.workers = workers
+        self._wire = Wire(kubeconfig, context, workers)
+        self.server = self._wire.server
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
+             field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
+        """All objects of a kind (in a namespace), by pages. Empty where the server has no such kind."""
+        row = kinds.find(api_version, kind)
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
+        accept = _METADATA if metadata_only else "application/json"
+        found: t.List[Object] = []
+        more: str | None = None
+        while True:
+            answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace),
+                                     {**query, "continue": more}, accept=accept)
+            if answer.status == 410 and more:
+                found, more = [], None  # the state behind the pages has expired: once more from the first
+                continue
+            if not self._has_kind(row, answer):
+                return []
+            page = _checked(answer, "list", row.plural)
+            found += page["items"]
+            more = page["metadata"].get("continue")
+            if not more:
+                break
+        for item in found:
+            item["apiVersion"], item["kind"] = api_version, kind
+        return found
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        """One object, None where it or its kind is not there."""
+        row = kinds.find(api_version, kind)
+        target = row.label(name, namespace)
+        answer = self._wire.send("get", target, "GET", row.path(name, namespace), {})
+        self._has_kind(row, answer)
+        return None if answer.status == 404 else _checked(answer, "get", target)
+
+    def knows(self, api_version: str, kind: str) -> bool:
+        """Whether the server has this kind: from an earlier answer, else by asking for one object."""
+        if (api_version, kind) not in self._known:
+            return self.asks_anew(api_version, kind)
+        return self._known[api_version, kind]
+
+    def asks_anew(self, api_version: str, kind: str) -> bool:
+        """Whether the server has this kind now."""
+        row = kinds.find(api_version, kind)
+        answer = self._wire.send("list", row.plural, "GET", row.path(), {"limit": 1}, accept=_METADATA)
+        if not self._has_kind(row, answer):
+            return False
+        _checked(answer, "list", row.plural)
+        return True
+
+    def version(self) -> str:
+        """The server's version, such as C(v1.36.3)."""
+        target = "the server's version"
+        return str(_checked(self._wire.send("get", target, "GET", "/version", {}), "get", target)["gitVersion"])
+
+    def apply(self, manifest: t.Mapping[str, t.Any], dry_run: bool = False, force: bool = True) -> Object:
+        """Server-side apply with our field manager. Returns the object as the server then has it."""
+        row = kinds.find(manifest["apiVersion"], manifest["kind"])
+        name, namespace = manifest["metadata"]["name"], manifest["metadata"].get("namespace")
+        query = {"fieldManager": MANAGER, "force": "true" if force else None, "fieldValidation": "Strict"}
+        # Without a resourceVersion a lost race is a matter of trying again, with one it is the caller's to read anew.
+        retry = () if "resourceVersion" in manifest["metadata"] or not force else (409,)
+        return self._patch("apply", row, name, namespace, manifest, "apply-patch+yaml", query, dry_run, retry)
+
+    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: t.Mapping[str, t.Any],
+                    field_manager: str = MANAGER, dry_run: bool = False) -> Object:
+        """JSON merge patch (RFC 7396): null removes a key, a list replaces a list."""
+        return self._patch("patch", kinds.find(api_version, kind), name, namespace, body, "merge-patch+json",
+                           {"fieldManager": field_manager}, dry_run, (409,))
+
+    def json_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
+                   operations: t.Sequence[t.Mapping[str, t.Any]], field_manager: str = MANAGER,
+                   dry_run: bool = False) -> Object:
+        """JSON patch (RFC 6902). A test that does not hold is a ClusterError of status 422, a lost race of 409."""
+        return self._patch("patch", kinds.find(api_version, kind), name, namespace, operations, "json-patch+json",
+                           {"fieldManager": field_manager}, dry_run, ())
+
+    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None, uid: str | None = None,
+               propagation: str = "Background") -> bool:
+        """Asks for the removal of an object (by uid: of that very one); False where it was gone already."""
+        row = kinds.find(api_version, kind)
+        target = row.label(name, namespace)
+        body = {"propagationPolicy": propagation, **({"preconditions": {"uid": uid}} if uid else {})}
+        answer = self._wire.send("delete", target, "DELETE", row.path(name, namespace), {}, body)
+        if answer.status == 409 and uid:
+            now = self.get(api_version, kind, name, namespace)
+            if now is None or now["metadata"]["uid"] != uid:
+                return False
+        self._has_kind(row, answer)
+        if answer.status == 404:
+            return False
+        _checked(answer, "delete", target)
+        return True
+
+    def many(self, do: t.Callable[[Item], Result], items: t.Iterable[Item]) -> t.List[Result | GpuopsError]:
+        """Does the same for all items, concurrently. Results in the order of the items, an expected error in place."""
+        def one(item: Item) -> Result | GpuopsError:
+            try:
+                return do(item)
+            except GpuopsError as error:
+                return error
+
+        todo = [*items]
+        if len(todo) < 2:
+            return [one(item) for item in todo]
+        with ThreadPoolExecutor(min(self.workers, len(todo))) as threads:
+            return [*threads.map(one, todo)]
+
+    def _patch(self, verb: str, row: kinds.Kind, name: str, namespace: str | None, body: t.Any, form: str,
+               query: t.Mapping[str, t.Any], dry_run: bool, retry: t.Sequence[int]) -> Object:
+        target = row.label(name, namespace)
+        answer = self._wire.send(verb, target, "PATCH", row.path(name, namespace),
+                                 {**query, "dryRun": "All" if dry_run else None}, body, f"application/{form}",
+                                 retry=retry)
+        self._has_kind(row, answer)
+        return _checked(answer, verb, target)
+
+    def _has_kind(self, row: kinds.Kind, answer: Answer) -> bool:
+        """Learns from an answer whether the server has the kind: a 404 that names no object means the kind."""
+        if answer.status >= 300 and answer.status != 404:
+            return True  # it says nothing about the kind
+        known = answer.status < 300 or bool((answer.body.get("details") or {}).get("name"))
+        self._known[row.api_version, row.kind] = known
+        return known
+
+
+def _checked(answer: Answer, verb: str, target: str) -> Object:
+    """The body of a good answer. Raises ClusterError for the others."""
+    if answer.status < 300:
+        return answer.body
+    details = answer.body.get("details") or {}
+    causes = details.get("causes") or []
+    fields = [cause["field"] for cause in causes if cause.get("field")]
+    reason = answer.body.get("reason") or str(answer.status)
+    said = str(answer.body.get("message") or "it gave no reason").rstrip(".")
+    raise ClusterError(f"{target}: the API server refused to {verb} it ({reason}): {said}.", _hint(answer),
+                       verb=verb, object=target, status=answer.status, reason=reason, fields=fields)
+
+
+def _hint(answer: Answer) -> str:
+    details = answer.body.get("details") or {}
+    return {
+        401: "The user of this kubeconfig is not accepted: renew its token or certificate.",
+        403: "Give the user of this kubeconfig the right that the message names, or ask who set the rule.",
+        404: "Create the namespace first." if details.get("kind") == "namespaces" else
+             "Install the CustomResourceDefinition of this kind first.",
+        409: "Somebody else writes this object at the same time: run again when that has ended.",
+        422: "Correct the fields that the message names.",
+        400: "Correct the fields that the message names.",
+        429: "The server stayed busy: run again later.",
+    }.get(answer.status, "Look at the API server's log: it stayed unable to answer." if answer.status >= 500 else "")

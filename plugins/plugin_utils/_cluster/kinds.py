@@ -1,0 +1,98 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kinds that the collection ships or reads: their paths on the server and their order. PRIVATE.
+
+A fixed table instead of discovery: discovery costs a request for each API group, and a kind that is not there yet
+could not be planned.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind. rank: objects of a lower rank are created first and deleted last."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    rank: int
+
+    @property
+    def root(self) -> str:
+        """The path of its API version: C(/api/v1), C(/apis/apps/v1)."""
+        return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
+
+    def path(self, name: str | None = None, namespace: str | None = None) -> str:
+        """The path of an object, or of all (of a namespace) without a name."""
+        parts = [self.root]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(name)
+        return "/".join(parts)
+
+    def label(self, name: str, namespace: str | None = None) -> str:
+        """How messages name an object: C(DaemonSet gpu-operator/nvidia-dcgm), C(Node gpu01)."""
+        return f"{self.kind} {namespace}/{name}" if self.namespaced and namespace else f"{self.kind} {name}"
+
+
+_CUSTOM = 90
+# apiVersion, kind, plural, namespaced, rank. What others stand on comes first.
+_ROWS: t.Sequence[t.Tuple[str, str, str, bool, int]] = (
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, 0),
+    ("v1", "Namespace", "namespaces", False, 10),
+    ("v1", "ResourceQuota", "resourcequotas", True, 15),
+    ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, 15),
+    ("v1", "ServiceAccount", "serviceaccounts", True, 20),
+    ("v1", "Secret", "secrets", True, 25),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False, 30),
+    ("rbac.authorization.k8s.io/v1", "Role", "roles", True, 31),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False, 32),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True, 33),
+    ("v1", "ConfigMap", "configmaps", True, 40),
+    ("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", False, 45),
+    ("v1", "Service", "services", True, 50),
+    ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True, 55),
+    ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, 55),
+    ("apps/v1", "DaemonSet", "daemonsets", True, 60),
+    ("apps/v1", "Deployment", "deployments", True, 61),
+    ("batch/v1", "Job", "jobs", True, 62),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False, 70),
+    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False, 70),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature", "nodefeatures", True, _CUSTOM),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", False, _CUSTOM),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureGroup", "nodefeaturegroups", True, _CUSTOM),
+    ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", True, _CUSTOM),
+    ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, _CUSTOM),
+    ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, _CUSTOM),
+    ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, _CUSTOM),
+    # Only read.
+    ("v1", "Node", "nodes", False, _CUSTOM),
+    ("v1", "Pod", "pods", True, _CUSTOM),
+    ("v1", "Event", "events", True, _CUSTOM),
+    ("apps/v1", "ReplicaSet", "replicasets", True, _CUSTOM),
+    ("apps/v1", "ControllerRevision", "controllerrevisions", True, _CUSTOM),
+)
+
+KINDS: t.Mapping[t.Tuple[str, str], Kind] = {(row[0], row[1]): Kind(*row) for row in _ROWS}
+
+
+def find(api_version: str, kind: str) -> Kind:
+    """The row of a kind. Raises InputError for one that is not in the table."""
+    found = KINDS.get((api_version, kind))
+    if found is None:
+        near = sorted({one.api_version for one in KINDS.values() if one.kind == kind})
+        raise InputError(f"Objects of the kind {kind} in {api_version} are not handled.",
+                         f"Write apiVersion: {near[0]}." if near else "Apply this object by other means.",
+                         path="apiVersion, kind", value=f"{api_version} {kind}",
+                         allowed=[f"{one.api_version} {one.kind}" for one in KINDS.values()])
+    return found

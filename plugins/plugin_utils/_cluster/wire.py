@@ -1,0 +1,178 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests to an API server, and the one file that imports the kubernetes library. PRIVATE to the collection.
+
+The library reads the kubeconfig (certificates, tokens, exec plugins, proxies); the requests are our own: its generated
+models cost more time than the requests. Only the kubeconfig that was named counts: no environment variable, no
+~/.kube/config, no service account.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import ssl
+import tempfile
+import threading
+import time
+import typing as t
+from urllib.parse import quote, urlencode
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+
+try:
+    import urllib3
+    from kubernetes.client import Configuration
+    from kubernetes.client.rest import RESTClientObject
+    from kubernetes.config import ConfigException, load_kube_config
+
+    HAS_KUBERNETES = True
+except ImportError:
+    HAS_KUBERNETES = False
+
+# Seconds: to connect, and between two parts of an answer.
+CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
+# Tries of one request; the pauses double, about 6 s in all. A Retry-After of the server counts instead.
+TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
+_BUSY = (429, 500, 502, 503, 504)
+
+
+class Answer(t.NamedTuple):
+    """What the server said. body: the decoded JSON, or C({"message": text}) where it is none."""
+
+    status: int
+    body: t.Dict[str, t.Any]
+    retry_after: float | None
+
+
+class Wire:
+    """Sends requests to the server of one kubeconfig, over kept connections. Safe to use from several threads.
+
+    Raises InputError where no usable kubeconfig is named, before anything is sent.
+    """
+
+    def __init__(self, kubeconfig: str, context: str | None, connections: int) -> None:
+        if not HAS_KUBERNETES:
+            raise MissingLibrary("kubernetes", "Install it on the controller: pip install kubernetes.")
+        path = _existing(kubeconfig)
+        # The library writes keys to files that it removes at the interpreter's end, which Ansible's workers never
+        # reach. So they get a folder that is gone as soon as the TLS context has read them.
+        with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+            self._configuration = _load(path, context, folder)
+            self._configuration.connection_pool_maxsize = connections
+            self.server: str = self._configuration.host
+            self._pool = RESTClientObject(self._configuration).pool_manager
+            if self.server.startswith("https"):
+                _use_context(self._pool.connection_pool_kw, _tls(self._configuration))
+        self._lock = threading.Lock()
+
+    def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
+             content_type: str = "application/json", accept: str = "application/json",
+             retry: t.Sequence[int] = ()) -> Answer:
+        """One request, tried again while the server is busy or the connection breaks, and on the statuses in retry.
+
+        Every request of this collection may be sent twice without harm. verb and target: for messages.
+        Raises ClusterError (status 0) where no answer comes.
+        """
+        url = self.server + quote(path)
+        given = {key: value for key, value in query.items() if value is not None}
+        if given:
+            url += "?" + urlencode(given)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        pause, left = FIRST_PAUSE, TRIES
+        while True:
+            left -= 1
+            try:
+                answer = self._once(method, url, data, content_type, accept)
+            except urllib3.exceptions.HTTPError as error:
+                if not left or isinstance(error, urllib3.exceptions.SSLError):
+                    raise _unreachable(self.server, verb, target, error) from error
+                wait = None
+            else:
+                if not left or answer.status not in (*_BUSY, *retry):
+                    return answer
+                wait = answer.retry_after
+            time.sleep(min(LONGEST_PAUSE, pause * random.uniform(0.7, 1.3) if wait is None else wait))
+            pause *= 2
+
+    def _once(self, method: str, url: str, data: bytes | None, content_type: str, accept: str) -> Answer:
+        headers = {"Accept": accept, "User-Agent": "gpuops.nvidia", **self._credentials()}
+        if data is not None:
+            headers["Content-Type"] = content_type
+        reply = self._pool.request(method, url, body=data, headers=headers, retries=False, redirect=False,
+                                   timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=READ_TIMEOUT))
+        try:
+            decoded = json.loads(reply.data)
+        except ValueError:
+            decoded = None
+        if not isinstance(decoded, dict):
+            decoded = {"message": reply.data.decode(errors="replace").strip()}
+        after = reply.headers.get("Retry-After", "")
+        return Answer(reply.status, decoded, float(after) if after.isdigit() else None)
+
+    def _credentials(self) -> dict[str, str]:
+        """Headers of the user; a token that has expired is renewed by the library, one thread at a time."""
+        with self._lock:
+            settings = self._configuration.auth_settings()
+        return {one["key"]: one["value"] for one in settings.values() if one["in"] == "header" and one["value"]}
+
+
+def _existing(kubeconfig: str) -> str:
+    if not kubeconfig:
+        raise InputError("No kubeconfig is named, and none is looked for.",
+                         "Say which cluster is meant: gpu_kubeconfig (or the option kubeconfig) takes the path of a "
+                         "kubeconfig; KUBECONFIG, ~/.kube/config and service accounts are not used.",
+                         path="kubeconfig", value=kubeconfig, allowed="the path of a file")
+    path = os.path.abspath(os.path.expanduser(kubeconfig))
+    if not os.path.isfile(path):
+        raise InputError(f"There is no file {path}.", "Give the path of a kubeconfig on the controller.",
+                         path="kubeconfig", value=kubeconfig, allowed="the path of a file")
+    return path
+
+
+def _load(path: str, context: str | None, folder: str) -> t.Any:
+    configuration = Configuration()
+    configuration.host = ""
+    try:
+        load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
+            temp_file_path=folder)
+    except (ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
+        # The library meets a document of another shape with any of these.
+        raise InputError(f"{path} is no usable kubeconfig: {error}.",
+                         "Give a kubeconfig with which kubectl works, and a context that it names.",
+                         path="context" if context else "kubeconfig", value=context or path) from error
+    if not configuration.host:
+        raise InputError(f"The cluster of {path} has no server.", "Add clusters[].cluster.server to it.",
+                         path="kubeconfig", value=path)
+    return configuration
+
+
+def _tls(configuration: t.Any) -> ssl.SSLContext:
+    """One context for all connections: made for each, it would cost more than a small request."""
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file or None)
+    return context
+
+
+def _use_context(settings: t.Dict[str, t.Any], context: ssl.SSLContext) -> None:
+    """Has the pool use the context instead of the files behind it."""
+    for key in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
+        settings.pop(key, None)
+    settings["ssl_context"] = context
+
+
+def _unreachable(server: str, verb: str, target: str, error: Exception) -> ClusterError:
+    if isinstance(error, urllib3.exceptions.SSLError):
+        hint = "Check certificate-authority-data, the client's certificate and the server's name in the kubeconfig."
+    else:
+        hint = "Check that the server of this kubeconfig runs and can be reached from the controller."
+    return ClusterError(f"{server} cannot be asked to {verb} {target}: {error}.", hint, verb=verb, object=target,
+                        reason=type(error).__name__)
