@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, gathered, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, gathered, matrix, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+
+Data = t.Dict[str, t.Any]
 
 
 class ActionModule(ControllerAction):
@@ -19,27 +23,67 @@ class ActionModule(ControllerAction):
     ARGUMENTS = {
         "policy": {"type": "raw"},
         "release": {"type": "str"},
-        "placement": {"type": "raw", "default": "hosts"},
-        "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
+        "placement": {"type": "raw"},
+        "disruption": {"type": "str", "choices": [*LEVELS, ""]},
+        "kubeconfig": {"type": "str"},
+        "context": {"type": "str"},
+        "namespace": {"type": "str"},
+        "image_registry": {"type": "str"},
+        "pull_secrets": {"type": "list", "elements": "str"},
+        "render_to": {"type": "str"},
         "facts": {"type": "dict"},
+        "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, resolves, returns the plan."""
-        source = arguments["policy"]
-        if isinstance(source, str) and source:
-            source = find_file(task_vars, source)
-        release = matrix.release(arguments["release"] or None)
-        policy = formats.read(source, release)
+        wanted = settings.settle(arguments, gathered.variables(task_vars))
+        for file in ("policy", "kubeconfig"):
+            if isinstance(wanted[file], str):
+                wanted[file] = find_file(task_vars, wanted[file])
+        release = matrix.release(wanted["release"])
+        policy = formats.read(wanted["policy"], release)
         facts = gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"]
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
-        plan = resolve(policy, release, facts, overrides, arguments["placement"], arguments["disruption"])
+        plan = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"])
+        plan["cluster"] = None
+        if {"cluster", "hybrid"} & set(plan["placement"].values()):
+            self._cluster(plan, policy, release, wanted, arguments, task_vars)
         return {"changed": False, **plan}
 
+    def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
+                 task_vars: Data) -> None:
+        """Completes the plan by the part of the cluster."""
+        if gathered.cluster_is_left_out(task_vars):
+            plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
+            return
+        seen = arguments["cluster_facts"]
+        if seen is None and wanted["kubeconfig"]:
+            seen = _look(wanted["kubeconfig"], wanted["context"])
+        elif seen is None and not wanted["render_to"]:
+            raise InputError("it is not set, and a cluster is never taken from the environment.",
+                             "Name the file of the cluster that is meant, or set gpu_render_to to write manifests.",
+                             path="gpu_kubeconfig")
+        cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), wanted,
+                                  wanted["disruption"])
+        plan["notes"] += cluster.pop("notes")
+        plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
+                           "render_to": wanted["render_to"]}
 
-def _with_layouts(mine: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+
+def _look(kubeconfig: str, context: str | None) -> Data:
+    """What is in the cluster; refused where a GPU Operator owns it."""
+    # Here, as the library costs half a second, which a run without a cluster need not pay.
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, read
+
+    server = client.Client(kubeconfig, context)
+    guard.refuse_operator(server)
+    return read.read_cluster(server)
+
+
+def _with_layouts(mine: Data, task_vars: Data) -> Data:
     """The variables of a host with the content of its MIG file, so that its layout is checked before anything runs."""
     name = mine.get("mig_manager_config_file")
     if not name:

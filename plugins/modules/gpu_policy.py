@@ -6,14 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_policy
-short_description: Turn one declared policy and the facts of the fleet into a plan for every host
+short_description: Turn one declared policy and the facts of the fleet into a plan for hosts and cluster
 version_added: 0.1.0
 description:
   - Reads a policy, checks every key of it, and resolves it for each host against the GPUs that are there.
   - A key that is not known is refused with its path, line and the nearest known key.
   - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and what
     would free them. The refusals of all hosts come in one message.
-  - Runs on the controller and opens no connection. Use it once for the whole play, with C(run_once).
+  - Runs on the controller and opens no connection to a host. Use it once for the whole play, with C(run_once).
+  - Where components are delivered in a cluster, its Nodes are read through O(kubeconfig). Nothing else names a cluster,
+    no environment variable and no default file.
+  - An option that is not set is taken from the variable of the same name with the prefix C(gpu_), such as
+    C(gpu_placement), of the hosts of the play, which must agree.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -25,7 +29,6 @@ options:
       - Accepted are a ClusterPolicy (nvidia.com/v1), the values of the GPU Operator's Helm chart, an NVIDIADriver
         (nvidia.com/v1alpha1) and a GPUClusterPolicy (gpu.nvidia.com/v1). The format is seen from the content.
       - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
-      - Sections that concern a cluster only are checked and not used.
     type: raw
   release:
     description:
@@ -33,23 +36,57 @@ options:
     type: str
   placement:
     description:
-      - V(hosts), or a mapping of components to V(host) or V(none).
-      - The components are V(driver), V(container_toolkit), V(mig_manager) and V(feature_discovery).
+      - V(hosts) delivers V(driver), V(container_toolkit), V(mig_manager) and V(feature_discovery) on the hosts.
+      - V(cluster) delivers these and V(nfd), V(validator), V(device_plugin) and V(dcgm_exporter) in a cluster.
+      - V(hybrid) leaves driver, container toolkit and MIG to those hosts of the inventory's group C(gpu_hosts) that are
+        Nodes, the rest to the cluster. Other Nodes with GPUs get all of it from the cluster.
+      - A mapping of components to V(host), V(cluster) or V(none) says it one by one; what it leaves out is as in
+        V(hosts).
+      - V(hosts) if neither this nor the variable is set.
     type: raw
-    default: hosts
   disruption:
     description:
       - What the run may do to running work.
       - For the driver the stricter of this and the policy counts. Where driver.upgradePolicy.autoUpgrade is false, a
         running driver is not disturbed (V(never)); a ClusterPolicy that has an upgradePolicy without autoUpgrade says
         false. The other keys of upgradePolicy say how an upgrade goes and forbid nothing.
+      - V(never) if neither this nor the variable is set.
     type: str
-    choices: [never, idle, drain, reboot]
-    default: never
+    choices: [never, idle, drain, reboot, ""]
+  kubeconfig:
+    description:
+      - The file that names the cluster. A relative path is looked for as that of O(policy).
+    type: str
+  context:
+    description:
+      - A context in O(kubeconfig). Its current one without it.
+    type: str
+  namespace:
+    description:
+      - The namespace of what is delivered in the cluster, V(gpu-operator) if neither this nor the variable is set.
+    type: str
+  image_registry:
+    description:
+      - The registry, or a mirror of it, that stands in front of image names, V(nvcr.io) if neither this nor the
+        variable is set.
+    type: str
+  pull_secrets:
+    description:
+      - Names of Secrets in O(namespace) with which images are pulled.
+    type: list
+    elements: str
+  render_to:
+    description:
+      - A folder for the manifests. The plan then says so, and the cluster is left alone.
+    type: str
   facts:
     description:
       - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
       - Without it they are taken from the variable that the role preflight registers on the hosts of the play.
+    type: dict
+  cluster_facts:
+    description:
+      - What the cluster has, as RV(cluster_facts) shows it. It is read through O(kubeconfig) without this.
     type: dict
   overrides:
     description:
@@ -104,7 +141,7 @@ disruption:
   type: str
   sample: idle
 placement:
-  description: By component V(host) or V(none).
+  description: By component V(host), V(cluster), V(hybrid) or V(none).
   returned: success
   type: dict
   sample: {driver: host, container_toolkit: host, mig_manager: host, feature_discovery: host}

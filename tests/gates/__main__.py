@@ -20,6 +20,7 @@ MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
 BESIDE = ("sanity", "kill")
 ON_HOSTS = {"lab", "kill", "integration", "molecule", "bench"}
+IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 
 
 def link_checkout() -> None:
@@ -56,10 +57,11 @@ def commands() -> dict[str, list[str]]:
         "unit": [python, "-m", "pytest", "tests/unit"],
         "ansible-lint": ["ansible-lint"],
         "conformance": [python, "-m", "pytest", "tests/conformance"],
+        "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
         "lab": [python, "-m", "pytest", "tests/lab"],
         "kill": [python, "-m", "pytest", "tests/integration/test_kill.py"],
         "integration": [python, "-m", "pytest", "tests/integration", "--ignore=tests/integration/test_kill.py"],
-        "molecule": ["molecule", "test"],
+        "molecule": ["molecule", "test", "--all"],
         "bench": [python, "-m", "tests.bench"],
     }
 
@@ -75,19 +77,20 @@ def main(names: list[str]) -> int:
     stages = Stages("bench" if wanted == ["bench"] else "test")
     print("Everything runs on this machine. Gates: " + ", ".join(wanted), flush=True)
     try:
-        lab = None
-        if ON_HOSTS & set(wanted):
-            lab = stages.start("lab up", [sys.executable, "-m", "lab", "up"])
+        # What others stand on, started before anything else: by gates that need it, the command that provides it.
+        bases = [(needed, stages.start(name, [sys.executable, "-m", "lab", *words])) for needed, name, words in (
+            (IN_CLUSTER, "control plane build", ["cluster", "build"]), (ON_HOSTS, "lab up", ["up"]),
+        ) if needed & set(wanted)]
         if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
             return finish(stages)
         link_checkout()
         env = environment(venv.VENV / "bin")
         beside = []
         for name in wanted:
-            if name in ON_HOSTS and lab is not None:
-                if not stages.join(lab):
-                    return finish(stages)
-                lab = None
+            due = [base for needed, base in bases if name in needed]
+            bases = [(needed, base) for needed, base in bases if base not in due]
+            if not all(stages.join(base) for base in due):
+                return finish(stages)
             mine = {**env, **MOLECULE} if name == "molecule" else env
             if name in BESIDE:
                 beside.append(stages.start(name, known[name], mine))

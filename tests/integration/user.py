@@ -84,10 +84,12 @@ def install() -> Path:
 
 def _install(env: dict[str, str]) -> Path:
     bin_folder = HOME / "venv" / "bin"
-    if not (bin_folder / "ansible-playbook").exists():
+    needed, installed = ROOT / "requirements.txt", HOME / "venv" / "requirements.txt"
+    if not installed.exists() or installed.read_text() != needed.read_text():
         subprocess.run([sys.executable, "-m", "venv", str(HOME / "venv")], check=True)
-        subprocess.run([str(bin_folder / "pip"), "install", "-q", "--disable-pip-version-check", "-r",
-                        str(ROOT / "requirements.txt")], check=True)
+        subprocess.run([str(bin_folder / "pip"), "install", "-q", "--disable-pip-version-check", "-r", str(needed)],
+                       check=True)
+        shutil.copy(needed, installed)
     stamp = HOME / "digest"
     if not stamp.exists() or stamp.read_text() != tree_digest():
         shutil.rmtree(HOME / "collections", ignore_errors=True)

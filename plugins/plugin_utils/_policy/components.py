@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one ordered list of components, and what a user may set for each on a host. Pure data. PRIVATE."""
+"""The one ordered list of components: where each can be delivered, what a user may set for it. Pure data. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,38 +13,51 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a host that one role delivers.
+    """A part of the system that one role delivers.
 
-    name: role and plan key; title: for tables; section: where a policy switches it on or off; variables: the role's
-    variables that take part in resolving (C(driver_version)), as a user sets them in the inventory; result: the
-    variable in which the role registers what its module returned.
+    name: role and plan key; title: for tables; section: where a policy switches it on or off, empty where it is always
+    on; places: where it can be delivered; variables: the role's variables that take part in resolving
+    (C(driver_version)), as a user sets them in the inventory.
     """
 
     name: str
     title: str
     section: str
-    variables: t.Tuple[str, ...]
+    places: t.Tuple[str, ...]
+    variables: t.Tuple[str, ...] = ()
 
     @property
     def result(self) -> str:
-        """C(driver_result)."""
+        """The variable in which the role registers what its module returned: C(driver_result)."""
         return f"{self.name}_result"
 
 
+_BOTH = ("host", "cluster")
 # In the order in which they are delivered; removal goes the other way.
 COMPONENTS: t.Tuple[Component, ...] = (
-    Component("driver", "driver", "driver", (
+    Component("nfd", "NFD", "nfd", ("cluster",)),
+    Component("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state")),
-    Component("container_toolkit", "container toolkit", "toolkit", (
+    Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
         "container_toolkit_set_as_default", "container_toolkit_mode")),
-    Component("mig_manager", "MIG", "migManager", (
-        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file")),
-    Component("feature_discovery", "labels", "gfd", (
+    Component("validator", "validator", "", ("cluster",)),
+    Component("device_plugin", "device plugin", "devicePlugin", ("cluster",)),
+    Component("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
+    Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", ("cluster",)),
+    Component("mig_manager", "MIG", "migManager", _BOTH, (
+        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file")),
 )
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
+# On a host labels follow MIG: they describe its devices.
+ON_HOSTS: t.Tuple[Component, ...] = tuple(
+    component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery")
+    for component in COMPONENTS if component.name == name)
 VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.variables)
+# What a hybrid placement leaves to hosts of the inventory; a Node that is no such host gets it from the cluster.
+HYBRID = ("driver", "container_toolkit", "mig_manager")
+WORDS = ("hosts", "cluster", "hybrid")
 
 
 def by_name(name: str) -> Component:
@@ -57,25 +70,26 @@ def by_name(name: str) -> Component:
 
 
 def placements(wanted: t.Any) -> dict[str, str]:
-    """C({component: host|none}) of the variable gpu_placement: C(hosts), or a mapping. Raises InputError.
+    """C({component: host|cluster|hybrid|none}) of the variable gpu_placement: a word, or a mapping. Raises InputError.
 
-    Delivery in a cluster is not there yet and is refused, never skipped.
+    What a mapping does not name is placed as C(hosts) has it.
     """
-    if wanted in (None, "hosts"):
-        return dict.fromkeys(NAMES, "host")
-    if wanted in ("cluster", "hybrid"):
-        raise InputError(f"{wanted!r} is not supported by this version of the collection.",
-                         "Set gpu_placement: hosts; delivery in a cluster comes with a later version.",
-                         path="gpu_placement", value=wanted, allowed=["hosts"])
+    on_hosts = {component.name: "host" if "host" in component.places else "none" for component in COMPONENTS}
+    if wanted in (None, "", "hosts"):
+        return on_hosts
+    if wanted == "cluster":
+        return dict.fromkeys(NAMES, "cluster")
+    if wanted == "hybrid":
+        return {name: "hybrid" if name in HYBRID else "cluster" for name in NAMES}
     if not isinstance(wanted, dict):
-        raise InputError(f"{wanted!r} is not allowed.", "Set 'hosts', or a mapping of components to 'host' or 'none'.",
-                         path="gpu_placement", value=wanted, allowed=["hosts"])
-    chosen = dict.fromkeys(NAMES, "host")
+        raise InputError(f"{wanted!r} is not allowed.",
+                         f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none.",
+                         path="gpu_placement", value=wanted, allowed=list(WORDS))
+    chosen = on_hosts
     for name, place in wanted.items():
-        by_name(name)
-        if place not in ("host", "none"):
-            raise InputError(f"{place!r} is not supported by this version of the collection.",
-                             "Set 'host' or 'none'; delivery in a cluster comes with a later version.",
-                             path=f"gpu_placement.{name}", value=place, allowed=["host", "none"])
+        allowed = [*by_name(name).places, "none"]
+        if place not in allowed:
+            raise InputError(f"{place!r} is not allowed.", f"Set {' or '.join(allowed)}.",
+                             path=f"gpu_placement.{name}", value=place, allowed=allowed)
         chosen[name] = place
     return chosen

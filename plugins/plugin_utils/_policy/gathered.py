@@ -10,19 +10,49 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, VARIABLES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, VARIABLES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
 FACTS = "preflight_found"
 CHECKS = "preflight_checked"
 
+# Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
+OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "cluster_checked"
+
 TaskVars = t.Mapping[str, t.Any]
 
 
-def hosts(task_vars: TaskVars) -> list[str]:
-    """The hosts of the play, failed and unreachable ones included, in the inventory's order."""
+def play_hosts(task_vars: TaskVars) -> list[str]:
+    """All hosts of the play, failed and unreachable ones included, in the inventory's order."""
     return [str(host) for host in task_vars.get("ansible_play_hosts_all") or [task_vars["inventory_hostname"]]]
+
+
+def hosts(task_vars: TaskVars) -> list[str]:
+    """The hosts of the play that have GPUs: those that only stand for a cluster are left out."""
+    control = set(_group(task_vars, "gpu_control")) - set(_group(task_vars, "gpu_hosts"))
+    return [host for host in play_hosts(task_vars) if host not in control]
+
+
+def variables(task_vars: TaskVars) -> dict[str, t.Any]:
+    """By host of the play its variables."""
+    return {host: task_vars["hostvars"][host] for host in play_hosts(task_vars)}
+
+
+def node_names(task_vars: TaskVars) -> dict[str, str]:
+    """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node."""
+    return {host: str(task_vars["hostvars"][host].get("gpu_node_name") or host)
+            for host in _group(task_vars, "gpu_hosts")}
+
+
+def cluster_is_left_out(task_vars: TaskVars) -> bool:
+    """Whether --limit leaves out every host of the group gpu_control."""
+    control = _group(task_vars, "gpu_control")
+    return bool(control) and not set(control) & set(play_hosts(task_vars))
+
+
+def _group(task_vars: TaskVars, name: str) -> list[str]:
+    return [str(host) for host in (task_vars.get("groups") or {}).get(name) or []]
 
 
 def facts(task_vars: TaskVars) -> dict[str, t.Any]:
@@ -48,16 +78,32 @@ def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
 def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str, t.Any]]]:
     """By component the C(plan) or C(pending) that its module returned last on a host; empty ones left out."""
     found = {}
-    for component in COMPONENTS:
+    for component in ON_HOSTS:
         items = _registered(task_vars, host, component.result).get(what)
         if isinstance(items, list) and items:
             found[component.name] = items
     return found
 
 
+def cluster(task_vars: TaskVars, plan: t.Mapping[str, t.Any] | None) -> dict[str, t.Any] | None:
+    """C({plan, operands, labels, checks}) of the cluster for a report, None where this run has none.
+
+    plan: C(gpu_plan.cluster). What was skipped counts as not there.
+    """
+    found = {}
+    for key, name in (("operands", OPERANDS), ("labels", DEPLOY_LABELS), ("checks", CLUSTER_CHECKS)):
+        values = [_registered(task_vars, host, name) for host in
+                  dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])]
+        found[key] = next((value for value in values if value and not value.get("skipped")), None)
+    if not plan and not any(found.values()):
+        return None
+    checked = found.pop("checks")
+    return {"plan": plan or None, **found, "checks": checked.get("checks") if checked else None}
+
+
 def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
     """The facts that were gathered in this run, None where there are none or a role has changed the host since."""
-    if any(_registered(task_vars, host, component.result).get("changed") for component in COMPONENTS):
+    if any(_registered(task_vars, host, component.result).get("changed") for component in ON_HOSTS):
         return None
     found = _registered(task_vars, host, FACTS).get("facts")
     return found if isinstance(found, dict) else None

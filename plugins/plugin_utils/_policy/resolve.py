@@ -43,13 +43,15 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     facts: by host what gpu_info returned, None where a host could not be asked (it is left out, and said so).
     overrides: by host the role variables that its inventory sets. Raises PolicyError with every refusal of every host.
     Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, notes,
-    explanations: {HOST: [text]}}).
+    explanations: {HOST: [text]}}). Hosts to which nothing is delivered as hosts are left out.
     """
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
                          value=disruption, allowed=list(LEVELS))
     places = components.placements(placement)
     notes = [*policy.warnings, *_unused(policy)]
+    if not {"host", "hybrid"} & set(places.values()):
+        facts = {}
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:
         notes.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
@@ -97,7 +99,10 @@ def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.
     if not facts["gpus"]:
         raise _Refusals([Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts.")])
     for name, part in _PARTS.items():
-        place = places[name]
+        place = "host" if places[name] == "hybrid" else places[name]
+        if place == "cluster":
+            plan[name] = {"placement": place, "disruption": disruption, "because": ["delivered in the cluster"]}
+            continue
         if place == "host" and not policy.get(f"{components.by_name(name).section}.enabled"):
             place = "none"
         try:

@@ -180,9 +180,25 @@ def test_placement() -> None:
     policy = formats.read(None, chosen)
     found = resolve(policy, chosen, {"a": facts("A100")}, {}, {"container_toolkit": "none"})["hosts"]["a"]
     assert (found["container_toolkit"]["placement"], found["driver"]["placement"]) == ("none", "host")
-    for wrong in ("cluster", "hybrid", "elsewhere", {"driver": "cluster"}, {"nothing": "host"}):
+    for wrong in ("elsewhere", {"driver": "clusters"}, {"nothing": "host"}, {"device_plugin": "host"}):
         with pytest.raises(InputError):
             resolve(policy, chosen, {"a": facts("A100")}, {}, wrong)
+
+
+@pytest.mark.parametrize(("placement", "driver_at", "labels_at"), [
+    ("hosts", "host", "host"), ("hybrid", "host", "cluster"), ({"feature_discovery": "cluster"}, "host", "cluster"),
+])
+def test_a_component_is_at_one_place(placement: Any, driver_at: str, labels_at: str) -> None:
+    chosen = matrix.release(V26)
+    plan = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {}, placement)
+    found = plan["hosts"]["a"]
+    assert (found["driver"]["placement"], found["feature_discovery"]["placement"]) == (driver_at, labels_at)
+
+
+def test_nothing_is_planned_for_hosts_where_all_is_in_the_cluster() -> None:
+    chosen = matrix.release(V26)
+    plan = resolve(formats.read(None, chosen), chosen, {"a": facts("A100"), "b": None}, {}, "cluster")
+    assert (plan["hosts"], plan["notes"]) == ({}, [])
 
 
 @pytest.mark.parametrize(("upgrade", "level", "expected"), [

@@ -1,0 +1,57 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables C(gpu_*) that a user sets for the whole fleet, and their defaults, which stand here alone. PRIVATE.
+
+The tasks that need them run once for a play, on whichever host comes first; a user may set them on any group. So they
+are looked up on every host of the play, and must agree.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+# Option of gpu_policy: default of the variable gpu_OPTION.
+DEFAULTS: t.Dict[str, t.Any] = {
+    "policy": None,
+    "release": None,
+    "placement": "hosts",
+    "disruption": "never",
+    "kubeconfig": None,
+    "context": None,
+    "namespace": "gpu-operator",
+    "image_registry": "nvcr.io",
+    "pull_secrets": [],
+    "render_to": None,
+}
+
+
+def settle(given: t.Mapping[str, t.Any], hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> dict[str, t.Any]:
+    """By option its value: what the task says, else the variable of the hosts, else the default.
+
+    given: options of the task, None where unset; hosts: by host its variables. Raises InputError where hosts differ.
+    """
+    return {option: given[option] if given.get(option) not in (None, "") else _of_hosts(option, default, hosts)
+            for option, default in DEFAULTS.items()}
+
+
+def _of_hosts(option: str, default: t.Any, hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Any:
+    name = f"gpu_{option}"
+    found: list[tuple[t.Any, str]] = []
+    for host, variables in hosts.items():
+        value = variables.get(name)
+        if value not in (None, "") and value not in [known for known, _first in found]:
+            found.append((value, host))
+    if len(found) > 1:
+        (one, here), (other, there) = found[:2]
+        raise InputError(f"it is {_short(one)} on {here} and {_short(other)} on {there}.",
+                         "Set it once, for the group 'all' or on the command line.", path=name,
+                         value=[value for value, _first in found])
+    return found[0][0] if found else default
+
+
+def _short(value: t.Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

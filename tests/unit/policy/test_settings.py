@@ -1,0 +1,29 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet's variables: the task wins, then the hosts, who must agree, then the default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.settings import settle
+
+
+@pytest.mark.parametrize(("given", "hosts", "expected"), [
+    ({}, {}, "hosts"),
+    ({}, {"a": {"gpu_placement": "hybrid"}, "b": {}}, "hybrid"),
+    ({}, {"a": {}, "b": {"gpu_placement": "hybrid"}, "c": {"gpu_placement": "hybrid"}}, "hybrid"),
+    ({"placement": "cluster"}, {"a": {"gpu_placement": "hybrid"}}, "cluster"),
+    ({"placement": ""}, {"a": {"gpu_placement": ""}}, "hosts"),
+])
+def test_precedence(given: dict[str, Any], hosts: dict[str, Any], expected: str) -> None:
+    assert settle(given, hosts)["placement"] == expected
+
+
+def test_hosts_that_disagree_are_named() -> None:
+    with pytest.raises(InputError, match="gpu_disruption: it is 'idle' on a and 'drain' on b"):
+        settle({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}})
+    assert settle({"disruption": "never"}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}})
