@@ -4,12 +4,9 @@
 
 from __future__ import annotations
 
-import locale
 import os
 import typing as t
 
-from ansible.utils.color import ANSIBLE_COLOR, stringc
-from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, webpage
@@ -19,10 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report impor
     render_state,
     verdict,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
-
-_COLOURS = {"ok": "green", "pending": "yellow", "failed": "red", "absent": "red"}
-display = Display()
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
 
 
 class ActionModule(ControllerAction):
@@ -32,6 +26,7 @@ class ActionModule(ControllerAction):
         "show": {"type": "str", "choices": ["plan", "result", "state"], "required": True},
         "plan": {"type": "dict"},
         "hosts": {"type": "dict"},
+        "cluster": {"type": "dict"},
         "html_path": {"type": "path"},
     }
 
@@ -41,10 +36,13 @@ class ActionModule(ControllerAction):
         # A policy that cannot be carried out has an error instead of hosts.
         plan = arguments["plan"] or {}
         problem = (plan.get("error") or {}).get("message")
-        report = {"plan": plan if "hosts" in plan else None, "problem": problem, "hosts": hosts}
-        style = _style()
+        cluster = arguments["cluster"]
+        if cluster is None:
+            cluster = gathered.cluster(task_vars, plan.get("cluster"))
+        report = {"plan": plan if "hosts" in plan else None, "problem": problem, "hosts": hosts,
+                  "cluster": cluster or None}
         render = {"plan": render_plan, "result": render_result, "state": render_state}[arguments["show"]]
-        display.display(f"\n{render(report, style)}")
+        display.display(f"\n{render(report, style())}")
         result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report)}
         if arguments["html_path"]:
             path = os.path.abspath(arguments["html_path"])
@@ -60,17 +58,3 @@ def _hosts(task_vars: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
     return {host: {"facts": facts[host], "checks": gathered.checks(task_vars, host),
                    "steps": gathered.listed(task_vars, host, "plan"),
                    "pending": gathered.listed(task_vars, host, "pending")} for host in gathered.hosts(task_vars)}
-
-
-def _style() -> Style:
-    """What this terminal can show. Where output goes to a file or a pipe, lines are kept to 119 columns.
-
-    A worker has no terminal of its own: what Ansible found out at its start counts.
-    """
-    utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
-    width = min(display.columns, 160) if ANSIBLE_COLOR else 119
-    return Style(width, utf8 and os.environ.get("TERM") != "dumb", _paint)
-
-
-def _paint(text: str, state: str) -> str:
-    return stringc(text, _COLOURS[state]) if state in _COLOURS else text

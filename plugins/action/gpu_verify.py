@@ -6,10 +6,17 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import Check, verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
+
+Data = t.Dict[str, t.Any]
 
 
 class ActionModule(ControllerAction):
@@ -18,18 +25,34 @@ class ActionModule(ControllerAction):
     _requires_connection = True
     ARGUMENTS = {
         "components": {"type": "list", "elements": "str"},
-        "expected": {"type": "dict", "required": True},
+        "expected": {"type": "dict"},
         "facts": {"type": "dict"},
         "labels": {"type": "dict"},
         "pending": {"type": "dict"},
+        "cluster": {"type": "dict"},
+        "kubeconfig": {"type": "str"},
+        "context": {"type": "str"},
+        "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Compares, and fails where a check has failed."""
-        only = arguments["components"]
-        for name in only or ():
+        for name in arguments["components"] or ():
             components.by_name(name)
+        if (arguments["expected"] is None) == (arguments["cluster"] is None):
+            raise InputError("one of expected and cluster is needed, and not both.",
+                             "Give expected for a host, cluster for a cluster.", path="expected, cluster")
+        look = self._host if arguments["cluster"] is None else self._cluster
+        checks = look(arguments, task_vars)
+        problems = [_problem(check) for check in checks if check["state"] in ("failed", "absent")]
+        result: Data = {"changed": False, "checks": checks, "problems": problems}
+        if problems and arguments["enforce"]:
+            result.update(failed=True, msg="\n".join(problems))
+        return result
+
+    def _host(self, arguments: Data, task_vars: Data) -> list[Data]:
+        """The checks of this host."""
         host = task_vars["inventory_hostname"]
         facts = arguments["facts"] or gathered.unchanged_facts(task_vars, host) or self._gather(task_vars)
         pending = arguments["pending"]
@@ -40,15 +63,24 @@ class ActionModule(ControllerAction):
         if file:
             document = gathered.mig_document(task_vars, str(file))
             expected["mig_manager"] = {**expected["mig_manager"], "config": document}
-        found = verify(expected, facts, only, arguments["labels"])
-        checks = with_pending(found, pending, self._task.check_mode)
-        result: dict[str, t.Any] = {"changed": False, "checks": [check.as_dict() for check in checks]}
-        failed = [check for check in checks if check.state in ("failed", "absent")]
-        if failed and arguments["enforce"]:
-            result.update(failed=True, msg=_reasons(failed))
-        return result
+        found = verify(expected, facts, arguments["components"], arguments["labels"])
+        return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
-    def _gather(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _cluster(self, arguments: Data, task_vars: Data) -> list[Data]:
+        """The checks of a cluster: waits, and says on the way how it goes."""
+        cluster, only = arguments["cluster"], arguments["components"]
+        path = arguments["kubeconfig"] or cluster.get("kubeconfig")
+        if not path:
+            raise InputError("it is not set, and a cluster is never taken from the environment.",
+                             "Name the file of the cluster that is meant.", path="kubeconfig")
+        mine = [name for name in components.NAMES if (cluster["components"].get(name) or {}).get("state") == "present"
+                and (only is None or name in only)]
+        client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
+        screen = style()
+        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)))
+        return rollout.now(check_mode=True) if self._task.check_mode else rollout.follow(arguments["timeout"])
+
+    def _gather(self, task_vars: Data) -> Data:
         """The facts as they are now, through the action of gpu_info, which ships pynvml where it is missing."""
         task = self._task.copy()
         task.action, task.args = "gpuops.nvidia.gpu_info", {}
@@ -58,9 +90,8 @@ class ActionModule(ControllerAction):
         result = action.run(task_vars=task_vars)
         if result.get("failed"):
             raise HostError(str(result.get("msg", "gpu_info failed.")))
-        return t.cast("dict[str, t.Any]", result["facts"])
+        return t.cast("Data", result["facts"])
 
 
-def _reasons(failed: list[Check]) -> str:
-    return "\n".join(f"{components.by_name(check.component).title}: {check.detail}. {check.hint}".strip()
-                     for check in failed)
+def _problem(check: Data) -> str:
+    return f"{components.by_name(check['component']).title}: {check['detail']}. {check['hint']}".strip()

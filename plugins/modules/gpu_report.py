@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_report
-short_description: Print the plan before a run, and hosts by components after it
+short_description: Print the plan before a run, and hosts and cluster by components after it
 version_added: 0.1.0
 description:
   - Prints a table to the terminal, in colours and with box drawing where it can. Writes a page on request.
@@ -24,12 +24,19 @@ options:
     choices: [plan, result, state]
     required: true
   plan:
-    description: What M(gpuops.nvidia.gpu_policy) returned.
+    description: What M(gpuops.nvidia.gpu_policy) returned. Its RV(ignore:cluster) is shown too.
     type: dict
   hosts:
     description:
       - By host C(facts), C(checks), C(steps) and C(pending).
       - Without it they are taken from what the roles registered on the hosts of the play.
+    type: dict
+  cluster:
+    description:
+      - C(plan) of the cluster, C(operands) and C(labels) as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels)
+        returned them, and the C(checks) of M(gpuops.nvidia.gpu_verify).
+      - Without it they are taken from O(plan) and from C(operands_result), C(deploy_labels_result) and
+        C(cluster_checked), registered on a host of the play or of the group C(gpu_control).
     type: dict
   html_path:
     description: Write the report as one self-contained page to this file on the controller.

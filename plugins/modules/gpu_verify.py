@@ -6,12 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_verify
-short_description: Compare a GPU host with its plan, component by component
+short_description: Compare a GPU host or a cluster with its plan, component by component
 version_added: 0.1.0
 description:
   - Says for each component whether the host is as its plan says, and if not, what differs and what to do.
   - The driver is compared by loaded module, libraries, NVML and GPUs seen; the container toolkit by version, runtimes
     and CDI specification; MIG by mode and instances; labels by whether they can be computed.
+  - With O(cluster) it runs on the controller, waits until the components that the plan has in the cluster are ready,
+    prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
+    for each other on a Node the first is named as the cause.
+  - Pods of Nodes that are NotReady, and pods of a driver that wait for their restart, are V(pending) and not waited
+    for.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -22,9 +27,10 @@ options:
     type: list
     elements: str
   expected:
-    description: The plan of this host, by component, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:hosts).
+    description:
+      - The plan of this host, by component, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:hosts).
+      - Either this or O(cluster) is needed.
     type: dict
-    required: true
   facts:
     description:
       - What M(gpuops.nvidia.gpu_info) returned as facts.
@@ -40,6 +46,23 @@ options:
         is pending and no failure.
       - Without it they are taken from what the roles registered on this host in this run.
     type: dict
+  cluster:
+    description:
+      - The plan of a cluster, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:cluster).
+      - In check mode nothing is waited for, and what is not there yet is pending.
+    type: dict
+  kubeconfig:
+    description:
+      - Path of the file that names the cluster. The one in O(cluster) without it.
+      - No cluster is ever taken from the environment.
+    type: str
+  context:
+    description: A context of that file. The one in O(cluster), else the file's current one without it.
+    type: str
+  timeout:
+    description: Seconds to wait for the components of a cluster. V(0) only looks.
+    type: int
+    default: 900
   enforce:
     description: Whether a failed or absent component fails the task.
     type: bool
@@ -52,6 +75,17 @@ EXAMPLES = r"""
     components: [driver]
     expected:
       driver: {version: 595.91.07, kernel_module_type: open}
+
+- name: Resolve what the cluster shall have
+  gpuops.nvidia.gpu_policy:
+    placement: cluster
+    kubeconfig: ~/clusters/gpu.kubeconfig
+  register: plan
+
+- name: Wait until it is there
+  gpuops.nvidia.gpu_verify:
+    cluster: "{{ plan.cluster }}"
+    timeout: 600
 """
 
 RETURN = r"""
@@ -69,4 +103,27 @@ checks:
       state: ok
       detail: 595.91.07 open
       hint: ""
+  contains:
+    desired:
+      description: Pods that are wanted. Only of a cluster, like all below.
+      type: int
+    ready:
+      description: Pods that are ready.
+      type: int
+    updated:
+      description: Pods of the newest revision.
+      type: int
+    nodes:
+      description:
+        - Where the component is not ready. C(container) is the container or init container that it stands at, C(state)
+          and C(reason) how, C(message) what was said, C(cause) the likely cause, C(hint) what to do.
+        - C(waits_for) names the component that must be ready there first, C(level) is V(failed) or V(pending).
+      type: list
+      elements: dict
+problems:
+  description: One sentence for each component that is V(failed) or V(absent), as it stands in the error message.
+  returned: always
+  type: list
+  elements: str
+  sample: []
 """

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plan and the result of a run as text. Pure. PRIVATE.
 
-A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}}): plan is what L(resolve) returned or
-None, problem then says why; facts what gpu_info returned or None; checks a list of C({component, state, detail, hint})
-or None; steps and pending by component what the modules returned.
+A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}, cluster}): plan is what L(resolve)
+returned or None, problem then says why; facts what gpu_info returned or None; checks a list of
+C({component, state, detail, hint}) or None; steps and pending by component what the modules returned; cluster the
+cluster's part (L(report_cluster)) or None.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts, report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
 
 Report = t.Mapping[str, t.Any]
@@ -97,10 +98,13 @@ def steps_by_hosts(report: Report, what: str = "steps") -> Groups:
 def render_plan(report: Report, style: Style) -> str:
     """What will be done, before it is done."""
     plan = report.get("plan")
-    lines = [style.text(f"GPU plan: {headline(report)}"), _overview(report, style)]
+    cluster = report.get("cluster")
+    lines = [style.text(f"GPU plan: {headline(report)}"), *_overview(report, style)]
     steps = [*_grouped("Steps", steps_by_hosts(report), style),
              *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
-    lines += steps or ["Nothing to do: every host is as the policy says."]
+    if steps or report["hosts"] or not cluster:
+        lines += steps or ["Nothing to do: every host is as the policy says."]
+    lines += report_cluster.render_plan(cluster, style) if cluster else []
     if plan:
         lines += [style.entry("note:", text, 0) for text in plan["notes"]]
     return "\n".join(lines)
@@ -108,14 +112,20 @@ def render_plan(report: Report, style: Style) -> str:
 
 def render_state(report: Report, style: Style) -> str:
     """What is there, whatever any policy says, and what is pending."""
-    lines = ["GPU hosts", _overview(report, style), *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
+    cluster = report.get("cluster")
+    lines = [*(["GPU hosts"] if report["hosts"] or not cluster else []), *_overview(report, style),
+             *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
+    lines += report_cluster.render_state(cluster, style) if cluster else []
     return "\n".join([*lines, style.text(report["problem"])] if report.get("problem") else lines)
 
 
-def _overview(report: Report, style: Style) -> str:
+def _overview(report: Report, style: Style) -> list[str]:
+    """Hosts as they are and as they shall be; nothing where the run is about a cluster alone."""
     plan = report.get("plan")
     rows = [plan_cells(host, entry, plan) for host, entry in report["hosts"].items()]
-    return style.table(["host", "GPUs", "driver", "toolkit", "MIG"], rows)
+    if not rows and report.get("cluster"):
+        return []
+    return [style.table(["host", "GPUs", "driver", "toolkit", "MIG"], rows)]
 
 
 def _grouped(title: str, groups: Groups, style: Style) -> list[str]:
@@ -146,7 +156,7 @@ def _alike(items: t.Sequence[t.Any]) -> list[str]:
 
 
 def _steps(steps: t.Mapping[str, t.Sequence[t.Any]], style: Style) -> list[str]:
-    width = max(len(component.title) for component in COMPONENTS)
+    width = max(len(component.title) for component in ON_HOSTS)
     lines = []
     for name, items in steps.items():
         for number, text in enumerate(_alike(items)):
@@ -162,7 +172,7 @@ def render_result(report: Report, style: Style) -> str:
     for host, entry in report["hosts"].items():
         checks = {check["component"]: check for check in entry["checks"] or ()}
         row = [Cell(host), Cell(gpus_of(entry["facts"]))]
-        for component in COMPONENTS:
+        for component in ON_HOSTS:
             check = checks.get(component.name)
             if entry["checks"] is None:
                 row.append(Cell("not reached", "failed"))
@@ -174,8 +184,10 @@ def render_result(report: Report, style: Style) -> str:
                     notes.append((host, component.title, check))
         rows.append(row)
     # Also what the plan at the beginning could not know, such as the repair of a file that was edited by hand.
-    lines = [*_grouped("Steps of this run", steps_by_hosts(report), style), "GPU hosts",
-             style.table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)]
+    cluster = report.get("cluster")
+    lines = _grouped("Steps of this run", steps_by_hosts(report), style)
+    if rows or not cluster:
+        lines += ["GPU hosts", style.table(["host", "GPUs", *[component.title for component in ON_HOSTS]], rows)]
     for host, title, check in notes:
         lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {host}, {title}:", check["detail"], 0),
                                  check["state"]))
@@ -184,6 +196,7 @@ def render_result(report: Report, style: Style) -> str:
     if lost:
         lines.append(style.paint(style.entry(f"{style.sign('failed')} {', '.join(lost)}:",
                                              "stopped before the end; the error stands above", 0), "failed"))
+    lines += report_cluster.render_result(cluster, style) if cluster else []
     lines.append(verdict(report))
     return "\n".join(lines)
 
@@ -193,11 +206,14 @@ def verdict(report: Report) -> str:
     states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
     lost = sum(1 for entry in report["hosts"].values() if entry["checks"] is None)
     failed = sum(1 for state in states if state in ("failed", "absent"))
+    cluster = report_cluster.verdict(report["cluster"]) if report.get("cluster") else ""
+    if cluster and not report["hosts"]:
+        return f"{cluster}."
     parts = [f"{states.count('ok')} of {len(states)} checks are ok on {_many(len(report['hosts']), 'host')}"]
     parts += [f"{states.count('pending')} pending"] if "pending" in states else []
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{_many(lost, 'host')} not reached"] if lost else []
-    return ", ".join(parts) + "."
+    return ", ".join(parts) + (f"; {cluster}." if cluster else ".")
 
 
 def _many(count: int, what: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import html
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     Report,
     gpus_of,
@@ -49,20 +50,23 @@ code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
 
 def page(report: Report) -> str:
     """The whole document."""
-    plan = report.get("plan")
-    body = [f"<h1>GPU hosts</h1><p class=soft>{_e(headline(report))}</p>", _tiles(report)]
+    plan, cluster = report.get("plan"), report.get("cluster")
+    title = "GPU hosts and cluster" if cluster and report["hosts"] else "GPU cluster" if cluster else "GPU hosts"
+    body = [f"<h1>{title}</h1><p class=soft>{_e(headline(report))}</p>", _tiles(report)]
     if any(entry["checks"] is not None for entry in report["hosts"].values()):
         body.append(f"<h2>Result</h2>{_results(report)}<p class=soft>{_e(verdict(report))}</p>")
-    rows = [[_plan_cell(cell.text, cell.state) for cell in plan_cells(host, entry, plan)]
-            for host, entry in report["hosts"].items()]
-    body.append(f"<h2>Plan</h2>{_table(['host', 'GPUs', 'driver', 'toolkit', 'MIG'], rows)}")
+    body.append(_cluster(cluster) if cluster else "")
+    if report["hosts"] or not cluster:
+        rows = [[_plan_cell(cell.text, cell.state) for cell in plan_cells(host, entry, plan)]
+                for host, entry in report["hosts"].items()]
+        body.append(f"<h2>Plan</h2>{_table(['host', 'GPUs', 'driver', 'toolkit', 'MIG'], rows)}")
     body.append(_steps(report, "steps", "Steps"))
     body.append(_steps(report, "pending", "Pending"))
     if plan:
         body.append(_list("Notes", plan["notes"]))
         body.append(_reasons(plan["explanations"]))
     return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            f"<title>GPU hosts</title><style>{_STYLE}</style><main>{''.join(body)}</main></html>\n")
+            f"<title>{title}</title><style>{_STYLE}</style><main>{''.join(body)}</main></html>\n")
 
 
 def _e(text: t.Any) -> str:
@@ -72,7 +76,10 @@ def _e(text: t.Any) -> str:
 def _tiles(report: Report) -> str:
     states = [check["state"] for entry in report["hosts"].values() for check in entry["checks"] or ()]
     gpus = sum(len(entry["facts"]["gpus"]) for entry in report["hosts"].values() if entry["facts"])
-    tiles = [(len(report["hosts"]), "hosts"), (gpus, "GPUs")]
+    cluster = report.get("cluster")
+    tiles = [(len(report["hosts"]), "hosts"), (gpus, "GPUs")] if report["hosts"] or not cluster else []
+    if cluster:
+        tiles += report_cluster.tiles(cluster)
     if states:
         tiles += [(states.count("ok"), "checks ok"), (states.count("pending"), "pending"),
                   (len(states) - states.count("ok") - states.count("pending"), "failed")]
@@ -95,7 +102,7 @@ def _results(report: Report) -> str:
     for host, entry in report["hosts"].items():
         checks = {check["component"]: check for check in entry["checks"] or ()}
         row = [_e(host), _e(gpus_of(entry["facts"]))]
-        for component in COMPONENTS:
+        for component in ON_HOSTS:
             check = checks.get(component.name)
             if entry["checks"] is None:
                 row.append("<span class='mark failed'>not reached</span>")
@@ -106,7 +113,42 @@ def _results(report: Report) -> str:
                 row.append(f"<span class='mark {_e(check['state'])}'>{_e(check['state'])}</span>"
                            f"<small>{_e(check['detail'])}</small>{hint}")
         rows.append(row)
-    return _table(["host", "GPUs", *[component.title for component in COMPONENTS]], rows)
+    return _table(["host", "GPUs", *[component.title for component in ON_HOSTS]], rows)
+
+
+def _cluster(cluster: report_cluster.Cluster) -> str:
+    """The cluster: components by counts with what is not well, nodes by pools, objects by steps."""
+    text = f"<h2>Cluster</h2><p class=soft>{_e(report_cluster.headline(cluster))}</p>"
+    checks = cluster.get("checks") or ()
+    if checks:
+        rows = [[_e(row[0].text), _e(row[1].text), _mark(row[2].text, check["state"]) + _why(check)]
+                for row, check in zip(report_cluster.result_rows(checks), checks)]
+        text += f"{_table(report_cluster.RESULT_HEAD, rows)}<p class=soft>{_e(report_cluster.verdict(cluster))}.</p>"
+    pools = [[_e(cell.text or "–") for cell in row] for row in report_cluster.pool_rows(cluster)]
+    text += f"<h2>GPU nodes</h2>{_table(report_cluster.POOL_HEAD, pools)}" if pools else ""
+    steps = report_cluster.steps(cluster)
+    if steps:
+        text += "<h2>Steps in the cluster</h2><details open><summary>Objects and Nodes</summary>" + "".join(
+            f"<h3>{_e(title)}</h3><ul>{''.join(f'<li><code>{_e(line)}</code></li>' for line in lines)}</ul>"
+            for title, lines in steps.items()) + "</details>"
+    return text + _list("Not in the cluster", report_cluster.left_out(cluster))
+
+
+def _mark(text: str, state: str) -> str:
+    return f"<span class='mark {_e(state)}'>{_e(text)}</span>"
+
+
+def _why(check: t.Mapping[str, t.Any]) -> str:
+    """Every place where a component of the cluster is not ready."""
+    if check["state"] == "ok":
+        return ""
+    if not check["nodes"]:
+        return f"<small>{_e(check['detail'])}</small><small>→ {_e(check['hint'])}</small>"
+    return "".join(
+        f"<small><b>{_e(one['node'] or 'no node')}</b> {_e(' '.join([one['container'], one['state'], one['reason']]))}"
+        f"{': ' + _e(one['message']) if one['message'] else ''}</small>"
+        + (f"<small>waits for {_e(report_cluster.title_of(one['waits_for']))} there</small>" if one["waits_for"] else
+           f"<small>{_e(one['cause'])}</small><small>→ {_e(one['hint'])}</small>") for one in check["nodes"])
 
 
 def _steps(report: Report, what: str, title: str) -> str:

@@ -1,0 +1,155 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From counts and stuck pods to one check a component, the first cause on a node first. Pure. PRIVATE.
+
+A check is C({component, ok, state, detail, hint, desired, ready, updated, nodes}), as on hosts with counts and
+C(nodes: [{node, pod, container, state, reason, message, cause, hint, waits_for, level}]) besides; level is C(failed),
+or C(pending) for what comes by itself or waits for another component, named by waits_for.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
+
+Data = t.Dict[str, t.Any]
+LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.")
+FORMER = Cause("the pod runs the former revision until it is restarted",
+               "Its restart stops GPU work on {node}: delete the pod when the node is idle, or allow it by "
+               "gpu_disruption: drain.")
+_NAMED = 3
+
+
+class Seen(t.NamedTuple):
+    """What was read at the end.
+
+    stuck: pods that are not ready; lost: nodes that are NotReady; former: OnDelete pods of a former revision;
+    events: by C((kind, name)) the messages of warnings.
+    """
+
+    stuck: t.Sequence[Stuck] = ()
+    lost: t.AbstractSet[str] = frozenset()
+    former: t.Sequence[Stuck] = ()
+    events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
+
+
+def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t.Sequence[Workload],
+           seen: Seen, check_mode: bool = False) -> list[Data]:
+    """One check for each component, in the order given. cluster: the part of the plan."""
+    entries = _entries(cluster, works, seen)
+    found = []
+    for name in components:
+        mine = [work for work in works if work.component == name]
+        check = _check(name, mine, [entry for entry in entries if entry["component"] == name], cluster)
+        if check_mode and not check["ok"]:
+            check.update(state="pending", detail=f"check mode: {check['detail']}")
+        found.append(check)
+    return found
+
+
+def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: Seen) -> list[Data]:
+    held = {(stuck.component, stuck.node) for stuck in seen.stuck}
+    former = {stuck.pod for stuck in seen.former}
+    found = [_entry(stuck, FORMER, "pending") for stuck in seen.former]
+    for stuck in [*_uncreated(works, seen), *seen.stuck]:
+        if stuck.pod and stuck.pod in former:
+            continue
+        if stuck.node in seen.lost:
+            found.append(_entry(stuck, LOST, "pending"))
+            continue
+        events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
+        cause = explain(stuck, events, cluster["namespace"])
+        before = next((name for name in cause.waits_for if (name, stuck.node) in held), "")
+        entry = _entry(stuck, _on_host(cause, stuck, cluster), "pending" if before else "failed")
+        found.append({**entry, "message": entry["message"] or (events[-1] if events else ""), "waits_for": before})
+    return found
+
+
+def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
+    return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
+            "state": stuck.state, "reason": stuck.reason, "message": stuck.message, "cause": cause.cause,
+            "hint": cause.hint.format(node=stuck.node), "waits_for": "", "level": level}
+
+
+def _uncreated(works: t.Sequence[Workload], seen: Seen) -> t.Iterator[Stuck]:
+    """One entry for a workload with fewer pods than it wants, where its controller says why."""
+    for work in works:
+        there = sum(stuck.component == work.component for stuck in seen.stuck)
+        said = seen.events.get((work.kind, work.name), ())
+        if said and work.ready + there < work.desired:
+            yield Stuck(work.component, "", "", "", "not created", "FailedCreate", said[-1])
+
+
+def _on_host(cause: Cause, stuck: Stuck, cluster: t.Mapping[str, t.Any]) -> Cause:
+    """The cause, with the host named where it delivers what the pod waits for."""
+    delivered = [name for name in cause.waits_for if name in cluster["deploy"]["on_host"].get(stuck.node, ())]
+    if not delivered:
+        return cause
+    host = cluster["nodes"]["by_host"].get(stuck.node, stuck.node)
+    return Cause(cause.cause, f"{' and '.join(delivered)} of this node are delivered on the host {host}: look at its "
+                              "checks.", cause.waits_for)
+
+
+def _check(name: str, works: t.Sequence[Workload], entries: t.Sequence[Data],
+           cluster: t.Mapping[str, t.Any]) -> Data:
+    desired, ready = sum(work.desired for work in works), sum(work.ready for work in works)
+    check: Data = {"component": name, "ok": False, "state": "failed", "detail": "", "hint": "", "desired": desired,
+                   "ready": ready, "updated": sum(work.updated for work in works),
+                   "nodes": [{key: value for key, value in entry.items() if key != "component"} for entry in entries]}
+    if not works:
+        return {**check, "state": "absent", "detail": "nothing of it is in the cluster",
+                "hint": "Run site.yml; its plan names the objects."}
+    if entries:
+        worst = "failed" if any(entry["level"] == "failed" for entry in entries) else "pending"
+        first = [entry for entry in entries if entry["level"] == worst]
+        return {**check, "state": worst, "detail": f"{ready}/{desired} ready; {_told(first)}", "hint": first[0]["hint"]}
+    unseen = [work.name for work in works if not work.seen]
+    if unseen:
+        return {**check, "detail": f"its controller has taken no notice of {', '.join(unseen)}",
+                "hint": "Look whether kube-controller-manager runs."}
+    slow = [work for work in works if not work.settled]
+    if slow:
+        what = "ready" if ready < desired else "replaced by the new revision"
+        count = ready if ready < desired else check["updated"]
+        return {**check, "detail": f"{count}/{desired} {what} when the time was over", "hint": "Raise the timeout."}
+    detail = f"{ready}/{desired} ready" if desired else f"no node asks for it: {_why_none(name, cluster)}"
+    return {**check, "ok": True, "state": "ok", "detail": detail}
+
+
+def _told(entries: t.Sequence[Data]) -> str:
+    """The first cause and where; others are counted."""
+    first = entries[0]
+    alike = [entry for entry in entries if all(entry[key] == first[key] for key in ("container", "state", "cause"))]
+    if first["waits_for"]:
+        alike = [entry for entry in entries if entry["waits_for"] == first["waits_for"]]
+    others = len(entries) - len(alike)
+    more = f"; {others} more with other causes" if others else ""
+    where = names([entry["node"] or "no node" for entry in alike])
+    if first["waits_for"]:
+        return f"waits for {first['waits_for'].replace('_', ' ')} on {where}{more}"
+    place = f" {first['container']}" if first["container"] else ""
+    reason = f", {first['reason']}" if first["reason"] else ""
+    said = f" ({first['message']})" if first["message"] else ""
+    return f"{where}:{place} {first['state']}{reason}: {first['cause']}{said}{more}"
+
+
+def names(items: t.Sequence[str], most: int = _NAMED) -> str:
+    """C(a, b, c and 4 more)."""
+    unique = list(dict.fromkeys(items))
+    more = f" and {len(unique) - most} more" if len(unique) > most else ""
+    return ", ".join(unique[:most]) + more
+
+
+def _why_none(name: str, cluster: t.Mapping[str, t.Any]) -> str:
+    gpu = cluster["nodes"]["gpu"]
+    if not gpu:
+        return "the cluster has no GPU node"
+    if all(name in cluster["deploy"]["on_host"].get(node, ()) for node in gpu):
+        return "every GPU node has it on its host"
+    if name == "mig_manager":
+        return "no GPU node is labelled as MIG capable"
+    return "no GPU node carries its label"

@@ -1,0 +1,121 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a pod stands that is not ready. Pure: Pod objects of the API in, plain values out. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+Pod = t.Mapping[str, t.Any]
+# Reasons of a waiting container that say nothing more than that its turn has not come.
+_TURN = ("PodInitializing", "ContainerCreating", "")
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A pod that is not ready.
+
+    node: empty where none is chosen; container: the first one that is not done or not ready, empty where the pod has
+    not come so far; state: as kubectl shows it (C(Init:1/4), C(Pending), C(Running)); reason: the machine's word
+    (C(CrashLoopBackOff)); message: what was said besides; restarts: of that container; image: what it runs.
+    """
+
+    component: str
+    node: str
+    pod: str
+    container: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    restarts: int = 0
+    image: str = ""
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod is there to stay and says that it is ready."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def node_of(pod: Pod) -> str:
+    """The pod's node; for one of a DaemonSet that is not scheduled yet the node that it is made for."""
+    spec = pod["spec"]
+    if spec.get("nodeName"):
+        return str(spec["nodeName"])
+    needed = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in needed.get("nodeSelectorTerms") or ():
+        for field in term.get("matchFields") or ():
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return ""
+
+
+def where_it_stands(pod: Pod, component: str) -> Stuck:
+    """The place of a pod that is not ready."""
+    status = pod.get("status") or {}
+
+    def at(state: str, container: str = "", reason: str = "", message: str = "", restarts: int = 0,
+           image: str = "") -> Stuck:
+        return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason, message.strip(),
+                     restarts, image)
+
+    if "deletionTimestamp" in pod["metadata"]:
+        return at("Terminating")
+    if status.get("phase") == "Failed":
+        return at("Failed", reason=status.get("reason") or "", message=status.get("message") or "")
+    if not pod["spec"].get("nodeName"):
+        conditions: t.Sequence[t.Mapping[str, t.Any]] = status.get("conditions") or ()
+        scheduled = next((one for one in conditions if one["type"] == "PodScheduled"), {})
+        return at("Pending", reason=scheduled.get("reason") or "", message=scheduled.get("message") or "")
+    first = _first_init(pod)
+    if first is not None:
+        done, total, name = first
+        return at(f"Init:{done}/{total}", name, *_told(_status(status.get("initContainerStatuses"), name)),
+                  image=_image(pod, "initContainers", name))
+    for container in pod["spec"]["containers"]:
+        told = _status(status.get("containerStatuses"), container["name"])
+        if not told.get("ready"):
+            return at(status.get("phase") or "Pending", container["name"], *_told(told),
+                      image=container.get("image") or "")
+    return at(status.get("phase") or "Pending")
+
+
+def _first_init(pod: Pod) -> tuple[int, int, str] | None:
+    """(how many are done, of how many, the first that is not)."""
+    inits = pod["spec"].get("initContainers") or []
+    statuses = (pod.get("status") or {}).get("initContainerStatuses")
+    for done, container in enumerate(inits):
+        told = _status(statuses, container["name"])
+        ended = (told.get("state") or {}).get("terminated")
+        sidecar = container.get("restartPolicy") == "Always"
+        if (sidecar and not told.get("started")) or (not sidecar and (ended is None or ended.get("exitCode") != 0)):
+            return done, len(inits), container["name"]
+    return None
+
+
+def _status(statuses: t.Any, name: str) -> t.Mapping[str, t.Any]:
+    return next((one for one in statuses or () if one["name"] == name), {})
+
+
+def _image(pod: Pod, section: str, name: str) -> str:
+    return next((one.get("image") or "" for one in pod["spec"][section] if one["name"] == name), "")
+
+
+def _told(status: t.Mapping[str, t.Any]) -> tuple[str, str, int]:
+    """(reason, message, restarts) of a container. How it ended last is told where nothing else is."""
+    state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    reason = waiting.get("reason") or ended.get("reason") or ""
+    reason = "" if reason in _TURN else reason
+    message = waiting.get("message") or ended.get("message") or ""
+    code = (ended or last).get("exitCode")
+    # «back-off 5m0s restarting failed container=...» tells less than how the container ended.
+    if message.startswith("back-off ") and reason == "CrashLoopBackOff":
+        message = ""
+    if not message and code is not None:
+        message = (ended or last).get("message") or f"it ended with exit code {code}"
+    return reason, message, int(status.get("restartCount") or 0)

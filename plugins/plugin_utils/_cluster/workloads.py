@@ -1,0 +1,66 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What DaemonSets and Deployments say about their pods by counts. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+COMPONENT = "gpuops.nvidia/component"
+Object = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A DaemonSet or Deployment of ours.
+
+    desired, ready, updated: pods; manual: pods are replaced only when somebody deletes them (OnDelete); seen: whether
+    its controller has taken notice of what was applied last; node_selector: what nodes must carry.
+    """
+
+    component: str
+    kind: str
+    name: str
+    uid: str
+    desired: int
+    ready: int
+    updated: int
+    manual: bool
+    seen: bool
+    labels: t.Mapping[str, str]
+    node_selector: t.Mapping[str, str]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left that comes by waiting."""
+        return self.seen and self.ready >= self.desired and (self.manual or self.updated >= self.desired)
+
+    @property
+    def selector(self) -> str:
+        """Its pods as a label selector."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.labels.items()))
+
+
+def workload(item: Object) -> Workload:
+    """A DaemonSet or Deployment as counts."""
+    meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    pod = spec["template"]["spec"]
+    if item["kind"] == "DaemonSet":
+        desired, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+        updated = status.get("updatedNumberScheduled", 0)
+    else:
+        desired, ready, updated = spec.get("replicas", 1), status.get("readyReplicas", 0), status.get(
+            "updatedReplicas", 0)
+    return Workload(
+        meta["labels"][COMPONENT], item["kind"], meta["name"], meta["uid"], desired, ready, updated,
+        (spec.get("updateStrategy") or {}).get("type") == "OnDelete",
+        status.get("observedGeneration", 0) >= meta.get("generation", 0),
+        (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
+
+
+def asking(work: Workload, nodes: t.Iterable[Object]) -> int:
+    """How many nodes carry the labels that a DaemonSet asks for."""
+    return sum(all((node["metadata"].get("labels") or {}).get(key) == value
+                   for key, value in work.node_selector.items()) for node in nodes)

@@ -1,0 +1,238 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cluster's part of a report. Pure. PRIVATE.
+
+C(report["cluster"]) is None without a cluster, else C({plan, operands, labels, checks}): plan is C(gpu_plan.cluster)
+or None; operands and labels what the actions operands and gpu_labels returned, or None; checks what gpu_verify
+returned for the cluster (_cluster/findings.py has their shape), or None.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
+
+Cluster = t.Mapping[str, t.Any]
+Steps = t.Dict[str, t.List[str]]
+_TITLES = {component.name: component.title for component in COMPONENTS}
+TITLE_WIDTH = max(len(title) for title in _TITLES.values())
+_PRODUCT = "nvidia.com/gpu.product"
+_NAMED = 3
+_VERBS = ("create", "update", "repair", "delete")
+
+
+def title_of(name: str) -> str:
+    """The words for a component; what several share has its own name."""
+    return _TITLES.get(name, name)
+
+
+def pools(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """GPU nodes that are alike: C([{count, gpu, os, kernel, runtime, nodes}]), the largest pool first.
+
+    nodes: by name what read_cluster returned. gpu is None where feature discovery has not labelled the node yet.
+    """
+    found: dict[tuple[t.Any, ...], list[str]] = {}
+    for name, node in sorted(nodes.items()):
+        if node["gpu"]:
+            system = node.get("os") or {}
+            words = " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
+            key = (node["labels"].get(_PRODUCT), words or None, node.get("kernel"), node.get("runtime"))
+            found.setdefault(key, []).append(name)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}
+            for key, names in ordered]
+
+
+def headline(cluster: Cluster) -> str:
+    """Which cluster, and its nodes, in one line."""
+    plan = cluster.get("plan")
+    if not plan:
+        return "Cluster"
+    parts = [f"Cluster {plan.get('server') or 'of rendered manifests'}", f"namespace {plan['namespace']}"]
+    if plan.get("server"):
+        nodes = plan["nodes"]
+        others = f", {_many(nodes['cpu'], 'other node')}" if nodes["cpu"] else ""
+        parts.append(f"{_many(len(nodes['gpu']), 'GPU node')}{others}")
+    return " · ".join(parts)
+
+
+def pool_rows(cluster: Cluster) -> list[list[Cell]]:
+    """One row a pool: nodes, GPU, system, kernel, runtime."""
+    nodes = (cluster.get("plan") or {}).get("nodes") or {}
+    return [[Cell(f"{pool['count']}: {_names(pool['nodes'])}"), Cell(pool["gpu"] or "model not known yet"),
+             *[Cell(pool[key] or "", "" if pool[key] else "none") for key in ("os", "kernel", "runtime")]]
+            for pool in nodes.get("pools") or ()]
+
+
+POOL_HEAD = ("nodes", "GPU", "system", "kernel", "runtime")
+
+
+def left_out(cluster: Cluster) -> list[str]:
+    """The components that the cluster does not get, with the reason: C(driver (gpu_placement delivers it on hosts))."""
+    parts = (cluster.get("plan") or {}).get("components") or {}
+    return [f"{title_of(name)} ({'; '.join(part.get('because') or ['not wanted'])})"
+            for name, part in parts.items() if part["state"] == "absent"]
+
+
+def steps(cluster: Cluster) -> Steps:
+    """By title what is done: objects of a component by verb, and Nodes that are labelled."""
+    found: Steps = {}
+    for step in (cluster.get("operands") or {}).get("plan") or ():
+        found.setdefault(title_of(step.get("component") or "cluster"), []).append(str(step["id"]))
+    found = {title: _by_verb(ids) for title, ids in found.items()}
+    order = [*_TITLES.values()]
+    found = dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
+    labels = [str(step["id"]) for step in (cluster.get("labels") or {}).get("plan") or ()]
+    if labels:
+        nodes = [text.rsplit(" ", 1)[-1] for text in labels]
+        found["Nodes"] = [f"label {_many(len(labels), 'Node')}: {_names(nodes)}"]
+    return found
+
+
+def _by_verb(ids: t.Sequence[str]) -> list[str]:
+    """C(create 3 objects: DaemonSet a, ConfigMap b, Service c); many are told by their kinds."""
+    lines = []
+    others = [text for text in ids if text.split(" ", 1)[0] not in _VERBS]
+    for verb in _VERBS:
+        objects = [_short(text) for text in ids if text.split(" ", 1)[0] == verb]
+        if not objects:
+            continue
+        if len(objects) <= _NAMED:
+            lines.append(f"{verb} {', '.join(objects)}")
+            continue
+        kinds: dict[str, int] = {}
+        for text in objects:
+            kind = text.split(" ", 1)[0]
+            kinds[kind] = kinds.get(kind, 0) + 1
+        told = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
+        lines.append(f"{verb} {len(objects)} objects: {told}")
+    return lines + others
+
+
+def _short(text: str) -> str:
+    """C(DaemonSet nvidia-dcgm-exporter) of C(create DaemonSet gpu-operator/nvidia-dcgm-exporter)."""
+    return re.sub(r"^\S+:? (\S+) (?:[^/\s]+/)?(\S+)$", r"\1 \2", text)
+
+
+def result_rows(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[list[Cell]]:
+    """One row a component: ready of wanted, and how it stands."""
+    rows = []
+    for check in checks:
+        counts = f"{check['ready']}/{check['desired']}" if check["desired"] or check["ready"] else "–"
+        # The counts stand beside already.
+        detail = check["detail"] if not check["desired"] else ""
+        words = (detail or "ready") if check["ok"] else check["state"]
+        rows.append([Cell(title_of(check["component"])), Cell(counts), Cell(words, check["state"])])
+    return rows
+
+
+RESULT_HEAD = ("component", "ready", "state")
+
+
+def render_plan(cluster: Cluster, style: Style) -> list[str]:
+    """The lines of the plan."""
+    lines = render_nodes(cluster, style)
+    if left_out(cluster):
+        lines.append(style.entry("Not in the cluster:", ", ".join(left_out(cluster)), 0))
+    done = _steps(cluster, style, "Steps in the cluster:")
+    if done:
+        return lines + done
+    asked = cluster.get("operands") is not None
+    return [*lines, "Nothing to do in the cluster: every object is as wanted."] if asked else lines
+
+
+def render_nodes(cluster: Cluster, style: Style) -> list[str]:
+    """Which cluster, and its GPU nodes by pools."""
+    rows = pool_rows(cluster)
+    return [style.text(headline(cluster)), *([style.table(POOL_HEAD, rows)] if rows else [])]
+
+
+def render_state(cluster: Cluster, style: Style) -> list[str]:
+    """The lines of what is there: nodes, what was removed, components where they were looked at."""
+    lines = [*_steps(cluster, style, "Steps in the cluster:"), *render_nodes(cluster, style)]
+    return [*lines, *_checks(cluster["checks"], style)] if cluster.get("checks") else lines
+
+
+def render_result(cluster: Cluster, style: Style) -> list[str]:
+    """The lines of the result: components by counts, then what is not well and why."""
+    lines = [*_steps(cluster, style, "Steps of this run in the cluster:"), style.text(headline(cluster))]
+    folder = _rendered(cluster)
+    if folder:
+        return [*lines, f"Manifests were written to {folder}; no cluster was touched."]
+    if cluster.get("checks") is None:
+        return [*lines, style.paint(f"{style.sign('failed')} not reached; the error stands above", "failed")]
+    return [*lines, *_checks(cluster["checks"], style)]
+
+
+def _rendered(cluster: Cluster) -> str:
+    return str((cluster.get("plan") or {}).get("render_to") or "")
+
+
+def _checks(checks: t.Sequence[t.Mapping[str, t.Any]], style: Style) -> list[str]:
+    lines = [style.table(RESULT_HEAD, result_rows(checks))] if checks else []
+    for check in checks:
+        if check["state"] != "ok":
+            lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {title_of(check['component'])}:",
+                                                 check["detail"], 0), check["state"]))
+            if check["hint"]:
+                lines.append(style.entry("", f"→ {check['hint']}", 4))
+    return lines
+
+
+def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:
+    lines = []
+    for title, texts in steps(cluster).items():
+        for number, text in enumerate(texts):
+            lines.append(style.entry(title if number == 0 else "", text, 2 if number == 0 else TITLE_WIDTH + 4,
+                                     TITLE_WIDTH if number == 0 else 0))
+    return [head, *lines] if lines else []
+
+
+def progress(told: t.Mapping[str, t.Any], style: Style) -> str:
+    """One line on the way: C(device plugin  18/23 ready  waiting: gpu-a1 (toolkit-validation)), cut to the width."""
+    text = f"{title_of(told['component']):<{TITLE_WIDTH}}  {told['ready']:>4}/{told['desired']} ready"
+    if told["waiting"]:
+        text += "  waiting: " + ", ".join(
+            f"{one['node'] or 'no node'}{' (' + one['container'] + ')' if one['container'] else ''}"
+            for one in told["waiting"])
+    return text if len(text) <= style.width else f"{text[:style.width - 3]}..."
+
+
+def verdict(cluster: Cluster) -> str:
+    """C(8 of 8 components are ready in the cluster), with what is not; empty where nothing was looked at."""
+    checks = cluster.get("checks")
+    if checks is None and not _rendered(cluster):
+        return "the cluster was not reached"
+    if not checks:
+        return ""
+    states = [check["state"] for check in checks]
+    failed = sum(state in ("failed", "absent") for state in states)
+    parts = [f"{states.count('ok')} of {len(states)} components are ready in the cluster"]
+    parts += [f"{states.count('pending')} pending"] if "pending" in states else []
+    parts += [f"{failed} failed"] if failed else []
+    return ", ".join(parts)
+
+
+def tiles(cluster: Cluster) -> list[tuple[int, str]]:
+    """Figures for the head of a page."""
+    found = []
+    if cluster.get("plan"):
+        found.append((len(cluster["plan"]["nodes"]["gpu"]), "GPU nodes"))
+    checks = cluster.get("checks")
+    if checks:
+        ready = sum(check["ok"] for check in checks)
+        found += [(ready, "components ready"), (len(checks) - ready, "components not ready")]
+    return found
+
+
+def _names(items: t.Sequence[str]) -> str:
+    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
+    return ", ".join(items[:_NAMED]) + more
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
