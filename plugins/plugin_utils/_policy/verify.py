@@ -45,7 +45,7 @@ def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[st
         want = expected.get(name)
         if want is None or (only is not None and name not in only):
             continue
-        if want.get("placement") != "none" or name == "driver":
+        if want.get("placement") not in ("none", "cluster") or (name == "driver" and want["placement"] == "none"):
             checks.append(compare(want, facts))
     if labels is not None:
         checks = [_labelled(labels) if check.component == "feature_discovery" else check for check in checks]
