@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""python3 -m lab: GPU hosts on this machine, for the demo, molecule and the tests. See C(python3 -m lab --help)."""
+"""python3 -m lab: GPU hosts and clusters on this machine, for the demo, molecule and the tests (C(--help))."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 
+from lab.controlplane import cli as cluster_cli
+from lab.controlplane import cluster
 from lab.host import engine, inventory, lab, needs, snapshot, trace
 
 HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "build-fails", "no-headers", "no-gpus",
@@ -31,6 +33,8 @@ def main(words: list[str] | None = None) -> int:
         if choice.purge and choice.name != "main":
             raise SystemExit("--purge takes away all labs and caches: say it without --name")
         return down(choice.name, choice.purge)
+    if choice.command == "cluster":
+        return cluster_cli.main(choice)
     if choice.command == "trace":
         return trace.main(choice.file, choice.against)
     if choice.command == "status":
@@ -51,7 +55,8 @@ def main(words: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python3 -m lab", description="GPU hosts on this machine, without a GPU.")
+    top = argparse.ArgumentParser(prog="python3 -m lab",
+                                  description="GPU hosts and clusters on this machine, without a GPU.")
     commands = top.add_subparsers(dest="command", required=True)
 
     def command(name: str, text: str, host: bool = False) -> argparse.ArgumentParser:
@@ -64,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
     command("up", "start a lab, or complete a running one").add_argument(
         "--hosts", default=lab.DEFAULT, help="NAME=MODEL:COUNT[+MODEL:COUNT],... (default %(default)s)")
     command("down", "stop and remove a lab").add_argument(
-        "--purge", action="store_true", help="all labs, the caches, and the Debian packages that the lab installed")
+        "--purge", action="store_true",
+        help="all labs and clusters, the caches, and the Debian packages that the lab installed")
     command("status", "all labs and their hosts")
     command("exec", "run a shell command on a host as its root", host=True).add_argument("words", nargs="+")
     command("inventory", "write the Ansible inventory and print its path")
@@ -75,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
     faulty.add_argument("fault", help=f"host: {', '.join(HOST_FAULTS)}, unreachable, or one of gpusim as "
                         f"NAME[:GPU[:VALUE[:CODE]]]; repo: {', '.join(REPOSITORY_FAULTS)}")
     faulty.add_argument("state", choices=("on", "off"))
+    text = "clusters: a real control plane, simulated nodes"
+    cluster_cli.add_commands(commands.add_parser("cluster", help=text, description=text))
     tracing = command("trace", "write down what is on this machine: processes, mounts, interfaces, files ...")
     tracing.add_argument("file", help="where to write")
     tracing.add_argument("--against", help="an earlier trace: print the differences, exit 1 if there are any")
@@ -85,6 +93,7 @@ def down(name: str, purge: bool) -> int:
     """Stops one lab, or everything."""
     if purge:
         engine.prepare_if_there()
+        cluster.purge()
         lab.purge()
         print("Nothing of the lab is left on this machine.")
     elif name in lab.names():

@@ -1,0 +1,252 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Clusters: a real API server, scheduler and controllers on this machine, nodes and pods simulated by kwok.
+
+Several stand side by side, each with its own ports, processes and files. An existing cluster can be registered
+under a name instead; then nothing runs here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.controlplane import binary, certificates, parts, processes
+from lab.tools import cache_root
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+MADE_BY = "gpuops-lab/cluster"  # the label of what the lab makes inside a cluster
+Say = Callable[[str], None]
+
+
+@dataclass
+class Cluster:
+    """What is remembered of a cluster. marks: part to its process. external: the kubeconfig of one that is not ours."""
+
+    name: str
+    ports: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, processes.Mark] = field(default_factory=dict)
+    external: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where the cluster's files lie."""
+        return folder() / self.name
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return Path(self.external) if self.external else self.folder / "kubeconfig"
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON document a line for each request that is not the control plane's or the lab's own."""
+        if self.external:
+            raise SystemExit(f"cluster {self.name} is not ours ({self.external}): its audit log is not known here")
+        return self.folder / "audit.log"
+
+    @property
+    def runs(self) -> bool:
+        """Whether all processes of a cluster of ours run."""
+        return bool(self.marks) and all(map(processes.runs, self.marks.values()))
+
+    def kubectl(self, *words: str, stdin: object = None, check: bool = True) -> str:
+        """What kubectl prints. stdin: an object that is passed as JSON. Its discovery cache stays in our folder."""
+        own = self.folder / "lab.kubeconfig"
+        found = shutil.which("kubectl") if self.external else None
+        done = subprocess.run(["kubectl", "--kubeconfig", str(self.kubeconfig if self.external else own),
+                               "--cache-dir", str(self.folder / "kubectl"), *words],
+                              executable=found or binary.program(), text=True, capture_output=True, check=False,
+                              input=None if stdin is None else json.dumps(stdin), timeout=300)
+        if check and done.returncode:
+            raise SystemExit(f"kubectl {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def objects(self, *words: str) -> list[dict[str, Any]]:
+        """The objects that C(kubectl get WORDS) finds."""
+        return list(json.loads(self.kubectl("get", *words, "--output", "json"))["items"])
+
+    def apply(self, objects: list[dict[str, Any]], *words: str) -> None:
+        """Applies objects on the server; fields that the lab no longer names are dropped."""
+        if objects:
+            self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", "gpuops-lab", *words,
+                         "--filename", "-", stdin={"apiVersion": "v1", "kind": "List", "items": objects})
+
+    def save(self) -> None:
+        """Writes the record."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "cluster.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def folder() -> Path:
+    """Where all clusters' files lie."""
+    return cache_root() / "clusters"
+
+
+def names() -> list[str]:
+    """The clusters that exist."""
+    return sorted(path.parent.name for path in folder().glob("*/cluster.json"))
+
+
+def load(name: str) -> Cluster:
+    """The cluster of this name."""
+    record = folder() / name / "cluster.json"
+    if not record.exists():
+        raise SystemExit(f"there is no cluster {name} (clusters: {', '.join(names()) or 'none'}); start it: "
+                         f"python3 -m lab cluster up --name {name}")
+    values = json.loads(record.read_text())
+    values["marks"] = {part: tuple(mark) for part, mark in values["marks"].items()}
+    return Cluster(**values)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One change of a cluster at a time."""
+    if not NAME.fullmatch(name):
+        raise SystemExit(f"cluster name {name!r}: want small letters, digits and dashes, at most 31, a letter first")
+    folder().mkdir(parents=True, exist_ok=True)
+    with open(folder() / f".{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def up(name: str, say: Say = print) -> Cluster:
+    """Starts a cluster; one that runs is left as it is, one whose processes ended goes on with its data."""
+    program = binary.program()
+    with locked(name):
+        cluster = load(name) if name in names() else Cluster(name)
+        if cluster.external:
+            raise SystemExit(f"cluster {name} is registered from {cluster.external}: use another --name, or "
+                             f"python3 -m lab cluster down --name {name}")
+        if not cluster.runs:
+            processes.stop(list(cluster.marks.values()))
+            start(cluster, program, say)
+    return cluster
+
+
+def start(cluster: Cluster, program: Path, say: Say) -> None:
+    """Starts all parts and waits until nodes and pods are served."""
+    began = time.monotonic()
+    prepare(cluster)
+    wanted = parts.arguments(cluster.folder, cluster.ports)
+
+    def run(part: str) -> None:
+        cluster.marks[part] = processes.start(program, part, wanted[part], cluster.folder)
+        cluster.save()
+
+    for part in parts.ORDER[:-1]:
+        run(part)
+    wait_ready(cluster)
+    say(f"cluster {cluster.name}: API server ready after {time.monotonic() - began:.1f} s")
+    install_kwok(cluster, program)
+    run("kwok")
+    say(f"cluster {cluster.name}: up after {time.monotonic() - began:.1f} s")
+
+
+def prepare(cluster: Cluster) -> None:
+    """Ports, certificates, kubeconfigs and the audit policy, unless they are there."""
+    if not cluster.ports:
+        cluster.ports = dict(zip(("api", "etcd", "peer"), free_ports(3), strict=True))
+    pki = cluster.folder / "pki"
+    if not pki.exists():
+        certificates.make(pki)
+    title = f"gpuops-{cluster.name}"
+    for user in certificates.USERS:
+        path = cluster.kubeconfig if user == "admin" else cluster.folder / f"{user}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(certificates.kubeconfig(pki, user, title, cluster.ports["api"]))
+    (cluster.folder / "audit-policy.yaml").write_text(parts.AUDIT_POLICY)
+    cluster.save()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nothing listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ignored in range(count)]
+        return [int(opened.getsockname()[1]) for opened in sockets]
+
+
+def wait_ready(cluster: Cluster, limit: float = 90.0) -> None:
+    """Until the API server says that it is ready."""
+    trust = ssl.create_default_context(cafile=str(cluster.folder / "pki" / "ca.crt"))
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        gone = [part for part, mark in cluster.marks.items() if not processes.runs(mark)]
+        if gone:
+            break
+        try:
+            with urllib.request.urlopen(f"https://127.0.0.1:{cluster.ports['api']}/readyz", context=trust, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    processes.stop(list(cluster.marks.values()))
+    part = (gone or ["kube-apiserver"])[0]
+    log = cluster.folder / "logs" / f"{part}.log"
+    last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    raise SystemExit(f"cluster {cluster.name} did not come up: {part} {'ended' if gone else 'is not ready'}\n{last}\n"
+                     f"(the whole log: {log})")
+
+
+def install_kwok(cluster: Cluster, program: Path) -> None:
+    """kwok's own definition of Stages, and its Stages for nodes and pods."""
+    for part in ("kwok-crds", "kwok-stages"):
+        text = subprocess.run([part], executable=program, text=True, capture_output=True, check=True).stdout
+        path = cluster.folder / f"{part}.yaml"
+        path.write_text(text)
+        cluster.kubectl("apply", "--server-side", "--filename", str(path))
+        if part == "kwok-crds":
+            cluster.kubectl("wait", "--for=condition=Established", "customresourcedefinition/stages.kwok.x-k8s.io",
+                            "--timeout=30s")
+
+
+def register(name: str, kubeconfig: Path) -> Cluster:
+    """Gives an existing cluster a name of ours; it must answer."""
+    if not kubeconfig.is_file():
+        raise SystemExit(f"--kubeconfig {kubeconfig}: there is no such file")
+    with locked(name):
+        if name in names() and load(name).external != str(kubeconfig.resolve()):
+            raise SystemExit(f"there is a cluster {name} already; remove it first: "
+                             f"python3 -m lab cluster down --name {name}")
+        cluster = Cluster(name, external=str(kubeconfig.resolve()))
+        cluster.kubectl("version", "--request-timeout=10s")
+        cluster.save()
+    return cluster
+
+
+def has_kwok(cluster: Cluster) -> bool:
+    """Whether Stages can be changed in the cluster."""
+    return bool(cluster.kubectl("get", "customresourcedefinitions", "stages.kwok.x-k8s.io", "--ignore-not-found",
+                                "--output", "name"))
+
+
+def down(name: str) -> None:
+    """Ends a cluster of ours and removes its files; from another's, takes away what the lab made there."""
+    with locked(name):
+        cluster = load(name)
+        if cluster.external:
+            kinds = "nodes,stages.kwok.x-k8s.io" if has_kwok(cluster) else "nodes"
+            cluster.kubectl("delete", kinds, "--selector", f"{MADE_BY}={name}", "--wait=false")
+        processes.stop(list(cluster.marks.values()))
+        shutil.rmtree(cluster.folder)
+    (folder() / f".{name}.lock").unlink(missing_ok=True)
+
+
+def purge() -> None:
+    """Removes all clusters."""
+    for name in names():
+        down(name)
+    shutil.rmtree(folder(), ignore_errors=True)

@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes that outlive the command that started them, known by their id and the time they began."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+Mark = tuple[int, int]  # process id, and its start in the kernel's ticks, which tells it from a later one of that id
+
+
+def start(program: Path, name: str, arguments: list[str], folder: Path) -> Mark:
+    """Starts C(program) under another name, detached; its output goes to C(folder/logs/name.log)."""
+    log = folder / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KWOK_WORKDIR": str(folder / "kwok")}
+    with log.open("ab") as stream:
+        process = subprocess.Popen([name, *arguments], executable=program, cwd=folder, env=environment,
+                                   stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True)
+    return process.pid, began(process.pid)
+
+
+def stat(pid: int) -> list[str]:
+    """The fields of C(/proc/PID/stat) after the name, the state first; none where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def began(pid: int) -> int:
+    """When a process started, 0 where there is none."""
+    return int((stat(pid) or ["0"] * 20)[19])
+
+
+def runs(mark: Mark) -> bool:
+    """Whether that very process runs; one that has ended and is not yet collected does not."""
+    fields = stat(mark[0])
+    return bool(fields) and fields[0] != "Z" and int(fields[19]) == mark[1]
+
+
+def memory(mark: Mark) -> int:
+    """Resident memory in MiB."""
+    for line in Path(f"/proc/{mark[0]}/status").read_text().splitlines() if runs(mark) else ():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) // 1024
+    return 0
+
+
+def stop(marks: list[Mark], patience: float = 5.0) -> None:
+    """Ends processes: all are asked at once, and killed where they do not end within C(patience) seconds."""
+    for sign, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, patience)):
+        for mark in marks:
+            if runs(mark):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(mark[0], sign)
+        end = time.monotonic() + wait
+        while any(runs(mark) for mark in marks) and time.monotonic() < end:
+            time.sleep(0.02)
