@@ -42,7 +42,11 @@ class Client:
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
         """All objects of a kind (in a namespace), by pages. Empty where the server has no such kind."""
-        row = kinds.find(api_version, kind)
+        return self.list_row(kinds.find(api_version, kind), namespace, label_selector, field_selector, metadata_only)
+
+    def list_row(self, row: kinds.Kind, namespace: str | None = None, label_selector: str | None = None,
+                 field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
+        """The same for a kind that need not be in the table."""
         query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
         accept = _METADATA if metadata_only else "application/json"
         found: t.List[Object] = []
@@ -61,7 +65,7 @@ class Client:
             if not more:
                 break
         for item in found:
-            item["apiVersion"], item["kind"] = api_version, kind
+            item["apiVersion"], item["kind"] = row.api_version, row.kind
         return found
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -75,12 +79,11 @@ class Client:
     def knows(self, api_version: str, kind: str) -> bool:
         """Whether the server has this kind: from an earlier answer, else by asking for one object."""
         if (api_version, kind) not in self._known:
-            return self.asks_anew(api_version, kind)
+            return self.serves(kinds.find(api_version, kind))
         return self._known[api_version, kind]
 
-    def asks_anew(self, api_version: str, kind: str) -> bool:
-        """Whether the server has this kind now."""
-        row = kinds.find(api_version, kind)
+    def serves(self, row: kinds.Kind) -> bool:
+        """Whether the server has this kind now; it need not be in the table."""
         answer = self._wire.send("list", row.plural, "GET", row.path(), {"limit": 1}, accept=_METADATA)
         if not self._has_kind(row, answer):
             return False

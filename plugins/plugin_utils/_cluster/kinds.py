@@ -17,13 +17,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind. rank: objects of a lower rank are created first and deleted last."""
+    """One kind. rank: objects of a lower rank are created first and deleted last.
+
+    shipped: components ship such objects, so that one of ours that is no longer wanted is looked for.
+    """
 
     api_version: str
     kind: str
     plural: str
     namespaced: bool
     rank: int
+    shipped: bool = False
 
     @property
     def root(self) -> str:
@@ -45,45 +49,59 @@ class Kind:
         return f"{self.kind} {namespace}/{name}" if self.namespaced and namespace else f"{self.kind} {name}"
 
 
-_CUSTOM = 90
-# apiVersion, kind, plural, namespaced, rank. What others stand on comes first.
-_ROWS: t.Sequence[t.Tuple[str, str, str, bool, int]] = (
-    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, 0),
-    ("v1", "Namespace", "namespaces", False, 10),
-    ("v1", "ResourceQuota", "resourcequotas", True, 15),
-    ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, 15),
-    ("v1", "ServiceAccount", "serviceaccounts", True, 20),
-    ("v1", "Secret", "secrets", True, 25),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False, 30),
-    ("rbac.authorization.k8s.io/v1", "Role", "roles", True, 31),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False, 32),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True, 33),
-    ("v1", "ConfigMap", "configmaps", True, 40),
-    ("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", False, 45),
-    ("v1", "Service", "services", True, 50),
-    ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True, 55),
-    ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, 55),
-    ("apps/v1", "DaemonSet", "daemonsets", True, 60),
-    ("apps/v1", "Deployment", "deployments", True, 61),
-    ("batch/v1", "Job", "jobs", True, 62),
-    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False, 70),
-    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False, 70),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature", "nodefeatures", True, _CUSTOM),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", False, _CUSTOM),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureGroup", "nodefeaturegroups", True, _CUSTOM),
-    ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", True, _CUSTOM),
-    ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, _CUSTOM),
-    ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, _CUSTOM),
-    ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, _CUSTOM),
+_CUSTOM, _READ = 90, 99
+_WEBHOOKS = "admissionregistration.k8s.io/v1"
+# apiVersion, kind, plural, namespaced, rank, shipped. What others stand on comes first.
+_ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, 0, True),
+    ("v1", "Namespace", "namespaces", False, 10, True),
+    ("v1", "ResourceQuota", "resourcequotas", True, 15, False),
+    ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, 15, False),
+    ("v1", "ServiceAccount", "serviceaccounts", True, 20, True),
+    ("v1", "Secret", "secrets", True, 25, False),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False, 30, True),
+    ("rbac.authorization.k8s.io/v1", "Role", "roles", True, 31, True),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False, 32, True),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True, 33, True),
+    ("v1", "ConfigMap", "configmaps", True, 40, True),
+    ("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", False, 45, True),
+    ("v1", "Service", "services", True, 50, True),
+    ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True, 55, False),
+    ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, 55, False),
+    ("apps/v1", "DaemonSet", "daemonsets", True, 60, True),
+    ("apps/v1", "Deployment", "deployments", True, 61, True),
+    ("batch/v1", "Job", "jobs", True, 62, False),
+    (_WEBHOOKS, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False, 70, False),
+    (_WEBHOOKS, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False, 70, False),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature", "nodefeatures", True, _CUSTOM, False),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", False, _CUSTOM, True),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureGroup", "nodefeaturegroups", True, _CUSTOM, False),
+    ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", True, _CUSTOM, True),
+    ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, _CUSTOM, True),
+    ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, _CUSTOM, False),
+    ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, _CUSTOM, False),
     # Only read.
-    ("v1", "Node", "nodes", False, _CUSTOM),
-    ("v1", "Pod", "pods", True, _CUSTOM),
-    ("v1", "Event", "events", True, _CUSTOM),
-    ("apps/v1", "ReplicaSet", "replicasets", True, _CUSTOM),
-    ("apps/v1", "ControllerRevision", "controllerrevisions", True, _CUSTOM),
+    ("v1", "Node", "nodes", False, _READ, False),
+    ("v1", "Pod", "pods", True, _READ, False),
+    ("v1", "Event", "events", True, _READ, False),
+    ("apps/v1", "ReplicaSet", "replicasets", True, _READ, False),
+    ("apps/v1", "ControllerRevision", "controllerrevisions", True, _READ, False),
 )
 
 KINDS: t.Mapping[t.Tuple[str, str], Kind] = {(row[0], row[1]): Kind(*row) for row in _ROWS}
+
+
+def shipped(everything: bool = False) -> list[Kind]:
+    """The kinds among which objects of ours are looked for; everything: also those that only users' manifests have."""
+    return [one for one in KINDS.values() if one.shipped or (everything and one.rank < _READ)]
+
+
+def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
+    """The kind that a live CustomResourceDefinition defines, at a version that is served."""
+    spec = crd["spec"]
+    version = next(one["name"] for one in spec["versions"] if one.get("served"))
+    return Kind(f"{spec['group']}/{version}", spec["names"]["kind"], spec["names"]["plural"],
+                spec["scope"] == "Namespaced", _CUSTOM)
 
 
 def find(api_version: str, kind: str) -> Kind:

@@ -1,0 +1,128 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a live object differs from the wanted one. Pure. PRIVATE to the collection.
+
+Ownership comes first (see L(fields)): what is in our tree has our value, so spellings of the server (C(1000m) as
+C(1)), defaults and mutating webhooks are no drift. Only what has left our tree is compared by value.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from fractions import Fraction
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fields
+
+# By what the items of lists of objects are told apart, the first that all items have.
+_MERGE_KEYS = ("name", "mountPath", "containerPort", "port", "key", "topologyKey", "uid")
+_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE]([+-]?\d+))?$")
+_FACTORS = {"": Fraction(1), "m": Fraction(1, 1000),
+            **{unit: Fraction(1000 ** power) for power, unit in enumerate("kMGTPE", 1)},
+            **{f"{unit}i": Fraction(1024 ** power) for power, unit in enumerate("KMGTPE", 1)}}
+# What the server gives a wanted object beside the object itself.
+_IDENTITY = ("apiVersion", "kind")
+
+
+def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+    """The paths that we name and that no longer are as we applied them. Empty when nothing differs."""
+    tree = fields.ours(live)
+    found: list[str] = []
+    for name, value in manifest.items():
+        if name in _IDENTITY:
+            continue
+        if name == "metadata":
+            for part in ("labels", "annotations"):
+                below = ((tree or {}).get("f:metadata") or {}).get(f"f:{part}")
+                found += _drift(value.get(part), (live["metadata"]).get(part), below, f"metadata.{part}")
+        else:
+            found += _drift(value, live.get(name), None if tree is None else tree.get(f"f:{name}"), name)
+    return found
+
+
+def unlike(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+    """Where a foreign object does not do what the manifest wants, its metadata apart. More than we want is fine."""
+    if manifest["kind"] == "CustomResourceDefinition":
+        served = [one["name"] for one in live["spec"]["versions"] if one.get("served")]
+        return [f"spec.versions[name={one['name']}]" for one in manifest["spec"]["versions"]
+                if one.get("served") and one["name"] not in served]
+    return [path for name, value in manifest.items() if name not in (*_IDENTITY, "metadata")
+            for path in differences(value, live.get(name), name)]
+
+
+def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
+    """Where a live value lacks or contradicts a wanted one. Lists must have the same items, mappings may have more."""
+    if isinstance(want, dict) and isinstance(have, dict):
+        return [place for name, value in want.items()
+                for place in differences(value, have.get(name), _below(path, name))]
+    if isinstance(want, list) and isinstance(have, list):
+        return _lists(want, have, path)
+    return [] if same(want, have) else [path]
+
+
+def same(want: t.Any, have: t.Any) -> bool:
+    """Whether two scalars, or something empty and nothing, mean the same to the server."""
+    if want == have or (not want and not have):
+        return True
+    if isinstance(want, (dict, list)) or isinstance(have, (dict, list)) or want is None or have is None:
+        # A mapping of empty things and a missing one are the same.
+        return isinstance(want, dict) and have is None and all(same(value, None) for value in want.values())
+    if isinstance(want, bool) or isinstance(have, bool):
+        return False
+    if str(want) == str(have):
+        return True
+    one, other = quantity(want), quantity(have)
+    return one is not None and one == other
+
+
+def quantity(value: t.Any) -> Fraction | None:
+    """A Kubernetes quantity (C(500m), C(1Gi), C(2e3)) as a number, None for other texts."""
+    match = _QUANTITY.match(str(value))
+    if not match:
+        return None
+    number, unit, exponent = match.groups()
+    return Fraction(number) * _FACTORS[unit or ""] * Fraction(10) ** int(exponent or 0)
+
+
+def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
+    """The item of a live list that a wanted one corresponds to: by its merge key, else by its place."""
+    if isinstance(item, dict):
+        for key in _MERGE_KEYS:
+            if key in item and all(isinstance(other, dict) and key in other for other in among):
+                same_key = [other for other in among if same(item[key], other[key])]
+                # containerPort 53 may stand there for TCP and for UDP.
+                exact = [other for other in same_key
+                         if other.get("protocol", "TCP") == item.get("protocol", "TCP")]
+                return (exact or same_key or [None])[0]
+    return among[index] if index < len(among) else None
+
+
+def _lists(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> list[str]:
+    if len(want) != len(have):
+        return [path]
+    return [place for index, item in enumerate(want)
+            for place in differences(item, partner(item, have, index), f"{path}[{index}]")]
+
+
+def _drift(want: t.Any, have: t.Any, tree: fields.Tree | None, path: str) -> list[str]:
+    if tree is None:
+        return differences(want, have, path)
+    if not tree or want is None:
+        return []
+    if isinstance(want, dict):
+        return [place for name, value in want.items()
+                for place in _drift(value, have.get(name) if isinstance(have, dict) else None,
+                                    tree.get(f"f:{name}"), _below(path, name))]
+    if isinstance(want, list):
+        found = []
+        for index, item in enumerate(want):
+            below, _ignored = fields.item_of(tree, item)
+            found += _drift(item, partner(item, have if isinstance(have, list) else [], index), below,
+                            f"{path}[{index}]")
+        return found
+    return differences(want, have, path)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}[{name}]" if "." in name or "/" in name else f"{path}.{name}"

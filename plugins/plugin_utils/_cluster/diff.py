@@ -1,0 +1,104 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Before and after of an object as a reader wants to see them. Pure. PRIVATE to the collection.
+
+What we did not write and nobody added inside what is ours (defaults, identity, status) is left out on both sides. The
+values of a Secret are never shown.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields
+
+Object = t.Dict[str, t.Any]
+_NOISE = ("apiVersion", "kind", "metadata", "status")
+_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
+    """What a reader sees of an object before and after. Empty where it is not there (then or by then)."""
+    before: Object = {}
+    after: Object = {}
+    if live is not None:
+        added: fields.Tree = {}
+        for tree in fields.foreign(live).values():
+            added = fields.union(added, tree)
+        have = {**_without_noise(live), **_identity(live)}
+        want = _without_noise(manifest) if manifest is not None else {"metadata": _name(live)}
+        before = _shown(have, {**_identity(live), **want}, fields.ours(live), added)
+    if manifest is not None:
+        after = {**_identity(manifest), **_without_noise(manifest)}
+    return _masked(before, after), _masked(after, before)
+
+
+def text(item: Object) -> str:
+    """As YAML, with scripts as blocks. Empty for an object that is not there."""
+    if not item:
+        return ""
+    return str(yaml.dump(item, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=4096))
+
+
+def _identity(item: t.Mapping[str, t.Any]) -> Object:
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"]}
+
+
+def _name(item: t.Mapping[str, t.Any]) -> Object:
+    return {name: item["metadata"][name] for name in ("name", "namespace") if item["metadata"].get(name)}
+
+
+def _without_noise(item: t.Mapping[str, t.Any]) -> Object:
+    metadata = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
+    return {"metadata": metadata, **{name: value for name, value in item.items() if name not in _NOISE}}
+
+
+def _shown(have: t.Any, want: t.Any, mine: fields.Tree | None, added: fields.Tree | None) -> t.Any:
+    """The part of a live value that we name, own, or that others added; in our order, in our spelling where it agrees.
+
+    mine, added: the trees at this place, None where it is not in them.
+    """
+    if not isinstance(have, (dict, list)):
+        return want if want is not None and compare.same(want, have) else have
+    if mine == {} or added == {}:  # it is owned as a whole
+        return want if added is None and want is not None and not compare.differences(want, have, "") else have
+    if isinstance(have, list):
+        return _shown_items(have, want if isinstance(want, list) else [], mine, added)
+    wish = want if isinstance(want, dict) else {}
+    return {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
+            for name in {**wish, **have}
+            if name in have and (name in wish or f"f:{name}" in (mine or {}) or f"f:{name}" in (added or {}))}
+
+
+def _shown_items(have: t.Sequence[t.Any], want: t.Sequence[t.Any], mine: fields.Tree | None,
+                 added: fields.Tree | None) -> list[t.Any]:
+    kept = []
+    for index, item in enumerate(have):
+        wish = compare.partner(item, want, index)
+        ours, _ignored = fields.item_of(mine or {}, item)
+        theirs, _ignored = fields.item_of(added or {}, item)
+        if wish is not None or ours is not None or theirs is not None:
+            kept.append(_shown(item, wish, ours, theirs))
+    return kept
+
+
+def _masked(item: Object, other: Object) -> Object:
+    """Values of a Secret are hidden; only that they differ from the other side is shown."""
+    if item.get("kind") != "Secret":
+        return item
+    former = other.get("data") or {}
+    return {**item, "data": {name: "(hidden)" if not other or former.get(name) == value else "(hidden, it differs)"
+                             for name, value in (item.get("data") or {}).items()}}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Multi-line texts as blocks."""
+
+
+def _string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _string)
