@@ -13,6 +13,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
 
@@ -21,7 +22,6 @@ LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} ba
 FORMER = Cause("the pod runs the former revision until it is restarted",
                "Its restart stops GPU work on {node}: delete the pod when the node is idle, or allow it by "
                "gpu_disruption: drain.")
-_NAMED = 3
 
 
 class Seen(t.NamedTuple):
@@ -128,20 +128,13 @@ def _told(entries: t.Sequence[Data]) -> str:
         alike = [entry for entry in entries if entry["waits_for"] == first["waits_for"]]
     others = len(entries) - len(alike)
     more = f"; {others} more with other causes" if others else ""
-    where = names([entry["node"] or "no node" for entry in alike])
+    where = fold({entry["node"] or "no node" for entry in alike})
     if first["waits_for"]:
         return f"waits for {first['waits_for'].replace('_', ' ')} on {where}{more}"
     place = f" {first['container']}" if first["container"] else ""
     reason = f", {first['reason']}" if first["reason"] else ""
     said = f" ({first['message']})" if first["message"] else ""
     return f"{where}:{place} {first['state']}{reason}: {first['cause']}{said}{more}"
-
-
-def names(items: t.Sequence[str], most: int = _NAMED) -> str:
-    """C(a, b, c and 4 more)."""
-    unique = list(dict.fromkeys(items))
-    more = f" and {len(unique) - most} more" if len(unique) > most else ""
-    return ", ".join(unique[:most]) + more
 
 
 def _why_none(name: str, cluster: t.Mapping[str, t.Any]) -> str:

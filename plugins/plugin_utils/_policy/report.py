@@ -197,7 +197,7 @@ def render_result(report: Report, style: Style) -> str:
         lines.append(style.paint(style.entry(f"{style.sign('failed')} {', '.join(lost)}:",
                                              "stopped before the end; the error stands above", 0), "failed"))
     lines += report_cluster.render_result(cluster, style) if cluster else []
-    lines.append(verdict(report))
+    lines.append(style.entry("", verdict(report), 0))
     return "\n".join(lines)
 
 

@@ -86,10 +86,9 @@ def steps(cluster: Cluster) -> Steps:
     found = {title: _by_verb(ids) for title, ids in found.items()}
     order = [*_TITLES.values()]
     found = dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
-    labels = [str(step["id"]) for step in (cluster.get("labels") or {}).get("plan") or ()]
-    if labels:
-        nodes = [text.rsplit(" ", 1)[-1] for text in labels]
-        found["Nodes"] = [f"label {_many(len(labels), 'Node')}: {_names(nodes)}"]
+    labels = cluster.get("labels") or {}
+    if labels.get("changed"):
+        found["Nodes"] = [f"label {_many(len(labels['nodes']), 'Node')}: {_names(sorted(labels['nodes']))}"]
     return found
 
 
@@ -122,11 +121,12 @@ def result_rows(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[list[Cell]]:
     """One row a component: ready of wanted, and how it stands."""
     rows = []
     for check in checks:
-        counts = f"{check['ready']}/{check['desired']}" if check["desired"] or check["ready"] else "–"
+        some = check["desired"] or check["ready"]
+        counts = Cell(f"{check['ready']}/{check['desired']}") if some else Cell("", "none")
         # The counts stand beside already.
         detail = check["detail"] if not check["desired"] else ""
         words = (detail or "ready") if check["ok"] else check["state"]
-        rows.append([Cell(title_of(check["component"])), Cell(counts), Cell(words, check["state"])])
+        rows.append([Cell(title_of(check["component"])), counts, Cell(words, check["state"])])
     return rows
 
 
@@ -148,7 +148,7 @@ def render_plan(cluster: Cluster, style: Style) -> list[str]:
 def render_nodes(cluster: Cluster, style: Style) -> list[str]:
     """Which cluster, and its GPU nodes by pools."""
     rows = pool_rows(cluster)
-    return [style.text(headline(cluster)), *([style.table(POOL_HEAD, rows)] if rows else [])]
+    return [style.entry("", headline(cluster), 0), *([style.table(POOL_HEAD, rows)] if rows else [])]
 
 
 def render_state(cluster: Cluster, style: Style) -> list[str]:
@@ -159,7 +159,8 @@ def render_state(cluster: Cluster, style: Style) -> list[str]:
 
 def render_result(cluster: Cluster, style: Style) -> list[str]:
     """The lines of the result: components by counts, then what is not well and why."""
-    lines = [*_steps(cluster, style, "Steps of this run in the cluster:"), style.text(headline(cluster))]
+    lines = [*_steps(cluster, style, "Steps of this run in the cluster:"),
+             style.entry("", headline(cluster), 0)]
     folder = _rendered(cluster)
     if folder:
         return [*lines, f"Manifests were written to {folder}; no cluster was touched."]

@@ -121,7 +121,7 @@ def _cluster(cluster: report_cluster.Cluster) -> str:
     text = f"<h2>Cluster</h2><p class=soft>{_e(report_cluster.headline(cluster))}</p>"
     checks = cluster.get("checks") or ()
     if checks:
-        rows = [[_e(row[0].text), _e(row[1].text), _mark(row[2].text, check["state"]) + _why(check)]
+        rows = [[_e(row[0].text), _e(row[1].text or "–"), _mark(row[2].text, check["state"]) + _why(check)]
                 for row, check in zip(report_cluster.result_rows(checks), checks)]
         text += f"{_table(report_cluster.RESULT_HEAD, rows)}<p class=soft>{_e(report_cluster.verdict(cluster))}.</p>"
     pools = [[_e(cell.text or "–") for cell in row] for row in report_cluster.pool_rows(cluster)]

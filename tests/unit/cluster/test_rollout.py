@@ -1,0 +1,220 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waiting for a cluster: when it ends, what is told on the way, and what is said at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import (
+    Clock,
+    FakeClient,
+    daemon_set,
+    node,
+    plan,
+    pod,
+    warning,
+)
+
+Checks = dict[str, dict[str, Any]]
+
+
+def follow(client: FakeClient, components: list[str], cluster: dict[str, Any] | None = None,
+           timeout: float = 60) -> tuple[Checks, list[dict[str, Any]], float]:
+    """(checks by component, what was told, seconds that passed)."""
+    clock = Clock()
+    told: list[dict[str, Any]] = []
+    checks = Rollout(client, cluster or plan("n1", "n2"), components, told.append, clock, clock.sleep).follow(timeout)
+    assert [check["component"] for check in checks] == components
+    return {check["component"]: check for check in checks}, told, clock.now - 100
+
+
+def test_a_ready_cluster_costs_three_lists_and_no_line() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 2)], Node=[node("n1"), node("n2")])
+    checks, told, seconds = follow(client, ["driver"])
+    assert checks["driver"]["ok"] and checks["driver"]["detail"] == "2/2 ready" and checks["driver"]["nodes"] == []
+    assert (told, seconds) == ([], 0)
+    assert sorted(client.asked) == ["list DaemonSet", "list Deployment", "list Node"]
+
+
+def test_lines_tell_what_changes_and_whom_it_waits_for() -> None:
+    def each(client: FakeClient, look: int) -> None:
+        ready = 1 if look < 6 else 2
+        client.objects["DaemonSet"] = [daemon_set("driver", 2, 2), daemon_set("validator", 2, ready)]
+
+    client = FakeClient(each, Node=[node("n1"), node("n2")], Pod=[pod("validator", "n2", 1)])
+    checks, told, seconds = follow(client, ["driver", "validator"])
+    assert all(check["ok"] for check in checks.values())
+    assert told == [
+        {"component": "validator", "ready": 1, "desired": 2, "waiting": [
+            {"node": "n2", "container": "toolkit-validation"}]},
+        {"component": "validator", "ready": 2, "desired": 2, "waiting": []}]
+    assert 5 < seconds < 10
+
+
+def test_one_component_gets_one_line_in_five_seconds() -> None:
+    def each(client: FakeClient, look: int) -> None:
+        client.objects["DaemonSet"] = [daemon_set("driver", 100, look)]
+
+    told = follow(FakeClient(each, Node=[]), ["driver"], timeout=20)[1]
+    assert 3 <= len(told) <= 5
+
+
+def test_labels_of_a_moment_ago_are_waited_for() -> None:
+    def each(client: FakeClient, look: int) -> None:
+        client.objects["DaemonSet"] = [daemon_set("driver", 0, 0) if look == 1 else daemon_set("driver", 2, 2)]
+
+    checks, _told, seconds = follow(FakeClient(each, Node=[node("n1"), node("n2")]), ["driver"])
+    assert checks["driver"]["detail"] == "2/2 ready" and 0 < seconds < 3
+
+
+def test_what_the_controller_has_not_seen_is_not_ready() -> None:
+    late = daemon_set("driver", 2, 2)
+    late["metadata"]["generation"] = 3
+    checks, _told, seconds = follow(FakeClient(DaemonSet=[late], Node=[]), ["driver"], timeout=10)
+    assert not checks["driver"]["ok"] and "nvidia-driver" in checks["driver"]["detail"]
+    assert seconds >= 10
+
+
+@pytest.mark.parametrize(("nodes", "on_host", "component", "why"), [
+    ((), {}, "driver", "the cluster has no GPU node"),
+    (("n1",), {"n1": ["driver"]}, "driver", "every GPU node has it on its host"),
+    (("n1",), {}, "mig_manager", "MIG capable"),
+    (("n1",), {}, "dcgm_exporter", "carries its label"),
+])
+def test_no_node_asks_for_it(nodes: tuple[str, ...], on_host: dict[str, list[str]], component: str, why: str) -> None:
+    client = FakeClient(DaemonSet=[daemon_set(component, 0, 0)], Node=[])
+    check = follow(client, [component], plan(*nodes, on_host=on_host))[0][component]
+    assert check["ok"] and check["detail"].startswith("no node asks for it") and why in check["detail"]
+
+
+def test_absent_is_not_waited_for() -> None:
+    checks, _told, seconds = follow(FakeClient(Node=[]), ["driver"])
+    assert checks["driver"]["state"] == "absent" and seconds == 0
+
+
+def test_check_mode_looks_once_and_fails_nothing() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("validator", 2, 1)], Node=[node("n1")], Pod=[pod("validator", "n1", 1)])
+    checks = Rollout(client, plan("n1"), ["driver", "validator"]).now(check_mode=True)
+    assert [check["state"] for check in checks] == ["pending", "pending"]
+    assert checks[0]["detail"] == "check mode: nothing of it is in the cluster"
+    assert client.asked.count("list DaemonSet") == 1
+
+
+def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
+    client = FakeClient(
+        DaemonSet=[daemon_set(name, 2, 1 if name == "validator" else 2)
+                   for name in ("container_toolkit", "validator", "device_plugin")],
+        Node=[node("n1"), node("n2")], Pod=[pod("validator", "n1", ready=True), pod("validator", "n2", 1)])
+    checks, _told, seconds = follow(client, ["container_toolkit", "validator", "device_plugin"])
+    assert [check["state"] for check in checks.values()] == ["ok", "failed", "ok"]
+    check = checks["validator"]
+    assert check["detail"].startswith("1/2 ready; n2: toolkit-validation Init:1/4: the nvidia runtime is not injected")
+    assert "restart the runtime" in check["hint"]
+    assert [(one["node"], one["container"], one["level"]) for one in check["nodes"]] == [
+        ("n2", "toolkit-validation", "failed")]
+    assert seconds >= 60
+
+
+def test_the_first_cause_on_a_node_is_the_reason() -> None:
+    names = ["driver", "container_toolkit", "validator", "device_plugin"]
+    client = FakeClient(
+        DaemonSet=[daemon_set(name, 2, 1) for name in names], Node=[node("n1"), node("n2")],
+        Pod=[pod("driver", "n2", 0, "CrashLoopBackOff"), pod("container_toolkit", "n2", 0), pod("validator", "n2", 0),
+             pod("device_plugin", "n2", 0)])
+    checks = follow(client, names)[0]
+    assert [check["state"] for check in checks.values()] == ["failed", "pending", "pending", "pending"]
+    assert checks["device_plugin"]["detail"] == "1/2 ready; waits for driver on n2"
+    assert checks["device_plugin"]["nodes"][0]["waits_for"] == "driver"
+
+
+def test_what_the_host_delivers_is_looked_for_on_the_host() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")], Pod=[pod("validator", "n1", 1)])
+    cluster = plan("n1", on_host={"n1": ["driver", "container_toolkit"]})
+    check = follow(client, ["validator"], cluster)[0]["validator"]
+    assert check["state"] == "failed" and "on the host n1.example" in check["hint"]
+
+
+def test_a_lost_node_is_named_and_soon_not_waited_for() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[node("n1"), node("n2", ready=False)],
+                        Pod=[pod("driver", "n1", ready=True), pod("driver", "n2")])
+    checks, _told, seconds = follow(client, ["driver"])
+    assert checks["driver"]["state"] == "pending" and "n2: driver-ctr" in checks["driver"]["detail"]
+    assert "NotReady" in checks["driver"]["detail"] and 15 <= seconds < 25
+
+
+def test_a_lost_node_does_not_end_the_wait_for_others() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 3, 1)], Node=[node("n1"), node("n2", ready=False), node("n3")],
+                        Pod=[pod("driver", "n1", ready=True), pod("driver", "n2"), pod("driver", "n3", 0)])
+    checks, _told, seconds = follow(client, ["driver"])
+    assert checks["driver"]["state"] == "failed" and "n3" in checks["driver"]["detail"] and seconds >= 60
+    assert [one["level"] for one in checks["driver"]["nodes"]] == ["pending", "failed"]
+
+
+def test_pods_of_a_former_revision_are_pending() -> None:
+    revisions = [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": name},
+                               "ownerReferences": [{"uid": "uid-driver"}]}, "revision": number}
+                 for number, name in ((9, "old"), (10, "new"))]
+    client = FakeClient(
+        DaemonSet=[daemon_set("driver", 2, 1, updated=1, updateStrategy={"type": "OnDelete"})],
+        Node=[node("n1"), node("n2")], ControllerRevision=revisions,
+        Pod=[pod("driver", "n1", ready=True), pod("driver", "n2", 0, "CrashLoopBackOff", revision="old")])
+    check = follow(client, ["driver"], timeout=5)[0]["driver"]
+    assert check["state"] == "pending" and "former revision" in check["detail"] and "gpu_disruption" in check["hint"]
+    assert [one["node"] for one in check["nodes"]] == ["n2"]
+
+
+def test_ready_pods_of_a_former_revision_are_not_waited_for() -> None:
+    revisions = [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": "new"},
+                               "ownerReferences": [{"uid": "uid-driver"}]}, "revision": 2}]
+    client = FakeClient(DaemonSet=[daemon_set("driver", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})],
+                        Node=[node("n1")], ControllerRevision=revisions,
+                        Pod=[pod("driver", "n1", ready=True, revision="old")])
+    checks, _told, seconds = follow(client, ["driver"])
+    assert checks["driver"]["state"] == "pending" and seconds == 0
+
+
+def test_a_rolling_update_is_waited_for() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("nfd", 3, 3, updated=1)], Node=[])
+    checks, _told, seconds = follow(client, ["nfd"], timeout=10)
+    assert checks["nfd"]["state"] == "failed" and "1/3 replaced" in checks["nfd"]["detail"] and seconds >= 10
+
+
+def test_pods_that_are_refused_show_what_the_controller_says() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 0)], Node=[node("n1"), node("n2")], Event=[
+        warning("DaemonSet", "nvidia-driver", 'Error creating: pods "x" is forbidden: violates PodSecurity "baseline"'),
+        warning("DaemonSet", "other", "boom")])
+    check = follow(client, ["driver"], timeout=5)[0]["driver"]
+    assert check["state"] == "failed" and "pod security level" in check["detail"] and "psa.enabled" in check["hint"]
+
+
+def test_events_of_a_pod_tell_the_cause() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("device_plugin", 1, 0)], Node=[node("n1")],
+                        Pod=[pod("device_plugin", "n1", 0)], Event=[
+        warning("Pod", "device_plugin-n1", 'no runtime for "nvidia" is configured')])
+    check = follow(client, ["device_plugin"], timeout=5)[0]["device_plugin"]
+    assert "no handler of this name" in check["detail"]
+    assert check["nodes"][0]["message"] == 'no runtime for "nvidia" is configured'
+
+
+def test_pods_of_others_with_the_same_labels_do_not_count() -> None:
+    foreign = pod("driver", "n2", 0)
+    foreign["metadata"]["ownerReferences"] = [{"uid": "somebody"}]
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[node("n1"), node("n2")],
+                        Pod=[foreign, pod("driver", "n1", 0)])
+    check = follow(client, ["driver"], timeout=5)[0]["driver"]
+    assert [one["node"] for one in check["nodes"]] == ["n1"]
+
+
+def test_many_nodes_are_one_line_and_nodes_are_listed_once() -> None:
+    count = 300
+    client = FakeClient(DaemonSet=[daemon_set("driver", count, 0)],
+                        Node=[node(f"gpu-{number:03}") for number in range(count)],
+                        Pod=[pod("driver", f"gpu-{number:03}", 0) for number in range(count)])
+    check = follow(client, ["driver"], timeout=0)[0]["driver"]
+    assert "gpu-[000-299]" in check["detail"] and len(check["nodes"]) == count
+    assert "get Node" not in client.asked and client.asked.count("list Node") == 2
+    assert client.asked.count("list Pod") == 1

@@ -1,0 +1,149 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What people see of a cluster: beside hosts, alone, in a narrow terminal, on the way, and as a page."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+    render_plan,
+    render_result,
+    render_state,
+    verdict,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
+from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import Parser, fleet
+
+NAMES = ("nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter")
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def nodes() -> dict[str, dict[str, Any]]:
+    """20 GPU nodes of two kinds, one that is new, and a node without GPUs."""
+    found = {f"gpu-{number:02}": {
+        "gpu": True, "labels": {PRODUCT: "NVIDIA-H100-80GB-HBM3" if number < 12 else "NVIDIA-L40S"},
+        "os": {"id": "ubuntu", "version": "22.04"}, "kernel": "5.15.0-91-generic", "runtime": "containerd"}
+        for number in range(20)}
+    found["new"] = {"gpu": True, "labels": {}, "os": {"id": None, "version": None}, "kernel": "6.1", "runtime": "crio"}
+    return {**found, "cpu": {**found["gpu-00"], "gpu": False}}
+
+
+def check(name: str, **parts: Any) -> dict[str, Any]:
+    """A check of the cluster, by default a good one on 21 nodes."""
+    return {"component": name, "ok": "state" not in parts, "state": "ok", "detail": "21/21 ready", "hint": "",
+            "desired": 21, "ready": 21, "updated": 21, "nodes": [], **parts}
+
+
+def part() -> dict[str, Any]:
+    """A cluster after a run in which the validator stays behind on one node."""
+    plan = {
+        "server": "https://10.0.0.1:6443", "namespace": "gpu-operator", "render_to": None,
+        "components": {"driver": {"state": "absent", "because": ["gpu_placement delivers it on hosts"]},
+                       **{name: {"state": "present"} for name in NAMES}},
+        "nodes": {"gpu": [name for name, one in nodes().items() if one["gpu"]], "cpu": 1, "by_host": {},
+                  "pools": report_cluster.pools(nodes())}}
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet")
+    steps = [{"id": f"create {kind} gpu-operator/nvidia-device-plugin", "component": "device_plugin"}
+             for kind in kinds]
+    steps.append({"id": "repair DaemonSet gpu-operator/nvidia-operator-validator", "component": "validator"})
+    steps.insert(0, {"id": "create Namespace gpu-operator", "component": "cluster"})
+    stuck = {"node": "gpu-03", "pod": "nvidia-operator-validator-x7k2p", "container": "toolkit-validation",
+             "state": "Init:1/4", "reason": "", "message": "", "level": "failed", "waits_for": "",
+             "cause": "the nvidia runtime is not injected", "hint": "restart the runtime"}
+    waits = {**stuck, "pod": "nvidia-device-plugin-q2", "state": "Init:0/1", "waits_for": "validator",
+             "level": "pending"}
+    checks = [
+        check("nfd", desired=22, ready=22, updated=22, detail="22/22 ready"),
+        check("validator", state="failed", ready=20, nodes=[stuck], hint="Look for runtimes.nvidia and restart it.",
+              detail="20/21 ready; gpu-03: toolkit-validation Init:1/4: the nvidia runtime is not injected"),
+        check("device_plugin", state="pending", ready=20, nodes=[waits], detail="20/21 ready; waits for validator on "
+              "gpu-03"),
+        check("feature_discovery"), check("dcgm_exporter", desired=0, ready=0, updated=0,
+                                          detail="no node asks for it: no GPU node carries its label")]
+    return {"plan": plan, "operands": {"plan": steps}, "checks": checks,
+            "labels": {"changed": True, "nodes": {name: {} for name in plan["nodes"]["gpu"]}}}
+
+
+def both() -> dict[str, Any]:
+    return {**fleet(), "cluster": part()}
+
+
+def alone() -> dict[str, Any]:
+    return {**fleet(), "hosts": {}, "cluster": part()}
+
+
+@pytest.mark.parametrize("name", ["plan-119", "plan-79", "result-119", "result-79", "state-100"])
+def test_rendering(name: str) -> None:
+    """Golden texts. After a wanted change write them anew: GPUOPS_GOLDEN=write pytest tests/unit/policy."""
+    kind, width = name.split("-")
+    style = Style(int(width), fancy=width != "79")
+    render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
+    text = render(both() if kind == "result" else alone(), style) + "\n"
+    path = os.path.join(os.path.dirname(__file__), "golden", f"cluster-{name}.txt")
+    if os.environ.get("GPUOPS_GOLDEN") == "write":
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(text)
+    with open(path, encoding="utf-8") as handle:
+        assert text == handle.read()
+    assert max(map(len, text.splitlines())) <= int(width)
+    assert style.fancy or text.isascii()
+
+
+def test_verdicts() -> None:
+    assert verdict(both()).endswith("; 3 of 5 components are ready in the cluster, 1 pending, 1 failed.")
+    assert verdict(alone()) == "3 of 5 components are ready in the cluster, 1 pending, 1 failed."
+    unreached = alone()
+    unreached["cluster"]["checks"] = None
+    assert verdict(unreached) == "the cluster was not reached."
+    assert "not reached" in render_result(unreached, Style())
+
+
+def test_rendered_manifests_are_no_cluster() -> None:
+    report = both()
+    report["cluster"]["plan"].update(render_to="/tmp/manifests", server=None)
+    report["cluster"]["checks"] = None
+    assert "written to /tmp/manifests; no cluster was touched" in render_result(report, Style())
+    assert "cluster" not in verdict(report)
+
+
+def test_a_converged_cluster_has_nothing_to_do() -> None:
+    report = alone()
+    report["cluster"]["operands"], report["cluster"]["labels"] = {"plan": []}, {"changed": False, "nodes": {}}
+    text = render_plan(report, Style())
+    assert "Nothing to do in the cluster" in text and "host is as the policy says" not in text
+
+
+def test_a_removal_without_a_plan_names_what_went() -> None:
+    steps = [{"id": f"delete DaemonSet gpu-operator/d{number}", "component": "driver"} for number in range(2)]
+    report = {"plan": None, "problem": None, "hosts": {}, "cluster": {
+        "plan": None, "operands": {"plan": steps}, "labels": None, "checks": None}}
+    assert "delete DaemonSet d0, DaemonSet d1" in render_state(report, Style())
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_progress_is_one_line(width: int) -> None:
+    told = {"component": "device_plugin", "ready": 18, "desired": 23, "waiting": [
+        {"node": f"gpu-{number}", "container": "toolkit-validation"} for number in range(5)]}
+    line = report_cluster.progress(told, Style(width))
+    assert line.startswith("device plugin        18/23 ready  waiting: gpu-0 (toolkit")
+    assert len(line) <= width and line.endswith("...")
+    assert report_cluster.progress({**told, "ready": 23, "waiting": []}, Style()).endswith("23/23 ready")
+
+
+def test_page() -> None:
+    report = both()
+    report["cluster"]["checks"][1]["nodes"][0]["message"] = "<script>x</script>"
+    report["cluster"]["operands"]["plan"][0]["id"] = "create Namespace <img>"
+    text = webpage.page(report)
+    parser = Parser()
+    parser.feed(text)
+    assert not {"script", "img", "link"} & set(parser.tags) and parser.loaded == []
+    for words in ("GPU hosts and cluster", "&lt;script&gt;", "&lt;img&gt;", "gpu-03", "waits for validator there",
+                  "restart the runtime", "NVIDIA-L40S", "3 of 5 components"):
+        assert words in text
+    assert "GPU hosts" not in webpage.page(alone())
