@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import
 MANAGER = "gpuops.nvidia"
 PAGE = 500
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 Object = t.Dict[str, t.Any]
 Item = t.TypeVar("Item")
@@ -89,6 +90,17 @@ class Client:
             return False
         _checked(answer, "list", row.plural)
         return True
+
+    def namespaced_kinds(self) -> t.List[kinds.Kind] | None:
+        """All kinds that live in namespaces, by two requests; None where the server is too old to answer these."""
+        found: t.List[kinds.Kind] = []
+        for path in ("/api", "/apis"):
+            answer = self._wire.send("list", "the server's kinds", "GET", path, {}, accept=_DISCOVERY)
+            groups = _checked(answer, "list", "the server's kinds")
+            if groups.get("kind") != "APIGroupDiscoveryList":
+                return None
+            found += [row for group in groups["items"] for row in _rows(group)]
+        return found
 
     def version(self) -> str:
         """The server's version, such as C(v1.36.3)."""
@@ -164,6 +176,16 @@ class Client:
         known = answer.status < 300 or bool((answer.body.get("details") or {}).get("name"))
         self._known[row.api_version, row.kind] = known
         return known
+
+
+def _rows(group: t.Mapping[str, t.Any]) -> t.List[kinds.Kind]:
+    """The namespaced kinds of a group that can be listed, at the version that the server prefers."""
+    if not group.get("versions"):
+        return []
+    name, version = (group.get("metadata") or {}).get("name", ""), group["versions"][0]
+    api_version = f"{name}/{version['version']}" if name else version["version"]
+    return [kinds.Kind(api_version, one["responseKind"]["kind"], one["resource"], True, kinds.CUSTOM)
+            for one in version.get("resources") or [] if one["scope"] == "Namespaced" and "list" in one["verbs"]]
 
 
 def _checked(answer: Answer, verb: str, target: str) -> Object:

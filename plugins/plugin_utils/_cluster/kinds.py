@@ -49,7 +49,7 @@ class Kind:
         return f"{self.kind} {namespace}/{name}" if self.namespaced and namespace else f"{self.kind} {name}"
 
 
-_CUSTOM, _READ = 90, 99
+CUSTOM, _READ = 90, 99
 _WEBHOOKS = "admissionregistration.k8s.io/v1"
 # apiVersion, kind, plural, namespaced, rank, shipped. What others stand on comes first.
 _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
@@ -73,13 +73,13 @@ _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
     ("batch/v1", "Job", "jobs", True, 62, False),
     (_WEBHOOKS, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False, 70, False),
     (_WEBHOOKS, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False, 70, False),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature", "nodefeatures", True, _CUSTOM, False),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", False, _CUSTOM, True),
-    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureGroup", "nodefeaturegroups", True, _CUSTOM, False),
-    ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", True, _CUSTOM, True),
-    ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, _CUSTOM, True),
-    ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, _CUSTOM, False),
-    ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, _CUSTOM, False),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature", "nodefeatures", True, CUSTOM, False),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", False, CUSTOM, True),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureGroup", "nodefeaturegroups", True, CUSTOM, False),
+    ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", True, CUSTOM, True),
+    ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, CUSTOM, True),
+    ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, CUSTOM, False),
+    ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, CUSTOM, False),
     # Only read.
     ("v1", "Node", "nodes", False, _READ, False),
     ("v1", "Pod", "pods", True, _READ, False),
@@ -101,7 +101,7 @@ def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
     spec = crd["spec"]
     version = next(one["name"] for one in spec["versions"] if one.get("served"))
     return Kind(f"{spec['group']}/{version}", spec["names"]["kind"], spec["names"]["plural"],
-                spec["scope"] == "Namespaced", _CUSTOM)
+                spec["scope"] == "Namespaced", CUSTOM)
 
 
 def find(api_version: str, kind: str) -> Kind:

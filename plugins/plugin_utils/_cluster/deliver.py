@@ -1,0 +1,60 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work of `operands`: read, plan, carry out, say what was done. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, diff, live, removal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
+
+_ACTIONS = ("create", "update", "repair", "delete", "release", "reuse", "keep")
+_SHOWN_REASONS = 5
+
+
+def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None,
+            check: bool) -> dict[str, t.Any]:
+    """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result."""
+    there = live.read(client, wanted)
+    changes = plan(client, wanted, there, components)
+    if check:
+        apply.rehearse(client, changes, there)
+    else:
+        apply.execute(client, changes)
+    return result(client, changes)
+
+
+def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool) -> dict[str, t.Any]:
+    """Removes what is ours of components (None: all, and the Namespace), and waits up to timeout seconds."""
+    there = live.read(client, [], everything=True)
+    changes = removal.plan(client, there, components)
+    if not check:
+        removal.execute(client, changes, timeout)
+    return result(client, changes)
+
+
+def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
+    """C({changed, plan, diff, objects: [{object, component, action, reasons, before, after}], counts, server})."""
+    shown, steps, differences = [], [], []
+    for change in changes:
+        before, after = diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live) \
+            if change.writes else ({}, {})
+        shown.append({"object": change.label, "component": change.component, "action": change.action,
+                      "reasons": list(change.reasons), "before": before, "after": after})
+        if change.writes:
+            steps.append(Step(change.action, change.label, _reason(change)))
+            differences.append(diff_entry(change.label, diff.text(before), diff.text(after)))
+    counts = collections.Counter(change.action for change in changes)
+    return outcome(steps, (), differences, objects=shown, counts={name: counts[name] for name in _ACTIONS},
+                   server=client.server)
+
+
+def _reason(change: Change) -> str:
+    more = len(change.reasons) - _SHOWN_REASONS
+    return ", ".join(change.reasons[:_SHOWN_REASONS]) + (f" and {more} more" if more > 0 else "")
