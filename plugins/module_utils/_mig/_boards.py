@@ -83,3 +83,8 @@ _TABLES = dict(_tables())
 def profiles_of(device_id: str) -> list[Profile] | None:
     """The profiles of a PCI device id (C(20b2)) in NVML's order, None where no table is known."""
     return _TABLES.get(device_id.lower())
+
+
+def known() -> t.Tuple[str, ...]:
+    """The PCI device ids that have a table."""
+    return tuple(_TABLES)

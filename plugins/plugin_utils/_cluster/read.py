@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan needs to know of a cluster, in a few requests. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu, system_of
+
+Object = t.Mapping[str, t.Any]
+
+_NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
+_MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
+_RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
+
+
+class Reader(t.Protocol):
+    """What is needed of L(client)."""
+
+    server: str
+
+    def version(self) -> str:
+        """The server's version, C(v1.36.3)."""
+
+    def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> t.Sequence[Object]:
+        """Objects of a kind, of all namespaces."""
+
+    def knows(self, api_version: str, kind: str) -> bool:
+        """Whether the server has the kind."""
+
+
+def read_cluster(client: Reader) -> dict[str, t.Any]:
+    """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
+    runtime, runtime_version, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool}).
+
+    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
+    """
+    return {
+        "server": client.server,
+        "version": client.version(),
+        "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
+        "nfd": _nfd(client),
+        "service_monitors": client.knows("monitoring.coreos.com/v1", "ServiceMonitor"),
+    }
+
+
+def _node(node: Object) -> dict[str, t.Any]:
+    labels = dict(node["metadata"].get("labels") or {})
+    status = node.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    system = system_of(labels, info.get("osImage") or "")
+    name, _separator, version = (info.get("containerRuntimeVersion") or "").partition("://")
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True"
+                for condition in status.get("conditions") or ())
+    return {
+        "labels": labels, "annotations": dict(node["metadata"].get("annotations") or {}),
+        "os": {"id": system[0], "version": system[1]} if system else None, "os_image": info.get("osImage") or "",
+        "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
+        "runtime": _RUNTIMES.get(name, name), "runtime_version": version, "ready": ready, "gpu": has_gpu(labels),
+    }
+
+
+def _nfd(client: Reader) -> str:
+    """Whose NFD is there: one of ours is no stranger's, one of a stranger is reused."""
+    found = "none"
+    for kind in ("Deployment", "DaemonSet"):
+        for item in client.list("apps/v1", kind, metadata_only=True):
+            labels = item["metadata"].get("labels") or {}
+            if not (_NFD.items() <= labels.items() or item["metadata"]["name"].endswith("nfd-master")):
+                continue
+            if labels.get(_MANAGED_BY) != _OWNER:
+                return "foreign"
+            found = "ours"
+    return found

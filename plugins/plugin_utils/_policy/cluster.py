@@ -1,0 +1,220 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From policy, release and a cluster's Nodes to what the cluster shall hold, or one refusal. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
+    Context,
+    driver_version,
+    environment,
+    part,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
+
+Facts = t.Mapping[str, t.Any]
+Plan = t.Dict[str, t.Any]
+
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+# What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
+_UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
+    ("driver.usePrecompiled", True, "Set it to false: the driver is built on the nodes."),
+    ("driver.useNvidiaDriverCRD", True, "Set it to false; an NVIDIADriver may be the policy itself."),
+    ("driver.nvidiaDriverCRD.enabled", True, "Set it to false; an NVIDIADriver may be the policy itself."),
+    ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
+    ("platform.openshift", True, "OpenShift is not supported yet."),
+    ("gpuCluster.deployCR", True, "Set it to false: dynamic resource allocation is not supported yet."),
+)
+_CHECKS = ("driver", "toolkit", "cuda", "plugin")
+_UNSUPPORTED_NAMES = ("driver.repoConfig.configMapName", "driver.repoConfig.name", "driver.certConfig.name",
+                      "driver.kernelModuleConfig.name")
+
+
+class ClusterRefused(GpuopsError):
+    """A well-formed policy that this cluster cannot follow. details: C(refusals: [{hosts, reason, remedy}])."""
+
+    kind = "policy"
+
+
+def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, places: t.Mapping[str, str],
+                    inventory_hosts: t.Mapping[str, str], settings: t.Mapping[str, t.Any],
+                    disruption: str) -> Plan:
+    """The plan of the cluster, C(gpu_plan.cluster).
+
+    facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
+    inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
+    pull_secrets, driver_operating_systems}), all optional. Raises ClusterRefused with every reason.
+    """
+    reasons: list[Refused] = []
+    on_host, notes = _hosts(facts, places, inventory_hosts, reasons)
+    gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
+    context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
+                      list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
+                      service_monitors=None if facts is None else bool(facts.get("service_monitors")))
+    reasons += _unsupported(policy)
+    parts: dict[str, Plan] = {}
+    for component in components.COMPONENTS:
+        try:
+            absent = _absent(context, component, places[component.name], facts, gpu, on_host)
+            if absent is None and component.name == "driver":
+                context.systems = _systems(facts, gpu, on_host, settings)
+                _check_families(context, facts, on_host)
+            parts[component.name] = ({"state": "absent", "because": [absent]} if absent
+                                     else part(context, component.name, component.section))
+        except Refused as error:
+            reasons.append(error)
+    if reasons:
+        raise _refuse(policy, release, reasons)
+    return {
+        "namespace": str(settings.get("namespace") or "gpu-operator"), "psa": bool(policy.get("psa.enabled")),
+        "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
+        "common": _common(context), "components": parts,
+        "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu),
+                  "by_host": {node: host for host, node in inventory_hosts.items()}},
+        "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
+        "notes": context.said,
+    }
+
+
+def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
+    return {} if facts is None else t.cast("t.Mapping[str, t.Mapping[str, t.Any]]", facts["nodes"])
+
+
+def _hosts(facts: Facts | None, places: t.Mapping[str, str], inventory_hosts: t.Mapping[str, str],
+           reasons: list[Refused]) -> tuple[dict[str, list[str]], list[str]]:
+    """(by Node what its host of the inventory delivers itself, notes)."""
+    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
+    taken: dict[str, str] = {}
+    strangers = []
+    for host, node in inventory_hosts.items():
+        if node in taken:
+            reasons.append(Refused(f"hosts {taken[node]} and {host} both are Node {node!r}",
+                                   "Set gpu_node_name of each host to its own Node."))
+        elif facts is not None and node not in facts["nodes"]:
+            strangers.append(host)
+        else:
+            taken[node] = host
+    notes = [f"{', '.join(strangers)}: no such Node is in the cluster; these hosts are served as hosts only "
+             "(gpu_node_name names a host's Node)."] if strangers else []
+    return ({node: list(delivered) for node in sorted(taken)} if delivered else {}), notes
+
+
+def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
+    every = _nodes(facts)
+    return nodes.runtime_of(every[name] for name in gpu or every)
+
+
+def _unsupported(policy: Policy) -> list[Refused]:
+    found = [Refused(f"{path}: {policy.get(path)!r} is not supported in a cluster yet", remedy)
+             for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
+    return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
+                            "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
+
+
+def _absent(context: Context, component: components.Component, place: str, facts: Facts | None,
+            gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]) -> str | None:
+    """Why the cluster does not get a component, None where it does."""
+    if component.section and not context.on(component.section):
+        return f"{component.section}.enabled is false"
+    if place in ("none", "host"):
+        return "gpu_placement delivers it on hosts" if place == "host" else "gpu_placement says so"
+    if component.name == "nfd" and facts is not None and facts["nfd"] == "foreign":
+        return "reused: the cluster has an NFD of somebody else"
+    if place == "hybrid" and gpu and all(component.name in on_host.get(name, ()) for name in gpu):
+        return "every GPU node is a host of the inventory, which has it itself"
+    return None
+
+
+def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
+             settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
+    """The systems for which there must be a driver container. Raises Refused."""
+    asked = settings.get("driver_operating_systems") or []
+    if asked:
+        parsed = [nodes.parse_tag(str(text)) for text in asked]
+        if None in parsed:
+            raise Refused(f"driver_operating_systems {list(asked)!r} names no systems",
+                          "Write them as ubuntu24.04 or rhel9.6.")
+        return [system for system in parsed if system is not None]
+    every = _nodes(facts)
+    names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
+    if not names:
+        raise Refused("no Node is known whose operating system tells which driver image to use",
+                      "Name a cluster by gpu_kubeconfig, or set driver_operating_systems, such as [ubuntu24.04].")
+    unknown = [name for name in names if not every[name].get("os")]
+    # Where no Node has NFD's labels yet, one without a GPU may have any system.
+    if unknown and (gpu or len(unknown) == len(names)):
+        raise Refused(f"the operating system of {', '.join(sorted(unknown))} is not known",
+                      "Let NFD label the Nodes, or set driver_operating_systems.")
+    found = {(every[name]["os"]["id"], every[name]["os"]["version"]) for name in names if name not in unknown}
+    if any(system[0] == "rhcos" for system in found):
+        raise Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
+                      "Use the GPU Operator there.")
+    return sorted(found)
+
+
+def _check_families(context: Context, facts: Facts | None, on_host: t.Mapping[str, t.Sequence[str]]) -> None:
+    """Nodes whose GPUs are labelled tell whether the driver can drive them. Raises Refused."""
+    version = driver_version(context)
+    if version.startswith("sha256:"):
+        return
+    families: dict[str, list[str]] = {}
+    for name, node in _nodes(facts).items():
+        family = node["labels"].get("nvidia.com/gpu.family")
+        if node["gpu"] and family and "driver" not in on_host.get(name, ()):
+            families.setdefault(family, []).append(name)
+    for family, names in sorted(families.items()):
+        known = matrix.architecture(family)
+        if known and known.last_branch and branch_of(version) > known.last_branch:
+            raise Refused(f"driver {version} cannot drive the {family} GPUs of {', '.join(sorted(names))}, whose last "
+                          f"branch is {known.last_branch}", f"Set driver.version to one of branch {known.last_branch}.")
+
+
+def _common(context: Context) -> Plan:
+    """What is the same for the pods of all components."""
+    get = context.get
+    cdi, nri = bool(get("cdi.enabled")), bool(get("cdi.nriPluginEnabled"))
+    runtime_class = str(get("operator.runtimeClass") or "nvidia")
+    return {
+        "tolerations": list(get("daemonsets.tolerations") or [TOLERATION]),
+        "priority_class": str(get("daemonsets.priorityClassName") or "system-node-critical"),
+        "update_strategy": str(get("daemonsets.updateStrategy") or "RollingUpdate"),
+        "max_unavailable": _number(get("daemonsets.rollingUpdate.maxUnavailable") or "1"),
+        "labels": dict(get("daemonsets.labels") or {}), "annotations": dict(get("daemonsets.annotations") or {}),
+        "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),
+        "runtime": context.runtime, "runtime_class": runtime_class,
+        # Pods get GPUs by the class, unless the runtime has no such handler.
+        "pod_runtime_class": "" if nri or (not cdi and context.runtime == "crio") else runtime_class,
+        "host_root": str(get("hostPaths.rootFS") or "/"),
+        "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
+        "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
+        "toolkit_install_dir": str(get("toolkit.installDir") or "/usr/local/nvidia"),
+        "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
+        "validation": {
+            "image": image(context.policy, context.release, "validator", context.mirror),
+            "pull": pull_policy(context.policy, "validator"),
+            "resources": get("validator.resources") or {},
+            "env": {check: environment(get(f"validator.{check}.env")) for check in _CHECKS},
+        },
+    }
+
+
+def _number(text: t.Any) -> int | str:
+    """C(1) or C(25%), as a DaemonSet has them."""
+    return int(text) if str(text).isdigit() else str(text)
+
+
+def _refuse(policy: Policy, release: Release, reasons: t.Sequence[Refused]) -> ClusterRefused:
+    lines = "".join(f"\n  cluster: {reason.reason}.\n    {reason.remedy}" for reason in reasons)
+    listed = [{"hosts": ["cluster"], "reason": reason.reason, "remedy": reason.remedy} for reason in reasons]
+    return ClusterRefused(f"The policy ({policy.origin}, release {release.version}) cannot be carried out in the "
+                          f"cluster:{lines}\nNothing was changed.", refusals=listed)

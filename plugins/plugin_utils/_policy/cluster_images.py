@@ -1,0 +1,77 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The images of a cluster's components: policy, release and mirror give one reference each. Pure. PRIVATE.
+
+Source of repositories and names: the charts of GPU Operator 24.6 to 26.7 (values.yaml) and of NFD.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+
+VENDOR = "nvcr.io"
+# The registries that a mirror (gpu_image_registry) stands for. What a policy names elsewhere is taken as it is.
+_PUBLIC = (VENDOR, "registry.k8s.io")
+
+# What a template calls the image: (where the policy speaks of it, its repository, its name).
+_IMAGES: dict[str, tuple[str, str, str]] = {
+    "nfd": ("", "registry.k8s.io/nfd", "node-feature-discovery"),
+    "driver": ("driver", "nvcr.io/nvidia", "driver"),
+    "driver_manager": ("driver.manager", "nvcr.io/nvidia/cloud-native", "k8s-driver-manager"),
+    "gds": ("gds", "nvcr.io/nvidia/cloud-native", "nvidia-fs"),
+    "gdrcopy": ("gdrcopy", "nvcr.io/nvidia/cloud-native", "gdrdrv"),
+    "container_toolkit": ("toolkit", "nvcr.io/nvidia/k8s", "container-toolkit"),
+    "validator": ("validator", "nvcr.io/nvidia", "gpu-operator"),
+    "device_plugin": ("devicePlugin", "nvcr.io/nvidia", "k8s-device-plugin"),
+    "feature_discovery": ("gfd", "nvcr.io/nvidia", "k8s-device-plugin"),
+    "dcgm_exporter": ("dcgmExporter", "nvcr.io/nvidia/k8s", "dcgm-exporter"),
+    "mig_manager": ("migManager", "nvcr.io/nvidia/cloud-native", "k8s-mig-manager"),
+}
+_VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugin"}
+
+
+def section(policy: Policy, name: str) -> t.Mapping[str, t.Any]:
+    """What the policy says about an image; empty where it says nothing."""
+    found = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
+    return found if isinstance(found, dict) else {}
+
+
+def image(policy: Policy, release: Release, name: str, mirror: str, version: str = "") -> str:
+    """The reference C(REPOSITORY/IMAGE:VERSION), with C(@) before a digest.
+
+    version: instead of the policy's. An C(image) alone that is a path is the whole reference, as the operator has it.
+    What is missing is completed from the release.
+    """
+    wanted = section(policy, name)
+    alone = str(wanted.get("image") or "")
+    if alone and not version and not wanted.get("repository") and not wanted.get("version") and "/" in alone:
+        return mirrored(alone, mirror)
+    _section, repository, default = _IMAGES[name]
+    if name == "validator" and version_key(release.version) < (25, 10):
+        repository, default = "nvcr.io/nvidia/cloud-native", "gpu-operator-validator"
+    tag = version or str(wanted.get("version") or release.components[_VERSIONS.get(name, name)])
+    path = f"{wanted.get('repository') or repository}/{alone or default}"
+    return mirrored(f"{path}{'@' if tag.startswith('sha256:') else ':'}{tag}", mirror)
+
+
+def mirrored(reference: str, mirror: str) -> str:
+    """The reference on the mirror, where it is on a public registry."""
+    registry, _slash, path = reference.partition("/")
+    return f"{mirror}/{path}" if registry in _PUBLIC and mirror != VENDOR else reference
+
+
+def pull_policy(policy: Policy, name: str) -> str:
+    """C(IfNotPresent) unless the policy says otherwise."""
+    return str(section(policy, name).get("imagePullPolicy") or "IfNotPresent")
+
+
+def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]) -> list[str]:
+    """Names of secrets: the common ones, then those of the images, each once."""
+    found = [*common]
+    for name in names:
+        found += section(policy, name).get("imagePullSecrets") or []
+    return list(dict.fromkeys(found))

@@ -1,0 +1,42 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MIG layouts that a cluster offers by name, made from the device tables. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import functools
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+
+Entry = t.Dict[str, t.Any]
+
+
+@functools.lru_cache(maxsize=None)
+def default_config() -> dict[str, list[Entry]]:
+    """C({name: [{device-filter, devices, mig-enabled, mig-devices}]}) for every GPU of the tables.
+
+    The names are those which the MIG manager generates on a GPU: all-disabled, all-enabled, all-balanced, and one for
+    each profile; a filter says which GPUs an entry is for.
+    """
+    configs: dict[str, list[Entry]] = {
+        "all-disabled": [{"devices": "all", "mig-enabled": False}],
+        "all-enabled": [{"devices": "all", "mig-enabled": True, "mig-devices": {}}],
+    }
+    for device in _boards.known():
+        target = _format.Target("gpu", 0, device, "", device, _boards.profiles_of(device))
+        names = ["all-balanced", *(f"all-{profile.name.replace('+', '.')}" for profile in target.profiles or ())]
+        for name in names:
+            wish = _format.generate(name, [target])["gpu"]
+            counts = {profile: count for (profile, _slices), count in (wish.devices or {}).items()}
+            _add(configs.setdefault(name, []), f"0x{device.upper()}10DE", counts)
+    return configs
+
+
+def _add(entries: list[Entry], device: str, counts: dict[str, int]) -> None:
+    for entry in entries:
+        if entry["mig-devices"] == counts:
+            entry["device-filter"].append(device)
+            return
+    entries.append({"device-filter": [device], "devices": "all", "mig-enabled": True, "mig-devices": counts})

@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the Nodes of a cluster mean for the plan: systems, driver pools, container runtime. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+
+Node = t.Mapping[str, t.Any]
+System = t.Tuple[str, str]
+
+# NFD tells a system by these labels, and a GPU by any of the PCI labels being "true" (GPU Operator 26.7).
+OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
+OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
+OS_MAJOR = f"{OS_VERSION}.major"
+GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
+GPU_PRESENT = "nvidia.com/gpu.present"
+
+# How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
+_PRETTY = (
+    ("Ubuntu", "ubuntu"), ("Red Hat Enterprise Linux CoreOS", "rhcos"), ("Red Hat Enterprise Linux", "rhel"),
+    ("Rocky Linux", "rocky"), ("Oracle Linux", "ol"), ("CentOS", "centos"), ("Debian GNU/Linux", "debian"),
+    ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
+)
+
+
+def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
+    """(id, version) as os-release has them: of NFD's labels, else of C(Ubuntu 22.04.5 LTS); None where unknown."""
+    if labels.get(OS_ID) and labels.get(OS_VERSION):
+        return labels[OS_ID], labels[OS_VERSION]
+    for start, name in _PRETTY:
+        match = re.match(rf"{re.escape(start)}\D*(\d+)(?:\.(\d+))?(?: SP(\d+))?", pretty)
+        if match:
+            minor = match[2] or match[3]
+            return name, f"{match[1]}.{minor}" if minor else match[1]
+    return None
+
+
+def has_gpu(labels: t.Mapping[str, str]) -> bool:
+    """Whether NFD, or who labelled the Node, says that an NVIDIA GPU is there."""
+    return any(labels.get(key) == "true" for key in (*GPU_LABELS, GPU_PRESENT))
+
+
+def tag(system: System, release: Release) -> str:
+    """The suffix of driver images: C(ubuntu22.04), C(rhel9). Who drops the minor version depends on the release."""
+    name, version = system
+    major = version.split(".")[0]
+    since = version_key(release.version)
+    whole = {"rocky", "rhel", "ol"} if since >= (26, 7) else {"rocky"}
+    if name in whole or (since >= (26, 3) and name == "rhel" and int(major) >= 10):
+        version = major
+    return f"{name}{version}"
+
+
+def parse_tag(text: str) -> System | None:
+    """(id, version) of C(ubuntu24.04), None for anything else."""
+    match = re.fullmatch(r"([a-z][a-z-]*)(\d+(?:\.\d+)?)", text)
+    return (match[1], match[2]) if match else None
+
+
+def selector(system: System, os_tag: str) -> dict[str, str]:
+    """The labels that tell the Nodes of a pool from others."""
+    name, version = system
+    if os_tag == f"{name}{version}":
+        return {OS_ID: name, OS_VERSION: version}
+    return {OS_ID: name, OS_MAJOR: version.split(".")[0]}
+
+
+def runtime_of(nodes: t.Iterable[Node]) -> str:
+    """The container runtime that the toolkit's DaemonSet configures: one for a cluster, containerd where it is met."""
+    met = {node["runtime"] for node in nodes}
+    return next((name for name in ("containerd", "docker", "crio") if name in met), "containerd")

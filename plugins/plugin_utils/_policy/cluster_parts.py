@@ -1,0 +1,356 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each component of a cluster is made of: one function a component, from the policy to the plan. Pure. PRIVATE.
+
+Source of the rules: GPU Operator 26.7 (how its ClusterPolicy becomes DaemonSets), also for the names of variables.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused, parse_version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
+
+Plan = t.Dict[str, t.Any]
+
+
+@dataclass
+class Context:
+    """What all components share. systems: those of the Nodes that take their driver from the cluster, in order.
+
+    said: notes for the user, filled while resolving.
+    """
+
+    policy: Policy
+    release: Release
+    mirror: str
+    secrets: t.Sequence[str]
+    disruption: str
+    runtime: str
+    systems: t.Sequence[nodes.System] = ()
+    service_monitors: bool | None = None
+    said: list[str] = field(default_factory=list)
+
+    def get(self, path: str) -> t.Any:
+        """A value of the policy."""
+        return self.policy.get(path)
+
+    def on(self, path: str, unset: bool = True) -> bool:
+        """A switch of the policy; unset: what holds where it is silent."""
+        value = self.policy.get(f"{path}.enabled")
+        return unset if value is None else bool(value)
+
+    def image(self, name: str, version: str = "") -> str:
+        """An image's reference."""
+        return images.image(self.policy, self.release, name, self.mirror, version)
+
+
+def environment(items: t.Iterable[t.Mapping[str, t.Any]] | None) -> dict[str, str]:
+    """C({NAME: value}) of a list of name and value; of two with a name the last one counts, as in a container."""
+    return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
+
+
+def part(context: Context, name: str, section: str) -> Plan:
+    """The plan of a present component: what all have, and its own keys. Raises Refused."""
+    used = _IMAGES[name]
+    plan: Plan = {
+        "state": "present", "because": [],
+        "images": {one: context.image(one) for one in used if one != "driver"},
+        "pull": {one: images.pull_policy(context.policy, one) for one in used},
+        "pull_secrets": images.pull_secrets(context.policy, used, context.secrets),
+        "args": list(context.get(f"{section}.args") or []) if section else [],
+        "env": environment(context.get(f"{section}.env")) if section else {},
+        "resources": (context.get(f"{section}.resources") if section else None) or {},
+        "host_network": bool(context.get(f"{section}.hostNetwork")) if section else False,
+    }
+    own = _OWN.get(name)
+    if own is not None:
+        own(context, plan)
+    return plan
+
+
+def config_map(context: Context, section: str, key: str = "") -> Plan:
+    """C({name, default, data}) of a ConfigMap that the user names; data only where the chart's values carry it."""
+    config = context.get(f"{section}.config")
+    config = config if isinstance(config, dict) else {}
+    name, data = str(config.get("name") or ""), config.get("data")
+    if config.get("create") and not name:
+        raise Refused(f"{section}.config.create asks for a ConfigMap without a name", f"Set {section}.config.name.")
+    if isinstance(data, str):
+        data = {key: data}
+    return {"name": name, "default": str(config.get("default") or ""),
+            "data": dict(data) if config.get("create") and isinstance(data, dict) else {}}
+
+
+def driver_version(context: Context) -> str:
+    """The version in a driver image's tag. A branch alone is the newest that the release supports. Raises Refused."""
+    text = str(context.get("driver.version") or context.release.components["driver"])
+    if text.startswith("sha256:"):
+        return text
+    wanted = parse_version(text, f"driver.version of {context.policy.origin}")
+    if wanted.version:
+        return wanted.version
+    known = [version for version in context.release.drivers if branch_of(version) == wanted.branch]
+    if not known:
+        raise Refused(f"no driver of branch {wanted.branch} is known to release {context.release.version}",
+                      "Write driver.version in full.")
+    return max(known, key=version_key)
+
+
+def _driver(context: Context, plan: Plan) -> None:
+    version = driver_version(context)
+    plan["version"] = version
+    plan["because"] = [f"driver {version}: " + ("driver.version of " + context.policy.origin if
+                                                context.get("driver.version")
+                                                else f"the default of release {context.release.version}")]
+    plan["kernel_module_type"] = _module_type(context)
+    plan["gds"] = context.on("gds", unset=False)
+    plan["gdrcopy"] = context.on("gdrcopy", unset=False)
+    plan["rdma"] = context.on("driver.rdma", unset=False)
+    plan["host_mofed"] = plan["rdma"] and bool(context.get("driver.rdma.useHostMofed"))
+    side = [name for name in ("gds", "gdrcopy") if plan[name]]
+    plan["pull"].update({name: images.pull_policy(context.policy, name) for name in side})
+    plan["pull_secrets"] = images.pull_secrets(context.policy, ("driver", "driver_manager", *side), context.secrets)
+    plan["pools"] = _pools(context, version, side)
+    plan["gds_env"], plan["gds_args"] = environment(context.get("gds.env")), list(context.get("gds.args") or [])
+    plan["gdrcopy_env"] = environment(context.get("gdrcopy.env"))
+    plan["gdrcopy_args"] = list(context.get("gdrcopy.args") or [])
+    plan["manager_env"] = _manager_env(context)
+    plan["startup_probe"] = _probe(context.get("driver.startupProbe"))
+    plan["secret_env"] = str(context.get("driver.secretEnv") or "")
+    plan["topology"] = str(context.get("driver.virtualTopology.config")
+                           or context.get("driver.virtualTopologyConfig.name") or "")
+    plan["licensing"] = {"secret": str(context.get("driver.licensingConfig.secretName") or ""),
+                         "config_map": str(context.get("driver.licensingConfig.configMapName")
+                                           or context.get("driver.licensingConfig.name") or ""),
+                         "nls": bool(context.get("driver.licensingConfig.nlsEnabled"))}
+
+
+def _module_type(context: Context) -> str:
+    switch = context.get("driver.useOpenKernelModules")
+    if switch is not None and version_key(context.release.version) < (25, 3):
+        return "open" if switch else "proprietary"
+    return str(context.get("driver.kernelModuleType"))
+
+
+def _pools(context: Context, version: str, side: t.Sequence[str]) -> list[Plan]:
+    """One DaemonSet for each system, as its image suits that system only."""
+    tags: dict[str, nodes.System] = {}
+    for system in context.systems:
+        tags.setdefault(nodes.tag(system, context.release), system)
+    if version.startswith("sha256:") and len(tags) > 1:
+        raise Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(sorted(tags))}",
+                      "Write a version instead.")
+    pools = []
+    for os_tag, system in sorted(tags.items()):
+        only = len(tags) == 1
+        pools.append({
+            "name": "nvidia-driver-daemonset" if only else f"nvidia-driver-daemonset-{os_tag}", "os": os_tag,
+            "node_selector": {} if only else nodes.selector(system, os_tag),
+            "subscription": _SUBSCRIPTIONS.get(system[0], {}) if _subscribed(context, system) else {},
+            "images": {"driver": _for_system(context, "driver", version, os_tag),
+                       **{name: _for_system(context, name, _version(context, name), os_tag) for name in side}},
+        })
+    return pools
+
+
+def _version(context: Context, name: str) -> str:
+    return str(images.section(context.policy, name).get("version") or context.release.components[name])
+
+
+def _for_system(context: Context, name: str, version: str, os_tag: str) -> str:
+    reference = context.image(name, version)
+    return reference if "sha256:" in reference else f"{reference}-{os_tag}"
+
+
+# What a driver container needs to fetch packages with the host's subscription: mount point -> (path, type).
+_SUBSCRIPTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "rhel": {"/run/secrets/etc-pki-entitlement": ("/etc/pki/entitlement", "Directory"),
+             "/run/secrets/redhat.repo": ("/etc/yum.repos.d/redhat.repo", "File"),
+             "/run/secrets/rhsm": ("/etc/rhsm", "Directory")},
+    "sles": {"/etc/zypp/credentials.d": ("/etc/zypp/credentials.d", "Directory"),
+             "/etc/SUSEConnect": ("/etc/SUSEConnect", "FileOrCreate")},
+}
+_SUBSCRIPTIONS["sl-micro"] = _SUBSCRIPTIONS["sles"]
+
+
+def _subscribed(context: Context, system: nodes.System) -> bool:
+    return system[0] != "rhel" or context.runtime != "crio"
+
+
+def _manager_env(context: Context) -> dict[str, str]:
+    """Whether the driver manager may evict comes from gpu_disruption; the user's other words stay."""
+    allowed = allows(context.disruption, "drain")
+    found = {"ENABLE_GPU_POD_EVICTION": str(allowed).lower(), "ENABLE_AUTO_DRAIN": "false"}
+    for name, value in environment(context.get("driver.manager.env")).items():
+        if name in found and value.lower() == "true" and not allowed:
+            context.said.append(f"driver.manager.env: {name} stays false, as gpu_disruption is {context.disruption}.")
+            continue
+        found[name] = value
+    return found
+
+
+def _probe(wanted: t.Mapping[str, int] | None) -> dict[str, int]:
+    probe = {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120,
+             "successThreshold": 1}
+    # Zero means "not set" in a ClusterPolicy.
+    probe.update({key: value for key, value in (wanted or {}).items() if value})
+    return probe
+
+
+# runtime: its own variable names, and the host's files: main configuration, drop-in, socket.
+_RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
+    "containerd": ("CONTAINERD", "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml",
+                   "/run/containerd/containerd.sock"),
+    "docker": ("DOCKER", "/etc/docker/daemon.json", None, "/var/run/docker.sock"),
+    "crio": ("CRIO", "/etc/crio/config.toml", "/etc/crio/crio.conf.d/99-nvidia.conf", None),
+}
+
+
+def _container_toolkit(context: Context, plan: Plan) -> None:
+    """A user gives paths of the host; the container sees their folders below /runtime."""
+    mine, cdi, nri = plan["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
+    env = {"RUNTIME": context.runtime}
+    if cdi:
+        env.update(CDI_ENABLED="true", NVIDIA_RUNTIME_SET_AS_DEFAULT="false", NVIDIA_CONTAINER_RUNTIME_MODE="cdi",
+                   CRIO_CONFIG_MODE="config")
+    elif context.runtime == "crio":
+        env["CRIO_CONFIG_MODE"] = "hook"
+    if nri:
+        socket = mine.pop("NRI_SOCKET", "") or "/var/run/nri/nri.sock"
+        env.update(ENABLE_NRI_PLUGIN="true", NRI_SOCKET=f"/runtime/nri-sock-dir/{posixpath.basename(socket)}")
+        plan["folders"] = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
+    else:
+        plan["folders"] = _runtime_folders(context.runtime, env, mine)
+        if context.runtime == "containerd":
+            env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
+        _sources(mine)
+    plan["runtime_env"] = env
+    plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio"
+                     else "/run/containers/oci/hooks.d")
+
+
+def _runtime_folders(runtime: str, env: dict[str, str], mine: dict[str, str]) -> list[Plan]:
+    word, config, drop_in, socket = _RUNTIMES[runtime]
+    own, common = mine.pop(f"{word}_CONFIG", ""), mine.pop("RUNTIME_CONFIG", "")
+    config = own or common or config
+    inside = f"/runtime/config-dir/{posixpath.basename(config)}"
+    env.update({"RUNTIME_CONFIG": inside, f"{word}_CONFIG": inside})
+    folders = [_folder(f"{runtime}-config", "/runtime/config-dir/", config, "DirectoryOrCreate")]
+    if drop_in:
+        drop_in = mine.pop("RUNTIME_DROP_IN_CONFIG", "") or drop_in
+        env.update(RUNTIME_DROP_IN_CONFIG=f"/runtime/config-dir.d/{posixpath.basename(drop_in)}",
+                   RUNTIME_DROP_IN_CONFIG_HOST_PATH=drop_in)
+        folders.append(_folder(f"{runtime}-drop-in-config", "/runtime/config-dir.d/", drop_in, "DirectoryOrCreate"))
+    if socket:
+        socket = mine.pop(f"{word}_SOCKET", "") or socket
+        inside = f"/runtime/sock-dir/{posixpath.basename(socket)}"
+        env.update({"RUNTIME_SOCKET": inside, f"{word}_SOCKET": inside})
+        folders.append(_folder(f"{runtime}-socket", "/runtime/sock-dir/", socket, ""))
+    return folders
+
+
+def _folder(name: str, mount: str, path: str, kind: str) -> Plan:
+    return {"name": name, "mount": mount, "path": posixpath.dirname(path), "type": kind}
+
+
+def _sources(mine: dict[str, str]) -> None:
+    """Files among the sources of the runtime's configuration are the host's, which the container has at /host."""
+    if mine.get("RUNTIME_CONFIG_SOURCE"):
+        mine["RUNTIME_CONFIG_SOURCE"] = ",".join(
+            f"file=/host{source[5:]}" if source.startswith("file=/") else source
+            for source in mine["RUNTIME_CONFIG_SOURCE"].split(","))
+
+
+def _validator(context: Context, plan: Plan) -> None:
+    plan["device_plugin"] = context.on("devicePlugin")
+
+
+def _device_plugin(context: Context, plan: Plan) -> None:
+    plan["config"] = config_map(context, "devicePlugin")
+    plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
+    plan["gds"] = context.on("gds", unset=False)
+    plan["gdrcopy"] = context.on("gdrcopy", unset=False)
+
+
+def _feature_discovery(context: Context, plan: Plan) -> None:
+    plan["config"] = {**config_map(context, "devicePlugin"), "data": {}}
+
+
+def _dcgm_exporter(context: Context, plan: Plan) -> None:
+    get, env = context.get, plan["env"]
+    plan["config"] = config_map(context, "dcgmExporter", "dcgm-metrics.csv")
+    plan["service"] = {"type": str(get("dcgmExporter.service.type") or "ClusterIP"),
+                       "internal_traffic_policy": str(get("dcgmExporter.service.internalTrafficPolicy") or "Cluster")}
+    plan["annotations"] = dict(get("dcgmExporter.annotations") or {})
+    plan["host_pid"] = bool(get("dcgmExporter.hostPID"))
+    plan["job_mapping"] = (str(get("dcgmExporter.hpcJobMapping.directory") or "/var/lib/dcgm-exporter/job-mapping")
+                           if context.on("dcgmExporter.hpcJobMapping", unset=False) else "")
+    plan["pod_labels"] = bool(get("dcgmExporter.enablePodLabels"))
+    plan["pod_uid"] = bool(get("dcgmExporter.enablePodUID"))
+    plan["pod_label_allow"] = ",".join(get("dcgmExporter.podLabelAllowlistRegex") or [])
+    by_env = any(env.get(name, "").lower() == "true" for name in _METADATA)
+    plan["read_pods"] = plan["pod_labels"] or plan["pod_uid"] or by_env
+    # The exporter asks the API server for nothing else.
+    plan["api_access"] = plan["read_pods"] or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none")
+    if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
+        plan["host_network"] = True
+    plan["service_monitor"] = _service_monitor(context)
+    if context.get("dcgm.enabled"):
+        context.said.append("dcgm is enabled in the policy; this version does not deliver it, the exporter runs its "
+                            "own engine.")
+
+
+_METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
+
+
+def _service_monitor(context: Context) -> Plan:
+    """Empty where none is made. The chart's own default has it on from 26.7."""
+    wanted = context.get("dcgmExporter.serviceMonitor")
+    monitor = dict(wanted) if isinstance(wanted, dict) else {}
+    default = context.policy.kind in ("values", "defaults") and version_key(context.release.version) >= (26, 7)
+    if not monitor.get("enabled", default):
+        return {}
+    if not context.service_monitors:
+        why = ("the cluster has no ServiceMonitor (monitoring.coreos.com)" if context.service_monitors is False
+               else "no cluster was asked whether it knows ServiceMonitor")
+        context.said.append(f"dcgmExporter.serviceMonitor: {why}; it is left out.")
+        return {}
+    return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "10s",
+            "honor_labels": bool(monitor.get("honorLabels")), "labels": dict(monitor.get("additionalLabels") or {}),
+            "relabelings": list(monitor.get("relabelings") or [])}
+
+
+def _mig_manager(context: Context, plan: Plan) -> None:
+    plan["config"] = config_map(context, "migManager")
+    plan["clients"] = str(context.get("migManager.gpuClientsConfig.name") or "")
+    # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
+    plan["generates"] = version_key(context.release.version) >= (26, 3)
+    plan["default_config"] = {} if plan["config"]["name"] else default_config()
+
+
+_OWN: dict[str, t.Callable[[Context, Plan], None]] = {
+    "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
+    "device_plugin": _device_plugin, "feature_discovery": _feature_discovery, "dcgm_exporter": _dcgm_exporter,
+    "mig_manager": _mig_manager,
+}
+# Which images the pods of a component run.
+_IMAGES: dict[str, tuple[str, ...]] = {
+    "nfd": ("nfd",),
+    "driver": ("driver", "driver_manager"),
+    "container_toolkit": ("container_toolkit", "validator"),
+    "validator": ("validator",),
+    "device_plugin": ("device_plugin", "validator"),
+    "feature_discovery": ("feature_discovery", "device_plugin", "validator"),
+    "dcgm_exporter": ("dcgm_exporter", "validator"),
+    "mig_manager": ("mig_manager", "validator"),
+}
