@@ -6,9 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
-from lab.controlplane import binary, cluster, processes
+from lab.controlplane import binary, cluster, nodes, processes
+
+SETS = ("hybrid", "plain", "empty")
+SETS_HELP = ("hybrid (default): the hosts of --lab, 20 GPU nodes that are no hosts, 4 without GPUs; plain: --gpu and "
+             "--cpu; empty: none (default with --kubeconfig)")
 
 
 def add_commands(top: argparse.ArgumentParser) -> None:
@@ -22,6 +27,11 @@ def add_commands(top: argparse.ArgumentParser) -> None:
 
     up = command("up", "start a cluster, or register an existing one")
     up.add_argument("--kubeconfig", type=Path, help="an existing cluster, to be known under this name")
+    up.add_argument("--nodes", choices=SETS, help=SETS_HELP)
+    node_options(up)
+    made = command("nodes", "create nodes, or change the labels and the status of those that are there")
+    made.add_argument("nodes", choices=SETS, nargs="?", default="hybrid", help=SETS_HELP)
+    node_options(made)
     command("down", "stop and remove a cluster").add_argument("--purge", action="store_true", help="all clusters")
     commands.add_parser("status", help="all clusters, their processes and nodes")
     commands.add_parser("build", help="only build the control plane's program, and print its path")
@@ -29,15 +39,27 @@ def add_commands(top: argparse.ArgumentParser) -> None:
     command("audit", "print the path of the audit log")
 
 
+def node_options(command: argparse.ArgumentParser) -> None:
+    """The options that say what the nodes are like."""
+    command.add_argument("--gpu", type=int, default=0, help="plain: nodes with 8 GPUs")
+    command.add_argument("--cpu", type=int, default=0, help="plain: nodes without GPUs")
+    command.add_argument("--model", default="a100-80", help="plain: the GPUs (default %(default)s)")
+    command.add_argument("--prefix", default="gpu", help="plain: how the GPU nodes' names begin (default %(default)s)")
+    command.add_argument("--os", default="ubuntu24.04", choices=(*nodes.SYSTEMS, "mixed"),
+                         help="of nodes that are no hosts; mixed: Ubuntu 24.04 and 22.04 by turns")
+    command.add_argument("--lab", default="main", help="hybrid: the lab whose hosts are nodes (default %(default)s)")
+    command.add_argument("--gfd", action="store_true", help="with the labels of GPU feature discovery")
+    command.add_argument("--bare", action="store_true", help="without the labels of node feature discovery")
+
+
 def main(choice: argparse.Namespace) -> int:
     """Does what was chosen; returns the exit code."""
     if choice.action == "build":
         print(binary.program())
     elif choice.action == "up":
-        if choice.kubeconfig:
-            cluster.register(choice.name, choice.kubeconfig)
-        else:
-            cluster.up(choice.name)
+        up(choice)
+    elif choice.action == "nodes":
+        create_nodes(cluster.load(choice.name), choice, choice.nodes)
     elif choice.action == "down":
         down(choice.name, choice.purge)
     elif choice.action == "status":
@@ -46,6 +68,28 @@ def main(choice: argparse.Namespace) -> int:
         made = cluster.load(choice.name)
         print(made.kubeconfig if choice.action == "kubeconfig" else made.audit_log)
     return 0
+
+
+def up(choice: argparse.Namespace) -> None:
+    """Starts or registers a cluster, and creates its nodes."""
+    if choice.kubeconfig:
+        made, usual = cluster.register(choice.name, choice.kubeconfig), "empty"
+    else:
+        made, usual = cluster.up(choice.name, lambda text: print(text, flush=True)), "hybrid"
+    create_nodes(made, choice, choice.nodes or usual)
+    print(made.kubeconfig)
+
+
+def create_nodes(made: cluster.Cluster, choice: argparse.Namespace, kind: str) -> None:
+    """The nodes that the options describe."""
+    began = time.monotonic()
+    wanted = []
+    if kind == "hybrid":
+        wanted = nodes.hybrid(choice.lab, choice.os)
+    elif kind == "plain":
+        wanted = nodes.plain(choice.gpu, choice.cpu, choice.model, choice.os, choice.prefix)
+    nodes.create(made, wanted, nodes.Labels(found=not choice.bare, described=choice.gfd))
+    print(f"cluster {made.name}: {len(wanted)} nodes Ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def down(name: str, purge: bool) -> None:

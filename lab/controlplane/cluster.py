@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from lab.controlplane import binary, certificates, parts, processes
+from lab.controlplane import api, binary, certificates, parts, processes
 from lab.tools import cache_root
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
@@ -64,27 +63,28 @@ class Cluster:
         """Whether all processes of a cluster of ours run."""
         return bool(self.marks) and all(map(processes.runs, self.marks.values()))
 
-    def kubectl(self, *words: str, stdin: object = None, check: bool = True) -> str:
-        """What kubectl prints. stdin: an object that is passed as JSON. Its discovery cache stays in our folder."""
-        own = self.folder / "lab.kubeconfig"
+    @property
+    def client(self) -> tuple[str, list[str]]:
+        """kubectl's path, and how it is called; its discovery cache stays in our folder."""
         found = shutil.which("kubectl") if self.external else None
-        done = subprocess.run(["kubectl", "--kubeconfig", str(self.kubeconfig if self.external else own),
-                               "--cache-dir", str(self.folder / "kubectl"), *words],
-                              executable=found or binary.program(), text=True, capture_output=True, check=False,
-                              input=None if stdin is None else json.dumps(stdin), timeout=300)
-        if check and done.returncode:
+        config = self.kubeconfig if self.external else self.folder / "lab.kubeconfig"
+        return found or str(binary.program()), ["kubectl", "--kubeconfig", str(config), "--cache-dir",
+                                                str(self.folder / "kubectl")]
+
+    def kubectl(self, *words: str) -> str:
+        """What kubectl prints."""
+        program, command = self.client
+        done = subprocess.run([*command, *words], executable=program, text=True, capture_output=True, check=False,
+                              stdin=subprocess.DEVNULL, timeout=300)
+        if done.returncode:
             raise SystemExit(f"kubectl {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def objects(self, *words: str) -> list[dict[str, Any]]:
-        """The objects that C(kubectl get WORDS) finds."""
-        return list(json.loads(self.kubectl("get", *words, "--output", "json"))["items"])
-
-    def apply(self, objects: list[dict[str, Any]], *words: str) -> None:
-        """Applies objects on the server; fields that the lab no longer names are dropped."""
-        if objects:
-            self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", "gpuops-lab", *words,
-                         "--filename", "-", stdin={"apiVersion": "v1", "kind": "List", "items": objects})
+    @contextmanager
+    def api(self) -> Iterator[api.Api]:
+        """For many requests at once."""
+        with api.proxy(*self.client) as opened:
+            yield opened
 
     def save(self) -> None:
         """Writes the record."""

@@ -53,13 +53,14 @@ def memory(mark: Mark) -> int:
     return 0
 
 
-def stop(marks: list[Mark], patience: float = 5.0) -> None:
-    """Ends processes: all are asked at once, and killed where they do not end within C(patience) seconds."""
-    for sign, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, patience)):
-        for mark in marks:
-            if runs(mark):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(mark[0], sign)
-        end = time.monotonic() + wait
-        while any(runs(mark) for mark in marks) and time.monotonic() < end:
-            time.sleep(0.02)
+def stop(marks: list[Mark], patience: float = 10.0) -> None:
+    """Kills processes and waits until they are gone: what they would save is thrown away or, by etcd, saved already."""
+    for mark in marks:
+        if runs(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(mark[0], signal.SIGKILL)
+    end = time.monotonic() + patience
+    while any(map(runs, marks)):
+        if time.monotonic() > end:
+            raise SystemExit(f"processes that do not end: {[pid for pid, start in marks if runs((pid, start))]}")
+        time.sleep(0.02)

@@ -1,0 +1,89 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Many requests to a cluster at once: kubectl's proxy holds the credentials, whatever they are, on a private socket.
+
+kubectl alone sends its requests one after another, a few a second: minutes for hundreds of nodes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+APPLY = "application/apply-patch+yaml"
+WORKERS = 16
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP over a socket in the file system."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=60)
+        self.path = path
+
+    def connect(self) -> None:
+        """Opens the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+class Api:
+    """Requests through a proxy that listens at C(path)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def request(self, verb: str, where: str, body: object = None, kind: str = "application/json") -> dict[str, Any]:
+        """The answer to one request; stops with the server's message where it refuses."""
+        connection = Connection(self.path)
+        try:
+            connection.request(verb, where, None if body is None else json.dumps(body), {"Content-Type": kind})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise SystemExit(f"{verb} {where}: {answer.status} {text.strip()[:500]}")
+        return dict(json.loads(text))
+
+    def apply(self, where: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Server-side apply by C(gpuops-lab), which takes over fields of others."""
+        return self.request("PATCH", f"{where}?fieldManager=gpuops-lab&force=true", body, APPLY)
+
+    def objects(self, where: str) -> list[dict[str, Any]]:
+        """All objects of a list."""
+        return list(self.request("GET", where)["items"])
+
+
+def many(action: Callable[[T], object], items: Iterable[T]) -> None:
+    """Does the same for all items, several at once."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(action, items))
+
+
+@contextmanager
+def proxy(program: str, kubectl: list[str]) -> Iterator[Api]:
+    """An Api while C(kubectl proxy) runs. kubectl: the words of the command up to the verb."""
+    with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+        path = Path(folder) / "proxy"  # short, as a socket's path must be
+        process = subprocess.Popen([*kubectl, "proxy", "--unix-socket", str(path)], executable=program, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with process:
+            try:
+                said = process.stdout.readline() if process.stdout else ""
+                if "Starting to serve" not in said:
+                    raise SystemExit(f"kubectl proxy: {said.strip()}")
+                yield Api(path)
+            finally:
+                process.kill()
