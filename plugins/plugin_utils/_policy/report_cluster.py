@@ -10,7 +10,6 @@ returned for the cluster (_cluster/findings.py has their shape), or None.
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS
@@ -22,7 +21,8 @@ _TITLES = {component.name: component.title for component in COMPONENTS}
 TITLE_WIDTH = max(len(title) for title in _TITLES.values())
 _PRODUCT = "nvidia.com/gpu.product"
 _NAMED = 3
-_VERBS = ("create", "update", "repair", "delete")
+# What operands does with an object; the other actions write nothing.
+_VERBS = ("create", "update", "repair", "release", "delete")
 
 
 def title_of(name: str) -> str:
@@ -80,41 +80,44 @@ def left_out(cluster: Cluster) -> list[str]:
 
 def steps(cluster: Cluster) -> Steps:
     """By title what is done: objects of a component by verb, and Nodes that are labelled."""
-    found: Steps = {}
-    for step in (cluster.get("operands") or {}).get("plan") or ():
-        found.setdefault(title_of(step.get("component") or "cluster"), []).append(str(step["id"]))
-    found = {title: _by_verb(ids) for title, ids in found.items()}
-    order = [*_TITLES.values()]
-    found = dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
+    changed: dict[str, list[t.Mapping[str, t.Any]]] = {}
+    for item in (cluster.get("operands") or {}).get("objects") or ():
+        if item["action"] in _VERBS:
+            changed.setdefault(title_of(item["component"]), []).append(item)
+    order = list(_TITLES.values())
+    found = {title: _by_verb(changed[title]) for title in sorted(
+        changed, key=lambda title: order.index(title) if title in order else -1)}
     labels = cluster.get("labels") or {}
     if labels.get("changed"):
         found["Nodes"] = [f"label {_many(len(labels['nodes']), 'Node')}: {_names(sorted(labels['nodes']))}"]
     return found
 
 
-def _by_verb(ids: t.Sequence[str]) -> list[str]:
-    """C(create 3 objects: DaemonSet a, ConfigMap b, Service c); many are told by their kinds."""
+def _by_verb(items: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
+    """C(create DaemonSet a, ConfigMap b, Service c); many are told by their kinds: C(create 7 objects: 2 Role, ...)."""
     lines = []
-    others = [text for text in ids if text.split(" ", 1)[0] not in _VERBS]
     for verb in _VERBS:
-        objects = [_short(text) for text in ids if text.split(" ", 1)[0] == verb]
-        if not objects:
+        mine = [item for item in items if item["action"] == verb]
+        if not mine:
             continue
-        if len(objects) <= _NAMED:
-            lines.append(f"{verb} {', '.join(objects)}")
+        if len(mine) <= _NAMED:
+            lines.append(f"{verb} {', '.join(_object(item) for item in mine)}")
             continue
         kinds: dict[str, int] = {}
-        for text in objects:
-            kind = text.split(" ", 1)[0]
+        for item in mine:
+            kind = item["object"].split(" ", 1)[0]
             kinds[kind] = kinds.get(kind, 0) + 1
         told = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-        lines.append(f"{verb} {len(objects)} objects: {told}")
-    return lines + others
+        lines.append(f"{verb} {len(mine)} objects: {told}")
+    return lines
 
 
-def _short(text: str) -> str:
-    """C(DaemonSet nvidia-dcgm-exporter) of C(create DaemonSet gpu-operator/nvidia-dcgm-exporter)."""
-    return re.sub(r"^\S+:? (\S+) (?:[^/\s]+/)?(\S+)$", r"\1 \2", text)
+def _object(item: t.Mapping[str, t.Any]) -> str:
+    """C(DaemonSet nvidia-dcgm-exporter), with the first of the fields for which it is changed."""
+    kind, _ignored, name = item["object"].partition(" ")
+    fields = item["reasons"]
+    more = f" and {len(fields) - 1} more" if len(fields) > 1 else ""
+    return f"{kind} {name.rsplit('/', 1)[-1]}{f' ({fields[0]}{more})' if fields else ''}"
 
 
 def result_rows(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[list[Cell]]:

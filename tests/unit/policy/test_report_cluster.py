@@ -39,6 +39,12 @@ def check(name: str, **parts: Any) -> dict[str, Any]:
             "desired": 21, "ready": 21, "updated": 21, "nodes": [], **parts}
 
 
+def change(action: str, name: str, component: str, *reasons: str) -> dict[str, Any]:
+    """An object as operands returns it."""
+    return {"object": name, "component": component, "action": action, "reasons": list(reasons), "before": {},
+            "after": {}}
+
+
 def part() -> dict[str, Any]:
     """A cluster after a run in which the validator stays behind on one node."""
     plan = {
@@ -48,10 +54,11 @@ def part() -> dict[str, Any]:
         "nodes": {"gpu": [name for name, one in nodes().items() if one["gpu"]], "cpu": 1, "by_host": {},
                   "pools": report_cluster.pools(nodes())}}
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet")
-    steps = [{"id": f"create {kind} gpu-operator/nvidia-device-plugin", "component": "device_plugin"}
-             for kind in kinds]
-    steps.append({"id": "repair DaemonSet gpu-operator/nvidia-operator-validator", "component": "validator"})
-    steps.insert(0, {"id": "create Namespace gpu-operator", "component": "cluster"})
+    objects = [change("create", "Namespace gpu-operator", "cluster"),
+               *[change("create", f"{kind} gpu-operator/nvidia-device-plugin", "device_plugin") for kind in kinds],
+               change("repair", "DaemonSet gpu-operator/nvidia-operator-validator", "validator",
+                      "spec.template.spec.hostPID", "spec.template.spec.containers"),
+               change("keep", "DaemonSet gpu-operator/gpu-feature-discovery", "feature_discovery")]
     stuck = {"node": "gpu-03", "pod": "nvidia-operator-validator-x7k2p", "container": "toolkit-validation",
              "state": "Init:1/4", "reason": "", "message": "", "level": "failed", "waits_for": "",
              "cause": "the nvidia runtime is not injected", "hint": "restart the runtime"}
@@ -65,7 +72,7 @@ def part() -> dict[str, Any]:
               "gpu-03"),
         check("feature_discovery"), check("dcgm_exporter", desired=0, ready=0, updated=0,
                                           detail="no node asks for it: no GPU node carries its label")]
-    return {"plan": plan, "operands": {"plan": steps}, "checks": checks,
+    return {"plan": plan, "operands": {"objects": objects}, "checks": checks,
             "labels": {"changed": True, "nodes": {name: {} for name in plan["nodes"]["gpu"]}}}
 
 
@@ -113,15 +120,15 @@ def test_rendered_manifests_are_no_cluster() -> None:
 
 def test_a_converged_cluster_has_nothing_to_do() -> None:
     report = alone()
-    report["cluster"]["operands"], report["cluster"]["labels"] = {"plan": []}, {"changed": False, "nodes": {}}
+    report["cluster"]["operands"], report["cluster"]["labels"] = {"objects": []}, {"changed": False, "nodes": {}}
     text = render_plan(report, Style())
     assert "Nothing to do in the cluster" in text and "host is as the policy says" not in text
 
 
 def test_a_removal_without_a_plan_names_what_went() -> None:
-    steps = [{"id": f"delete DaemonSet gpu-operator/d{number}", "component": "driver"} for number in range(2)]
+    gone = [change("delete", f"DaemonSet gpu-operator/d{number}", "driver") for number in range(2)]
     report = {"plan": None, "problem": None, "hosts": {}, "cluster": {
-        "plan": None, "operands": {"plan": steps}, "labels": None, "checks": None}}
+        "plan": None, "operands": {"objects": gone}, "labels": None, "checks": None}}
     assert "delete DaemonSet d0, DaemonSet d1" in render_state(report, Style())
 
 
@@ -138,7 +145,7 @@ def test_progress_is_one_line(width: int) -> None:
 def test_page() -> None:
     report = both()
     report["cluster"]["checks"][1]["nodes"][0]["message"] = "<script>x</script>"
-    report["cluster"]["operands"]["plan"][0]["id"] = "create Namespace <img>"
+    report["cluster"]["operands"]["objects"][0]["object"] = "Namespace <img>"
     text = webpage.page(report)
     parser = Parser()
     parser.feed(text)
