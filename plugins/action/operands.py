@@ -1,0 +1,78 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, files, objects, ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+
+
+class ActionModule(ControllerAction):
+    """See the documentation of the module operands."""
+
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        "components": {"type": "list", "elements": "str"},
+        "cluster": {"type": "dict"},
+        "manifests": {"type": "list", "elements": "dict"},
+        "component": {"type": "str"},
+        "kubeconfig": {"type": "path"},
+        "context": {"type": "str"},
+        "render_to": {"type": "path"},
+        "wait": {"type": "bool", "default": False},
+        "wait_timeout": {"type": "int", "default": 300},
+    }
+
+    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Renders, then writes files or converges the cluster."""
+        check = bool(self._task.check_mode)
+        if arguments["state"] == "absent":
+            return self._absent(arguments, check)
+        wanted, components = _wanted(arguments)
+        if arguments["render_to"]:
+            return files.write(arguments["render_to"], wanted, check)
+        client = Client(arguments["kubeconfig"] or "", arguments["context"])
+        if arguments["cluster"] is not None:
+            refuse_operator(client)
+        result = deliver.present(client, wanted, components, check)
+        if arguments["wait"] and not check:
+            ready.wait(client, wanted, arguments["wait_timeout"])
+        return result
+
+    def _absent(self, arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
+        if arguments["render_to"]:
+            return files.write(arguments["render_to"], [], check)
+        components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
+        client = Client(arguments["kubeconfig"] or "", arguments["context"])
+        return deliver.absent(client, components, arguments["wait_timeout"], check)
+
+
+def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str]]:
+    """What is to be there, and the components whose other objects go."""
+    cluster, manifests = arguments["cluster"], arguments["manifests"]
+    if (cluster is None) == (manifests is None):
+        raise InputError("Either cluster or manifests must be given, and only one of them.",
+                         "Give what gpu_policy returned as cluster, or plain manifests.", path="cluster, manifests")
+    if manifests is not None:
+        if not arguments["component"]:
+            raise InputError("Manifests belong to a component, by whose name they are found again.",
+                             "Name it in the option component.", path="component")
+        return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
+    known = cluster["components"]
+    unknown = [name for name in arguments["components"] or [] if name not in known]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no component.", "Take names from the list of components.",
+                         path="components", value=unknown, allowed=list(known))
+    names = arguments["components"] or list(known)
+    present = [name for name in names if known[name]["state"] == "present"]
+    # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
+    shared = [objects.SHARED] if present else []
+    rendered = {name: render(name, cluster) for name in [*shared, *present]}
+    return objects.wanted(rendered), [*shared, *names]
