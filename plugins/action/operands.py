@@ -75,4 +75,5 @@ def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str
     # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
     shared = [objects.SHARED] if present else []
     rendered = {name: render(name, cluster) for name in [*shared, *present]}
-    return objects.wanted(rendered), [*shared, *names]
+    whole = not arguments["components"]
+    return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]

@@ -104,6 +104,9 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
         return Change("create", one.kind, one.component, one.manifest, have)
     differs = compare.drifted(one.manifest, have)
     added = [path for tree in fields.foreign(have).values() for path in fields.paths(tree)]
+    if fields.ours(have) is None:
+        # Without a record of what we applied nobody can tell what others added.
+        differs.append("metadata.managedFields")
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
     marks = have["metadata"].get("annotations") or {}

@@ -1,0 +1,193 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: operands
+short_description: Make a cluster hold the objects of the GPU components, and nothing else of ours
+version_added: 0.1.0
+description:
+  - Renders the manifests of components, compares them with what the API server has, and applies what differs by
+    server-side apply with the field manager C(gpuops.nvidia). One list for each kind is read, and an object is written
+    only where it differs.
+  - What foreign hands changed, removed or added inside the objects is repaired, such as an image, an environment
+    variable, C(hostPID), a container or a rule. Their labels and annotations on an object and its status stay, as does
+    the annotation by which C(kubectl rollout restart) restarts pods, since taking it out would restart them again.
+    What an autoscaler or a controller writes through a subresource stays where the manifest does not name it.
+  - Objects of ours carry the label C(app.kubernetes.io/managed-by=gpuops.nvidia), the label C(gpuops.nvidia/component)
+    and the annotation C(gpuops.nvidia/applied). By these they are found again and removed when they are no longer
+    wanted.
+  - An object of the same name that is not ours is used as it is when it does what is wanted, and is then neither
+    labelled nor removed. Otherwise nothing is changed and the message names it. A Namespace that is there already gets
+    our labels and keeps its own; a CustomResourceDefinition serves when it has the wanted versions.
+  - CustomResourceDefinitions and the Namespace come first and are waited for. In check mode the plan is complete also
+    where they are not there yet; what can be tried on the server is tried by a dry run, so that a refusal by admission
+    or for lack of rights is known beforehand.
+  - A busy server, broken connections and lost races are ridden through for some seconds. A run that fails midway is
+    continued by the next one.
+  - The cluster is the one of O(kubeconfig). E(KUBECONFIG), C(~/.kube/config), E(K8S_AUTH_KUBECONFIG) and service
+    accounts are never used.
+  - A cluster that a live GPU Operator owns is refused where O(cluster) is given.
+  - Runs on the controller. Values of Secrets are never shown.
+author:
+  - The gpuops.nvidia maintainers (!UNKNOWN)
+extends_documentation_fragment:
+  - gpuops.nvidia._attributes
+requirements:
+  - kubernetes (on the controller)
+options:
+  state:
+    description:
+      - V(present) makes the objects be as wanted and removes what is no longer wanted of the same components.
+      - V(absent) removes all objects of ours, or those of O(components), and waits until they are gone. Without
+        O(components) the Namespace goes too if this module made it and nothing foreign is left in it; a Namespace that
+        stays loses our labels and annotations. A CustomResourceDefinition of which others have objects stays as well.
+    type: str
+    choices: [present, absent]
+    default: present
+  cluster:
+    description:
+      - What M(gpuops.nvidia.gpu_policy) returned as C(cluster). Excludes O(manifests).
+      - A component whose state there is C(absent) is removed.
+    type: dict
+  components:
+    description:
+      - Only these components are looked after, and only their objects are removed. All of O(cluster) without it.
+    type: list
+    elements: str
+  manifests:
+    description:
+      - Manifests to be delivered instead of those of the components, such as a monitoring rule of your own. Namespaced
+        ones must name their namespace.
+    type: list
+    elements: dict
+  component:
+    description:
+      - The name under which O(manifests) are kept apart from the objects of other tasks; at most 63 letters, digits,
+        dots, dashes and underscores. Needed with O(manifests).
+    type: str
+  kubeconfig:
+    description:
+      - Path of the kubeconfig of the cluster. Needed unless O(render_to) is given.
+    type: path
+  context:
+    description:
+      - A context in it, instead of its current one.
+    type: str
+  render_to:
+    description:
+      - A folder to which the manifests are written, one file an object and a C(kustomization.yaml) that lists them in
+        order. No cluster is asked. Files that an earlier run wrote and that are no longer wanted are removed; with
+        O(state=absent) all of them.
+    type: path
+  wait:
+    description:
+      - Whether to wait until the DaemonSets, Deployments and Jobs are ready.
+    type: bool
+    default: false
+  wait_timeout:
+    description:
+      - How long to wait, in seconds, for workloads to be ready or, with O(state=absent), for objects to be gone.
+    type: int
+    default: 300
+seealso:
+  - module: gpuops.nvidia.gpu_policy
+  - module: gpuops.nvidia.gpu_labels
+  - module: gpuops.nvidia.gpu_verify
+"""
+
+EXAMPLES = r"""
+- name: Deliver all components that the policy wants
+  gpuops.nvidia.operands:
+    cluster: "{{ gpu_plan.cluster }}"
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+
+- name: Deliver one component and wait for it
+  gpuops.nvidia.operands:
+    cluster: "{{ gpu_plan.cluster }}"
+    components: [device_plugin]
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+    wait: true
+
+- name: Deliver an object of your own with the same care
+  gpuops.nvidia.operands:
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+    component: dashboards
+    manifests:
+      - apiVersion: v1
+        kind: ConfigMap
+        metadata:
+          name: gpu-dashboard
+          namespace: gpu-operator
+        data:
+          title: GPUs
+
+- name: Write the manifests to a folder for GitOps
+  gpuops.nvidia.operands:
+    cluster: "{{ gpu_plan.cluster }}"
+    render_to: ./manifests
+
+- name: Remove everything of ours from the cluster
+  gpuops.nvidia.operands:
+    state: absent
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+"""
+
+RETURN = r"""
+plan:
+  description:
+    - The steps in order. C(action) is V(create), V(update) (what is wanted has changed), V(repair) (a foreign hand has
+      changed the object), V(delete), or V(release) (an object that stays loses our marks); with O(render_to)
+      V(write file) or V(remove file). C(reason) names the fields that differ.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - id: "repair: DaemonSet gpu-operator/nvidia-dcgm-exporter"
+      action: repair
+      target: DaemonSet gpu-operator/nvidia-dcgm-exporter
+      reason: spec.template.spec.hostPID
+      needs: never
+      assumed: false
+pending:
+  description: Always empty; nothing here depends on the disruption that is allowed.
+  returned: success
+  type: list
+  elements: dict
+  sample: []
+objects:
+  description:
+    - All objects that were looked at, with C(object), C(component), C(action), C(reasons), C(before) and C(after).
+      Beside the actions of RV(plan) there are V(keep) and V(reuse) (a foreign object that does what is wanted).
+    - RV(objects[].before) and RV(objects[].after) are empty for what is not written; defaults of the server are left
+      out.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - object: DaemonSet gpu-operator/nvidia-dcgm-exporter
+      component: dcgm_exporter
+      action: keep
+      reasons: []
+      before: {}
+      after: {}
+counts:
+  description: How many objects had each action.
+  returned: success
+  type: dict
+  sample: {create: 0, update: 0, repair: 1, delete: 0, release: 0, reuse: 0, keep: 58}
+server:
+  description: The API server's address, empty with O(render_to).
+  returned: success
+  type: str
+  sample: https://10.0.0.10:6443
+error:
+  description:
+    - What went wrong. For V(cluster) with C(verb), C(object), C(status), C(reason) and C(fields) as the server names
+      them, and C(done), the steps that had been carried out.
+  returned: failure
+  type: dict
+  sample: {kind: cluster, verb: apply, object: ConfigMap gpu-operator/x, status: 403, reason: Forbidden, fields: []}
+"""

@@ -1,0 +1,112 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from lab.controlplane import binary
+from lab.controlplane import cluster as clusters
+from lab.stages import ROOT
+
+NAME = "itest"
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+class Audit:
+    """Requests that the API server has seen since a moment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start()
+
+    def start(self) -> None:
+        """From now on."""
+        self.offset = self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """C([{verb, uri, resource, name}]), dry runs left out."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            lines = [json.loads(line) for line in file.read().splitlines()]
+        return [{"verb": line["verb"], "uri": line["requestURI"], "agent": line.get("userAgent", ""),
+                 "resource": line.get("objectRef", {}).get("resource"),
+                 "name": line.get("objectRef", {}).get("name")}
+                for line in lines if "dryRun" not in line["requestURI"]]
+
+    @property
+    def writes(self) -> list[dict[str, Any]]:
+        """Those that change something."""
+        return [one for one in self.requests if one["verb"] in WRITES]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[clusters.Cluster]:
+    """A cluster of its own, up for the session."""
+    lab = [sys.executable, "-m", "lab", "cluster"]
+    subprocess.run([*lab, "up", "--name", NAME], cwd=ROOT, check=True, timeout=1800)
+    yield clusters.load(NAME)
+    subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True, timeout=120)
+
+
+class Kubectl:
+    """The administrator's kubectl, as users have it."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self.command = ["kubectl", "--kubeconfig", kubeconfig]
+        self.program = binary.program()
+
+    def __call__(self, *words: str, stdin: object = None) -> str:
+        """What it prints. stdin: an object, passed as JSON."""
+        done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
+                              input=None if stdin is None else json.dumps(stdin), check=False, timeout=300)
+        assert done.returncode == 0, f"kubectl {words}: {done.stderr}"
+        return done.stdout
+
+    def get(self, *words: str) -> dict[str, Any]:
+        """An object, with managedFields."""
+        found: dict[str, Any] = json.loads(self("get", *words, "--output", "json", "--show-managed-fields"))
+        return found
+
+
+@pytest.fixture(scope="session")
+def kubectl(kubeconfig: str) -> Kubectl:
+    """kubectl on this cluster."""
+    return Kubectl(kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(cluster: clusters.Cluster) -> str:
+    """The path to give to modules."""
+    return str(cluster.kubeconfig)
+
+
+@pytest.fixture
+def client(kubeconfig: str) -> Client:
+    """A client of its own for each test."""
+    return Client(kubeconfig)
+
+
+@pytest.fixture
+def audit(cluster: clusters.Cluster) -> Audit:
+    """What the API server sees from here on."""
+    return Audit(cluster.audit_log)
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Names for namespaces and cluster-wide objects that no other test uses."""
+    counter = iter(range(1000))
+    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower()).strip("-")[:40]
+    return lambda: f"{words}-{next(counter)}"
