@@ -44,8 +44,9 @@ class Api:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def request(self, verb: str, where: str, body: object = None, kind: str = "application/json") -> dict[str, Any]:
-        """The answer to one request; stops with the server's message where it refuses."""
+    def request(self, verb: str, where: str, body: object = None, kind: str = "application/json",
+                missing_ok: bool = False) -> dict[str, Any]:
+        """The answer to one request; stops with the server's message where it refuses. missing_ok: empty on 404."""
         connection = Connection(self.path)
         try:
             connection.request(verb, where, None if body is None else json.dumps(body), {"Content-Type": kind})
@@ -53,6 +54,8 @@ class Api:
             text = answer.read().decode()
         finally:
             connection.close()
+        if answer.status == 404 and missing_ok:
+            return {}
         if answer.status >= 300:
             raise SystemExit(f"{verb} {where}: {answer.status} {text.strip()[:500]}")
         return dict(json.loads(text))

@@ -34,7 +34,7 @@ SUBJECTS = {
     "admin": "/O=system:masters/CN=admin",
     "lab": "/O=system:masters/CN=gpuops-lab",
     "kwok": "/O=system:masters/CN=kwok",
-    "kube-controller-manager": "/CN=system:kube-controller-manager",
+    "kube-controller-manager": "/O=system:masters/CN=system:kube-controller-manager",
     "kube-scheduler": "/CN=system:kube-scheduler",
 }
 USERS = ("admin", "lab", "kwok", "kube-controller-manager", "kube-scheduler")

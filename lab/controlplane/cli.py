@@ -9,7 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
-from lab.controlplane import binary, cluster, nodes, processes
+from lab.controlplane import binary, cluster, faults, nodes, processes
 
 SETS = ("hybrid", "plain", "empty")
 SETS_HELP = ("hybrid (default): the hosts of --lab, 20 GPU nodes that are no hosts, 4 without GPUs; plain: --gpu and "
@@ -32,6 +32,15 @@ def add_commands(top: argparse.ArgumentParser) -> None:
     made = command("nodes", "create nodes, or change the labels and the status of those that are there")
     made.add_argument("nodes", choices=SETS, nargs="?", default="hybrid", help=SETS_HELP)
     node_options(made)
+    staged = command("stage", "set or heal a fault: " + "; ".join(f"{key}: {text}" for key, text in
+                                                                  faults.FAULTS.items()))
+    staged.add_argument("fault", choices=faults.FAULTS)
+    staged.add_argument("state", choices=("on", "off"))
+    staged.add_argument("--node", default="", help="only on this node (default: on all)")
+    staged.add_argument("--app", default="", help="a DaemonSet or Deployment")
+    staged.add_argument("--container", default="", help="which container (default: the first, init containers aside)")
+    staged.add_argument("--running", action="store_true", help="the container runs and does not get ready")
+    staged.add_argument("--seconds", type=float, default=0.0)
     command("down", "stop and remove a cluster").add_argument("--purge", action="store_true", help="all clusters")
     commands.add_parser("status", help="all clusters, their processes and nodes")
     commands.add_parser("build", help="only build the control plane's program, and print its path")
@@ -60,6 +69,8 @@ def main(choice: argparse.Namespace) -> int:
         up(choice)
     elif choice.action == "nodes":
         create_nodes(cluster.load(choice.name), choice, choice.nodes)
+    elif choice.action == "stage":
+        stage(cluster.load(choice.name), choice)
     elif choice.action == "down":
         down(choice.name, choice.purge)
     elif choice.action == "status":
@@ -90,6 +101,16 @@ def create_nodes(made: cluster.Cluster, choice: argparse.Namespace, kind: str) -
         wanted = nodes.plain(choice.gpu, choice.cpu, choice.model, choice.os, choice.prefix)
     nodes.create(made, wanted, nodes.Labels(found=not choice.bare, described=choice.gfd))
     print(f"cluster {made.name}: {len(wanted)} nodes Ready after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def stage(made: cluster.Cluster, choice: argparse.Namespace) -> None:
+    """Sets or heals a fault."""
+    if choice.state == "off":
+        count = faults.off(made, choice.fault, choice.app, choice.node)
+        print(f"cluster {made.name}: {choice.fault} healed ({count} pods)")
+        return
+    wanted = faults.fault(choice.fault, choice.app, choice.node, choice.container, choice.running, choice.seconds)
+    print(f"cluster {made.name}: {choice.fault} set, shown by {faults.on(made, wanted)} pods or nodes")
 
 
 def down(name: str, purge: bool) -> None:

@@ -148,9 +148,11 @@ def start(cluster: Cluster, program: Path, say: Say) -> None:
         cluster.marks[part] = processes.start(program, part, wanted[part], cluster.folder)
         cluster.save()
 
-    for part in parts.ORDER[:-1]:
-        run(part)
+    run("etcd")
+    run("kube-apiserver")
     wait_ready(cluster)
+    run("kube-controller-manager")  # would give up where the API server is slow
+    run("kube-scheduler")
     say(f"cluster {cluster.name}: API server ready after {time.monotonic() - began:.1f} s")
     install_kwok(cluster, program)
     run("kwok")

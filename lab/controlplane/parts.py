@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ORDER = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 SERVICES = "10.96.0.0/16"
 # The control plane's own requests and the lab's are left out: what remains is what users and tests did.
 AUDIT_POLICY = """\
@@ -24,7 +23,7 @@ rules:
 
 
 def arguments(folder: Path, ports: dict[str, int]) -> dict[str, list[str]]:
-    """Arguments of each part of ORDER. folder: the cluster's; ports: of C(api), C(etcd) and C(peer) on loopback."""
+    """Arguments of each part. folder: the cluster's; ports: of C(api), C(etcd) and C(peer) on loopback."""
     pki = folder / "pki"
     etcd = f"https://127.0.0.1:{ports['etcd']}"
     peer = f"https://127.0.0.1:{ports['peer']}"
