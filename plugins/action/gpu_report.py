@@ -32,13 +32,13 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Prints, and writes the page where one is asked for."""
-        hosts = _hosts(task_vars) if arguments["hosts"] is None else arguments["hosts"]
         # A policy that cannot be carried out has an error instead of hosts.
         plan = arguments["plan"] or {}
         problem = (plan.get("error") or {}).get("message")
         cluster = arguments["cluster"]
         if cluster is None:
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
+        hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
         report = {"plan": plan if "hosts" in plan else None, "problem": problem, "hosts": hosts,
                   "cluster": cluster or None}
         render = {"plan": render_plan, "result": render_result, "state": render_state}[arguments["show"]]
@@ -53,8 +53,11 @@ class ActionModule(ControllerAction):
         return result
 
 
-def _hosts(task_vars: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
+def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:
     facts = gathered.facts(task_vars)
+    # A host from which a cluster is served, without a group of its own, is no GPU host.
+    grouped = (task_vars.get("groups") or {}).get("gpu_hosts") or ()
     return {host: {"facts": facts[host], "checks": gathered.checks(task_vars, host),
                    "steps": gathered.listed(task_vars, host, "plan"),
-                   "pending": gathered.listed(task_vars, host, "pending")} for host in gathered.hosts(task_vars)}
+                   "pending": gathered.listed(task_vars, host, "pending")} for host in gathered.hosts(task_vars)
+            if facts[host] is not None or host in grouped or not with_cluster}

@@ -132,6 +132,9 @@ _ROWS: t.Tuple[_Row, ...] = (
          words=r"\b802\b|system not yet initialized|SYSTEM_NOT_READY"),
     _Row("the driver is not ready on the node", "See the driver there; where the host has it: nvidia-smi on {node}.",
          containers=("driver-validation",), waits_for=("driver",)),
+    _Row("the nvidia runtime injects nothing: it finds no driver library (libnvidia-ml.so.1)",
+         "Look whether the driver works on {node} (nvidia-smi) and whether the container toolkit was started after it.",
+         words=r"load library failed|libnvidia-ml", waits_for=_BEFORE_VALIDATOR),
     _Row("the nvidia runtime is not injected: the container toolkit is not ready on the node, or its runtime lacks the "
          "handler nvidia",
          "See the container toolkit there; look for runtimes.nvidia in the runtime's configuration on {node} and "

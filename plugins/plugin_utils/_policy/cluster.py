@@ -79,7 +79,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "namespace": str(settings.get("namespace") or "gpu-operator"), "psa": bool(policy.get("psa.enabled")),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
-        "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu),
+        "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": {node: host for host, node in inventory_hosts.items()}},
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
         "notes": context.said,

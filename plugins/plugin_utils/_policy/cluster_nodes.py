@@ -19,6 +19,7 @@ OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 OS_MAJOR = f"{OS_VERSION}.major"
 GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
 GPU_PRESENT = "nvidia.com/gpu.present"
+GPU_PRODUCT = "nvidia.com/gpu.product"
 
 # How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
 _PRETTY = (
@@ -74,3 +75,20 @@ def runtime_of(nodes: t.Iterable[Node]) -> str:
     """The container runtime that the toolkit's DaemonSet configures: one for a cluster, containerd where it is met."""
     met = {node["runtime"] for node in nodes}
     return next((name for name in ("containerd", "docker", "crio") if name in met), "containerd")
+
+
+def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, t.Any]]:
+    """GPU nodes that are alike, for people: C([{count, gpu, os, kernel, runtime, nodes}]), the largest pool first.
+
+    nodes: by name what read_cluster returned. gpu is None where feature discovery has not labelled the node yet.
+    """
+    found: dict[tuple[t.Any, ...], list[str]] = {}
+    for name, node in sorted(nodes.items()):
+        if node["gpu"]:
+            system = node.get("os") or {}
+            words = " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
+            key = (node["labels"].get(GPU_PRODUCT), words or None, node.get("kernel"), node.get("runtime"))
+            found.setdefault(key, []).append(name)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}
+            for key, names in ordered]

@@ -19,7 +19,6 @@ Cluster = t.Mapping[str, t.Any]
 Steps = t.Dict[str, t.List[str]]
 _TITLES = {component.name: component.title for component in COMPONENTS}
 TITLE_WIDTH = max(len(title) for title in _TITLES.values())
-_PRODUCT = "nvidia.com/gpu.product"
 _NAMED = 3
 # What operands does with an object; the other actions write nothing.
 _VERBS = ("create", "update", "repair", "release", "delete")
@@ -28,23 +27,6 @@ _VERBS = ("create", "update", "repair", "release", "delete")
 def title_of(name: str) -> str:
     """The words for a component; what several share has its own name."""
     return _TITLES.get(name, name)
-
-
-def pools(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """GPU nodes that are alike: C([{count, gpu, os, kernel, runtime, nodes}]), the largest pool first.
-
-    nodes: by name what read_cluster returned. gpu is None where feature discovery has not labelled the node yet.
-    """
-    found: dict[tuple[t.Any, ...], list[str]] = {}
-    for name, node in sorted(nodes.items()):
-        if node["gpu"]:
-            system = node.get("os") or {}
-            words = " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
-            key = (node["labels"].get(_PRODUCT), words or None, node.get("kernel"), node.get("runtime"))
-            found.setdefault(key, []).append(name)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
-    return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}
-            for key, names in ordered]
 
 
 def headline(cluster: Cluster) -> str:

@@ -22,6 +22,8 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
     (stuck("validator", "driver-validation", "Init:0/4"), [], "the driver is not ready", "See the driver there"),
     (stuck("validator", "toolkit-validation", "Init:1/4"), [], "the nvidia runtime is not injected",
      "runtimes.nvidia in the runtime's configuration on gpu-a1"),
+    (stuck("validator", "toolkit-validation", "Init:1/4", "CrashLoopBackOff", "load library failed: libnvidia-ml.so.1"),
+     [], "finds no driver library", "nvidia-smi"),
     (stuck("validator", "cuda-validation", "Init:2/4", "CrashLoopBackOff", "cudaGetDeviceCount: error code 802"), [],
      "802", "fabric manager of exactly the driver's version on gpu-a1"),
     (stuck("validator", "cuda-validation", "Init:2/4"), ["system not yet initialized"], "802", "fabric manager"),

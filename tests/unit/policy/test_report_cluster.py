@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, report_cluster, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     render_plan,
     render_result,
@@ -52,7 +52,7 @@ def part() -> dict[str, Any]:
         "components": {"driver": {"state": "absent", "because": ["gpu_placement delivers it on hosts"]},
                        **{name: {"state": "present"} for name in NAMES}},
         "nodes": {"gpu": [name for name, one in nodes().items() if one["gpu"]], "cpu": 1, "by_host": {},
-                  "pools": report_cluster.pools(nodes())}}
+                  "pools": cluster_nodes.pools(nodes())}}
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet")
     objects = [change("create", "Namespace gpu-operator", "cluster"),
                *[change("create", f"{kind} gpu-operator/nvidia-device-plugin", "device_plugin") for kind in kinds],
