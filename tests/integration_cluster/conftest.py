@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
 
 NAME = "itest"
+_NUMBERS = itertools.count()
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
@@ -107,6 +109,5 @@ def audit(cluster: clusters.Cluster) -> Audit:
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Names for namespaces and cluster-wide objects that no other test uses."""
-    counter = iter(range(1000))
-    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower()).strip("-")[:40]
-    return lambda: f"{words}-{next(counter)}"
+    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
+    return lambda: f"{words[:40].strip('-')}-{next(_NUMBERS)}"

@@ -5,57 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, live, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
-
-Object = dict[str, Any]
-
-
-@dataclass
-class World:
-    """One namespace with the sample objects in it."""
-
-    tool: Kubectl
-    client: Client
-    name: str
-    manifests: list[Object] = field(default_factory=list)
-
-    def run(self, check: bool = False) -> Object:
-        return deliver.present(self.client, objects.wanted({"demo": self.manifests}), ["demo"], check)
-
-    def kubectl(self, *words: str, **more: Any) -> str:
-        return self.tool("--namespace", self.name, *words, **more)
-
-    def patch(self, kind: str, name: str, *operations: Object) -> None:
-        self.kubectl("patch", kind, name, "--type", "json", "--patch", json.dumps(list(operations)))
-
-    def server_side(self, item: Object, manager: str = "someone") -> None:
-        self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", manager, "--filename", "-",
-                     stdin=item)
-
-    def replace(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
-        item = self.get(kind, name)
-        change(item)
-        self.kubectl("replace", "--filename", "-", stdin=item)
-
-    def get(self, kind: str, name: str) -> Object:
-        return self.tool.get("--namespace", self.name, kind, name)
-
-    def versions(self) -> dict[str, str]:
-        found = live.read(self.client, objects.wanted({"demo": self.manifests}))
-        return {str(key): item["metadata"]["resourceVersion"] for key, item in found.items()
-                if objects.is_ours(item) and self.name in key}
+from tests.integration_cluster.world import Object, World
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +124,74 @@ def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
     assert not audit.writes
     assert world.versions() == after
     assert not world.run(check=True)["changed"]
+
+
+KEPT: dict[str, Callable[[World], object]] = {
+    "DaemonSet annotated": lambda world: world.kubectl("annotate", "daemonset", "agent", "example.org/note=x"),
+    "ConfigMap labelled": lambda world: world.kubectl("label", "configmap", "settings", "example.org/team=x"),
+    "Namespace labelled": lambda world: world.kubectl("label", "namespace", "drift", "example.org/team=x"),
+    "status": lambda world: world.kubectl("patch", "daemonset", "agent", "--subresource", "status", "--type", "merge",
+                                          "--patch", '{"status": {"collisionCount": 7}}'),
+    "rollout restart": lambda world: world.kubectl("rollout", "restart", "daemonset", "agent"),
+    "image pull secret of a ServiceAccount": part("serviceaccount", "agent", "/imagePullSecrets", "add",
+                                                  [{"name": "theirs"}]),
+    "finalizer": part("configmap", "settings", "/metadata/finalizers", "add", ["example.org/keep"]),
+    "the same value by another manager": lambda world: world.server_side(container(image="example.org/agent:1")),
+}
+
+
+@pytest.mark.parametrize("act", KEPT)
+def test_what_is_theirs_stays(world: World, audit: Audit, act: str) -> None:
+    world.run()
+    KEPT[act](world)
+    before = world.versions()
+    audit.start()
+    assert not world.run()["changed"]
+    assert not audit.writes
+    assert world.versions() == before
+    if act == "finalizer":
+        world.patch("configmap", "settings", {"op": "remove", "path": "/metadata/finalizers"})
+
+
+def test_a_repair_leaves_what_is_theirs(world: World) -> None:
+    world.kubectl("annotate", "--overwrite", "daemonset", "agent", "example.org/note=mine")
+    world.kubectl("rollout", "restart", "daemonset", "agent")
+    ds("hostPID", "add", True)(world)
+    assert world.run()["counts"]["repair"] == 1
+    found = world.get("daemonset", "agent")
+    assert found["metadata"]["annotations"]["example.org/note"] == "mine"
+    template = found["spec"]["template"]
+    assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
+    assert "hostPID" not in template["spec"]
+
+
+def test_replicas_that_we_do_not_name_are_the_autoscalers(world: World) -> None:
+    manifest = world.wanted("Deployment")
+    former = manifest["spec"].pop("replicas")
+    world.run()
+    world.kubectl("scale", "deployment", "master", "--replicas", "4")
+    assert not world.run()["changed"]
+    assert world.get("deployment", "master")["spec"]["replicas"] == 4
+    manifest["spec"]["replicas"] = former
+    world.run()
+
+
+def test_what_we_no_longer_want_goes(world: World) -> None:
+    pod = world.wanted("DaemonSet")["spec"]["template"]["spec"]
+    variable = pod["containers"][0]["env"].pop(0)
+    done = world.run()
+    assert [step["id"] for step in done["plan"]] == ["update: DaemonSet drift/agent"]
+    assert "MODE" in done["diff"][0]["before"] and "MODE" not in done["diff"][0]["after"]
+    found = world.get("daemonset", "agent")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert [one["name"] for one in found] == ["NOTHING", "NODE_NAME"]
+    pod["containers"][0]["env"].insert(0, variable)
+    assert world.run()["changed"] and not world.run()["changed"]
+
+
+def test_the_diff_of_a_repair_shows_the_drift_and_nothing_else(world: World) -> None:
+    ds("containers/0/env/-", "add", ENV)(world)
+    entry = world.run(check=True)["diff"][0]
+    before, after = entry["before"].splitlines(), entry["after"].splitlines()
+    assert [line.strip() for line in before if line not in after] == ["- name: ADDED", "value: x"]
+    assert [line for line in after if line not in before] == []
+    world.run()

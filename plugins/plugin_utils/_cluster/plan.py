@@ -50,7 +50,7 @@ class Change:
     @property
     def id(self) -> str:
         """What check mode names and the run then does."""
-        return f"{self.action} {self.label}"
+        return f"{self.action}: {self.label}"
 
 
 def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None) -> list[Change]:

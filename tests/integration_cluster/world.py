@@ -1,0 +1,78 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A namespace with objects of ours in it, and the hands that change them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, live, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from tests.integration_cluster.conftest import Kubectl
+
+Object = dict[str, Any]
+
+
+@dataclass
+class World:
+    """The namespace name with the objects manifests, delivered as the component of that name."""
+
+    tool: Kubectl
+    client: Client
+    name: str
+    manifests: list[Object] = field(default_factory=list)
+
+    def run(self, check: bool = False) -> Object:
+        """What operands does with state present."""
+        return deliver.present(self.client, objects.wanted({self.name: self.manifests}), [self.name], check)
+
+    def remove(self, everything: bool = False, check: bool = False) -> Object:
+        """What operands does with state absent."""
+        return deliver.absent(self.client, None if everything else [self.name], 60, check)
+
+    def kubectl(self, *words: str, **more: Any) -> str:
+        """Another user's hand."""
+        return self.tool("--namespace", self.name, *words, **more)
+
+    def patch(self, kind: str, name: str, *operations: Object) -> None:
+        """A JSON patch by another user."""
+        self.kubectl("patch", kind, name, "--type", "json", "--patch", json.dumps(list(operations)))
+
+    def server_side(self, item: Object) -> None:
+        """A server-side apply by another manager."""
+        self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", "someone", "--filename", "-",
+                     stdin=item)
+
+    def replace(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
+        """A PUT by another user."""
+        item = self.get(kind, name)
+        change(item)
+        self.kubectl("replace", "--filename", "-", stdin=item)
+
+    def get(self, kind: str, name: str) -> Object:
+        """An object as it is now."""
+        return self.tool.get("--namespace", self.name, kind, name)
+
+    def wanted(self, kind: str) -> Object:
+        """The manifest of a kind."""
+        return next(item for item in self.manifests if item["kind"] == kind)
+
+    def versions(self) -> dict[str, str]:
+        """By object of ours its resourceVersion."""
+        found = live.read(self.client, objects.wanted({self.name: self.manifests}))
+        return {str(key): item["metadata"]["resourceVersion"] for key, item in found.items()
+                if objects.is_ours(item) and self.name in key}
+
+    def settled(self) -> dict[str, str]:
+        """The same once controllers have written all statuses that they had to."""
+        former: dict[str, str] = {}
+        while former != (now := self.versions()):
+            former = now
+            time.sleep(1)
+        return now
