@@ -110,7 +110,7 @@ def stage(made: cluster.Cluster, choice: argparse.Namespace) -> None:
         print(f"cluster {made.name}: {choice.fault} healed ({count} pods)")
         return
     wanted = faults.fault(choice.fault, choice.app, choice.node, choice.container, choice.running, choice.seconds)
-    print(f"cluster {made.name}: {choice.fault} set, shown by {faults.on(made, wanted)} pods or nodes")
+    print(f"cluster {made.name}: {choice.fault} set, shown by {faults.on(made, wanted)} pods")
 
 
 def down(name: str, purge: bool) -> None:

@@ -134,6 +134,7 @@ def up(name: str, say: Say = print) -> Cluster:
                              f"python3 -m lab cluster down --name {name}")
         if not cluster.runs:
             processes.stop(list(cluster.marks.values()))
+            cluster.marks = {}
             start(cluster, program, say)
     return cluster
 

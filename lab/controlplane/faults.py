@@ -81,7 +81,7 @@ def fault(kind: str, app: str, node: str, container: str, running: bool, seconds
 
 
 def on(made: cluster.Cluster, wanted: Fault) -> int:
-    """Sets a fault; returns how many pods or nodes show it. """
+    """Sets a fault; returns how many pods show it. """
     need_kwok(made)
     with made.api() as server:
         if wanted.kind == "node-lost":
@@ -92,7 +92,7 @@ def on(made: cluster.Cluster, wanted: Fault) -> int:
             server.apply(f"{STAGES}/{stage['metadata']['name']}", stage)
         if wanted.kind == "node-lost":
             set_node(server, wanted.node, "Unknown", "NodeStatusUnknown")
-            return 1
+            return mark_pods(server, wanted)
         if wanted.kind == "slow":
             time.sleep(1)  # kwok is told of the Stage by a watch, which nothing here can see
             return 0
@@ -229,9 +229,25 @@ def set_back(server: api.Api, pod: dict[str, Any]) -> None:
     since = pod["metadata"]["creationTimestamp"]
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
                   {"type": "Ready", "status": "False", "reason": "SetBack", "lastTransitionTime": since}]
-    status = {"phase": "Pending", "conditions": conditions, "containerStatuses": None, "initContainerStatuses": None}
-    where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
-    server.request("PATCH", where, {"status": status}, MERGE, missing_ok=True)
+    # kwok gives a pod another address each time, and a pod may have one only.
+    gone = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs"))
+    status = {"phase": "Pending", "conditions": conditions, **gone}
+    server.request("PATCH", path(pod), {"status": status}, MERGE, missing_ok=True)
+
+
+def path(pod: dict[str, Any]) -> str:
+    """Where a pod's status is."""
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
+
+
+def mark_pods(server: api.Api, lost: Fault) -> int:
+    """Says of a lost node's pods that they are not Ready, as the node controller does; returns how many they are."""
+    found = [pod for pod in server.objects(PODS) if lost.concerns(pod)]
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    condition = {"type": "Ready", "status": "False", "lastTransitionTime": now}
+    api.many(lambda pod: server.request("PATCH", path(pod), {"status": {"conditions": [condition]}}, STRATEGIC,
+                                        missing_ok=True), filter(nodes.ready, found))
+    return len(found)
 
 
 def set_node(server: api.Api, name: str, status: str, reason: str, limit: float = 20.0) -> None:
