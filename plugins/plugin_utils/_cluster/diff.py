@@ -11,8 +11,21 @@ from __future__ import annotations
 
 import typing as t
 
-import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields
+
+try:
+    import yaml
+except ImportError:
+    HAS_YAML = False
+else:
+    HAS_YAML = True
+
+    class _Dumper(yaml.SafeDumper):
+        """Multi-line texts as blocks."""
+
+    _Dumper.add_representer(str, lambda dumper, value: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None))
 
 Object = t.Dict[str, t.Any]
 _NOISE = ("apiVersion", "kind", "metadata", "status")
@@ -39,6 +52,8 @@ def text(item: Object) -> str:
     """As YAML, with scripts as blocks. Empty for an object that is not there."""
     if not item:
         return ""
+    if not HAS_YAML:
+        raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
     return str(yaml.dump(item, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=4096))
 
 
@@ -91,14 +106,3 @@ def _masked(item: Object, other: Object) -> Object:
     former = other.get("data") or {}
     return {**item, "data": {name: "(hidden)" if not other or former.get(name) == value else "(hidden, it differs)"
                              for name, value in (item.get("data") or {}).items()}}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Multi-line texts as blocks."""
-
-
-def _string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _string)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import typing as t
 
-import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 INDEX = "kustomization.yaml"
 _HEAD = "# Written by gpuops.nvidia, which removes the files listed here when they are no longer wanted.\n"
@@ -69,7 +69,7 @@ def _former(folder: str) -> list[str]:
     if not text.startswith(_HEAD):
         raise InputError(f"{path} is not ours.", "Name an empty folder, or one that an earlier run wrote.",
                          path="render_to", value=folder)
-    listed = [str(name) for name in (yaml.safe_load(text) or {}).get("resources") or []]
+    listed = [str(name) for name in (load_data(text, path) or {}).get("resources") or []]
     return [name for name in listed if not os.path.isabs(name) and ".." not in name.split("/")]
 
 

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 
 try:
     import urllib3
+    import yaml
     from kubernetes.client import Configuration
     from kubernetes.client.rest import RESTClientObject
     from kubernetes.config import ConfigException, load_kube_config
@@ -140,7 +141,7 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
         load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
             temp_file_path=folder)
-    except (ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
         # The library meets a document of another shape with any of these.
         raise InputError(f"{path} is no usable kubeconfig: {error}.",
                          "Give a kubeconfig with which kubectl works, and a context that it names.",

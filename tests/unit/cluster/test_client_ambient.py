@@ -1,0 +1,124 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Only the kubeconfig that is named counts. Ambient ones lead to a trap that notes every connection."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+MANIFESTS = {"component": "demo",
+             "manifests": [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}]}
+
+
+class Trap:
+    """A server that answers 404 and remembers who came."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths: list[str] = []
+        paths = self.paths
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                paths.append(f"{self.command} {self.path}")
+                self.send_error(404)
+
+            do_GET = do_PATCH = do_DELETE = do_POST = answer  # noqa: N815
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.kubeconfig = folder / "config"
+        self.kubeconfig.write_text(yaml.safe_dump({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x", "users": [{"name": "x", "user": {}}],
+            "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}))
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def ambient(tmp_path: Path) -> Iterator[Trap]:
+    made = Trap(tmp_path / "home" / ".kube")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Iterator[Trap]:
+    made = Trap(tmp_path / "named")
+    yield made
+    made.close()
+
+
+def operands(ambient: Trap, **options: Any) -> subprocess.CompletedProcess[str]:
+    """C(ansible -m operands) where everything around leads to the trap."""
+    home = ambient.kubeconfig.parents[1]
+    surroundings = {
+        **os.environ, "HOME": str(home), "ANSIBLE_HOME": str(home / "ansible"),
+        "KUBECONFIG": str(ambient.kubeconfig), "K8S_AUTH_KUBECONFIG": str(ambient.kubeconfig),
+        "K8S_AUTH_HOST": f"http://127.0.0.1:{ambient.port}", "K8S_AUTH_CONTEXT": "x",
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(ambient.port)}
+    ansible = Path(sys.executable).with_name("ansible")
+    return subprocess.run([str(ansible), "localhost", "-m", "gpuops.nvidia.operands", "-a",
+                           json.dumps(options)],
+                          capture_output=True, text=True, check=False, env=surroundings, timeout=120)
+
+
+@pytest.mark.parametrize("options", [{"state": "absent"}, MANIFESTS])
+def test_ambient_clusters_are_not_used(ambient: Trap, options: dict[str, Any]) -> None:
+    done = operands(ambient, **options)
+    assert done.returncode != 0
+    assert "No kubeconfig is named" in done.stdout and "gpu_kubeconfig" in done.stdout
+    assert ambient.paths == []
+
+
+def test_the_named_one_is_asked_and_no_other(ambient: Trap, named: Trap) -> None:
+    done = operands(ambient, **MANIFESTS, kubeconfig=str(named.kubeconfig))
+    assert done.returncode != 0
+    assert named.paths and all("/api" in path for path in named.paths)
+    assert ambient.paths == []
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "There is no file"),
+    ("", "is no usable kubeconfig"),
+    ("[1, 2", "is no usable kubeconfig"),
+    ("- 1", "is no usable kubeconfig"),
+    ("kind: Config", "is no usable kubeconfig"),
+])
+def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        Client(str(path))
+
+
+def test_an_unknown_context_and_a_missing_server(named: Trap) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        Client(str(named.kubeconfig), "nowhere")
+    config = yaml.safe_load(named.kubeconfig.read_text())
+    del config["clusters"][0]["cluster"]["server"]
+    named.kubeconfig.write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match="has no server"):
+        Client(str(named.kubeconfig))

@@ -1,0 +1,116 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, diff, fields
+
+TREE = {"f:spec": {"f:replicas": {}, "f:containers": {'k:{"name":"a"}': {
+    ".": {}, "f:name": {}, "f:image": {}, "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': {
+        ".": {}, "f:containerPort": {}}}}}}}
+SPEC = {"replicas": 2, "containers": [{"name": "a", "image": "x:1", "ports": [{"containerPort": 80}]}]}
+
+
+def live(spec: dict[str, Any], *entries: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec, "metadata": {
+        "name": "x", "namespace": "y", "managedFields": list(entries)}}
+
+
+def entry(tree: fields.Tree, manager: str = "gpuops.nvidia", operation: str = "Apply", **more: str) -> dict[str, Any]:
+    return {"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsV1": tree, **more}
+
+
+MANIFEST = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "namespace": "y"}, "spec": SPEC}
+
+
+@pytest.mark.parametrize(("want", "have", "expected"), [
+    ("1000m", "1", True), ("1024Mi", "1Gi", True), ("0.5", "500m", True), ("1e3", "1k", True), ("1", "2", False),
+    (8080, "8080", True), ("http", "https", False), (None, "", True), ({}, None, True), ([], None, True),
+    ({"a": None}, None, True), ({"a": 1}, None, False), (False, None, True), (0, None, True), (True, 1, True),
+    (True, "true", False), ("", "x", False), ([1], None, False), ("1.2.3", "1.2", False)])
+def test_same(want: Any, have: Any, expected: bool) -> None:
+    assert compare.same(want, have) is expected
+
+
+@pytest.mark.parametrize(("want", "have", "expected"), [
+    ({"a": 1}, {"a": 1, "b": 2}, []),
+    ({"a": {"b.c/d": "x"}}, {"a": {}}, ["x.a[b.c/d]"]),
+    ([{"name": "a", "v": 1}, {"name": "b"}], [{"name": "b"}, {"name": "a", "v": 1, "default": True}], []),
+    ([{"name": "a"}], [{"name": "a"}, {"name": "b"}], ["x"]),
+    ([{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53}],
+     [{"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}], []),
+    (["a", "b"], ["b", "a"], ["x[0]", "x[1]"])])
+def test_differences(want: Any, have: Any, expected: list[str]) -> None:
+    assert compare.differences(want, have, "x") == expected
+
+
+def test_what_is_in_our_tree_has_our_value_however_it_is_written() -> None:
+    odd = {"replicas": "whatever", "containers": [{"name": "a", "image": "rewritten", "ports": []}]}
+    assert compare.drifted(MANIFEST, live(odd, entry(TREE))) == []
+
+
+def test_what_has_left_our_tree_is_compared() -> None:
+    left = {"f:spec": {"f:replicas": {}, "f:containers": {'k:{"name":"a"}': {".": {}, "f:name": {}}}}}
+    other = {"replicas": 2, "containers": [{"name": "a", "image": "evil", "ports": [{"containerPort": 80}]}]}
+    assert compare.drifted(MANIFEST, live(other, entry(left))) == ["spec.containers[0].image"]
+    assert compare.drifted(MANIFEST, live(SPEC, entry(left))) == []
+
+
+def test_without_any_record_all_is_compared() -> None:
+    assert compare.drifted(MANIFEST, live({"replicas": 3})) == ["spec.replicas", "spec.containers"]
+
+
+def test_foreign_fields_by_manager() -> None:
+    added = {"f:metadata": {"f:labels": {"f:x": {}}}, "f:status": {"f:replicas": {}}, "f:spec": {
+        "f:replicas": {}, "f:paused": {}, "f:containers": {
+            'k:{"name":"a"}': {"f:image": {}, "f:env": {".": {}, 'k:{"name":"B"}': {".": {}, "f:name": {}}}}}}}
+    seen = live(SPEC, entry(TREE), entry(added, "kubectl-edit", "Update"),
+                entry({"f:spec": {"f:minReadySeconds": {}}}, "hpa", "Update", subresource="scale"))
+    found = fields.foreign(seen)
+    assert list(found) == ["kubectl-edit"]
+    assert fields.paths(found["kubectl-edit"]) == ["spec.paused", "spec.containers[name=a].env[name=B]"]
+
+
+def test_taking_over_moves_exactly_what_was_added() -> None:
+    theirs = {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}, "f:paused": {}}}
+    scale = entry({"f:spec": {"f:minReadySeconds": {}}}, "hpa", "Update", subresource="scale")
+    own, edited, kept = fields.taken_over(live(SPEC, entry(TREE), entry(theirs, "edit", "Update"), scale))
+    assert own["fieldsV1"]["f:spec"]["f:paused"] == {} and own["manager"] == "gpuops.nvidia"
+    assert edited["fieldsV1"] == {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}}}
+    assert kept == scale
+    again = live(SPEC, own, edited, kept)
+    assert fields.foreign(again) == {}
+
+
+def test_an_entry_with_nothing_left_goes() -> None:
+    entries = fields.taken_over(live(SPEC, entry({"f:spec": {"f:paused": {}}}, "edit", "Update")))
+    assert [one["manager"] for one in entries] == ["gpuops.nvidia"]
+
+
+def test_a_restart_by_kubectl_is_not_drift_but_what_comes_with_it_is() -> None:
+    stamp = {"f:kubectl.kubernetes.io/restartedAt": {}}
+    tree = {"f:spec": {"f:template": {"f:metadata": {"f:annotations": {".": {}, **stamp}}}}}
+    assert fields.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-rollout", "Update"))) == {}
+    tree["f:spec"]["f:template"]["f:metadata"]["f:annotations"]["f:x"] = {}
+    found = fields.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-edit", "Update")))
+    assert fields.paths(found["kubectl-edit"]) == ["spec.template.metadata.annotations.x"]
+
+
+def test_before_shows_no_defaults_and_our_spelling() -> None:
+    want = {**MANIFEST, "spec": {"replicas": 2, "cpu": "1000m"}}
+    tree = {"f:spec": {"f:replicas": {}, "f:cpu": {}}}
+    have = live({"replicas": 3, "cpu": "1", "paused": True, "default": "x"}, entry(tree),
+                entry({"f:spec": {"f:paused": {}}}, "edit", "Update"))
+    before, after = diff.pair(want, have)
+    assert before["spec"] == {"replicas": 3, "cpu": "1000m", "paused": True}
+    assert after["spec"] == {"replicas": 2, "cpu": "1000m"}
+    assert before["metadata"] == after["metadata"] == {"name": "x", "namespace": "y"}
+    assert diff.pair(None, have)[1] == {} and diff.pair(want, None)[0] == {}
+
+
+def test_scripts_are_blocks() -> None:
+    assert diff.text({"data": {"run.sh": "#!/bin/sh\nset -e\n"}}) == "data:\n  run.sh: |\n    #!/bin/sh\n    set -e\n"
+    assert diff.text({}) == ""

@@ -1,0 +1,100 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import base64
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import files, kinds, objects
+
+
+def item(kind: str = "ConfigMap", name: str = "x", namespace: str = "ns", **more: Any) -> dict[str, Any]:
+    version = {"DaemonSet": "apps/v1", "RuntimeClass": "node.k8s.io/v1"}.get(kind, "v1")
+    place = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place}, **more}
+
+
+def test_marks_and_order() -> None:
+    found = objects.wanted({"demo": [item("DaemonSet"), item(), item("Namespace", "ns", "")]})
+    assert [one.kind.kind for one in found] == ["Namespace", "ConfigMap", "DaemonSet"]
+    metadata = found[1].manifest["metadata"]
+    assert metadata["labels"] == {"app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "demo"}
+    assert len(metadata["annotations"]["gpuops.nvidia/applied"]) == 64
+    assert found[0].component == objects.SHARED
+
+
+def test_the_mark_follows_what_is_wanted() -> None:
+    def mark(one: dict[str, Any]) -> str:
+        annotations = objects.wanted({"demo": [one]})[0].manifest["metadata"]["annotations"]
+        return str(annotations["gpuops.nvidia/applied"])
+
+    assert mark(item(data={"a": "1", "b": "2"})) == mark(item(data={"b": "2", "a": "1"}))
+    assert mark(item(data={"a": "1"})) != mark(item(data={}))
+
+
+def test_plain_text_of_secrets_is_encoded() -> None:
+    secret = objects.wanted({"demo": [item("Secret", stringData={"a": "b"}, data={"c": "ZA=="})]})[0].manifest
+    assert secret["data"] == {"a": base64.b64encode(b"b").decode(), "c": "ZA=="} and "stringData" not in secret
+
+
+def test_two_components_may_want_the_same() -> None:
+    assert len(objects.wanted({"a": [item()], "b": [item()]})) == 1
+    with pytest.raises(InputError, match="ConfigMap ns/x is wanted in two ways, by a and by b"):
+        objects.wanted({"a": [item()], "b": [item(data={"a": "1"})]})
+
+
+@pytest.mark.parametrize(("manifest", "message"), [
+    ({}, "This is no manifest"),
+    ({"metadata": {"name": "x"}, "kind": "ConfigMap"}, "has no apiVersion"),
+    ({**item(), "kind": "Widget"}, "Widget in v1 are not handled"),
+    ({**item(), "kind": "DaemonSet"}, "apiVersion: apps/v1"),
+    ({**item(), "metadata": {"namespace": "x"}}, "has no name"),
+    (item(namespace=""), "needs a namespace"),
+    (item("RuntimeClass"), "can have no namespace")])
+def test_wrong_manifests_are_named(manifest: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        objects.wanted({"demo": [item(), manifest]})
+    assert caught.value.details["path"]
+
+
+def test_paths_of_kinds() -> None:
+    assert kinds.find("v1", "Node").path("gpu01") == "/api/v1/nodes/gpu01"
+    assert kinds.find("apps/v1", "DaemonSet").path("x", "ns") == "/apis/apps/v1/namespaces/ns/daemonsets/x"
+    assert kinds.find("apps/v1", "DaemonSet").path() == "/apis/apps/v1/daemonsets"
+
+
+def test_files(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    wanted = objects.wanted({"demo": [item("Secret", stringData={"a": "hush"}), item("Namespace", "ns", ""),
+                                      item(data={"a": "1"})]})
+    preview = files.write(str(folder), wanted, check=True)
+    assert preview["changed"] and not folder.exists()
+    done = files.write(str(folder), wanted, check=False)
+    assert done["plan"] == preview["plan"] and done["diff"] == preview["diff"]
+    assert "hush" not in str(done) and base64.b64encode(b"hush").decode() not in str(done)
+    index = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert index["resources"] == ["cluster/01-namespace-ns.yaml", "demo/01-secret-x.yaml", "demo/02-configmap-x.yaml"]
+    read = [yaml.safe_load((folder / name).read_text()) for name in index["resources"]]
+    assert read == [one.manifest for one in wanted]
+    assert stat.S_IMODE((folder / "demo/01-secret-x.yaml").stat().st_mode) == 0o600
+    assert not files.write(str(folder), wanted, check=False)["changed"]
+    (folder / "demo" / "mine.txt").write_text("mine")
+    fewer = files.write(str(folder), wanted[:1], check=False)
+    assert {step["action"] for step in fewer["plan"]} == {"remove file", "write file"}
+    assert sorted(path.name for path in folder.rglob("*.*")) == ["01-namespace-ns.yaml", "kustomization.yaml",
+                                                                "mine.txt"]
+    files.write(str(folder), [], check=False)
+    assert [path.name for path in folder.rglob("*.*")] == ["mine.txt"]
+    assert not files.write(str(folder), [], check=False)["changed"]
+
+
+def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("resources: [a.yaml]\n")
+    with pytest.raises(InputError, match="is not ours"):
+        files.write(str(tmp_path), objects.wanted({"demo": [item()]}), check=False)
