@@ -7,7 +7,7 @@ INVENTORY ?=
 PURGE ?=
 ARGS ?=
 
-.PHONY: help setup demo test lint bench site lab-up lab-down clean
+.PHONY: help setup demo test lint bench site lab-up lab-down lab-kubeconfig clean
 
 help:
 	@echo "make demo            site.yml on the lab: three GPU hosts on this machine, simulated GPUs, nothing else touched"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint            the quick gates alone"
 	@echo "make bench           figures as ratios, measured in one run"
 	@echo "make lab-up          start the lab hosts       make lab-down [PURGE=1]   stop them, PURGE=1 leaves no trace"
+	@echo "make lab-kubeconfig  the path of the running cluster's kubeconfig"
 
 setup:
 	@$(PYTHON) -m lab.venv
@@ -42,6 +43,9 @@ lab-up:
 
 lab-down:
 	@$(PYTHON) -m lab down $(if $(PURGE),--purge)
+
+lab-kubeconfig:
+	@$(PYTHON) -m lab cluster kubeconfig
 
 clean:
 	rm -rf .build $(VENV)

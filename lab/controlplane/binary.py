@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from lab import tools
@@ -15,6 +17,7 @@ from lab.host import needs
 SOURCE = Path(__file__).resolve().parent / "program"
 PROGRAM = "gpuops-controlplane"
 KUBERNETES = "v1.36.3"
+BEAT = 15.0  # seconds between signs of life
 FLAGS = ("-trimpath", "-ldflags", " ".join([
     "-s", "-w",
     f"-X=k8s.io/component-base/version.gitVersion={KUBERNETES}",
@@ -34,7 +37,23 @@ def program() -> Path:
     def build(folder: Path) -> None:
         print("building etcd, Kubernetes, kwok and kubectl as one program: 6 to 10 minutes, once", file=sys.stderr,
               flush=True)
-        command = ["nice", "-n", "10", "go", "build", "-C", str(SOURCE), *FLAGS, "-o", str(folder / PROGRAM), "."]
-        tools.run_quietly(command, "the control plane", {"CGO_ENABLED": "0"})
+        compile_to(folder / PROGRAM)
 
     return tools.cached("controlplane", inputs, build) / PROGRAM
+
+
+def compile_to(path: Path) -> None:
+    """Builds the program; says now and then how many packages are compiled."""
+    command = ["nice", "-n", "10", "go", "build", "-v", "-buildvcs=false", *FLAGS, "-o", str(path), "."]
+    lines: list[str] = []
+    began = said = time.monotonic()
+    with subprocess.Popen(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        for line in process.stdout or ():
+            lines.append(line.strip())
+            if time.monotonic() - said > BEAT:
+                said = time.monotonic()
+                print(f"  {said - began:.0f} s: {len(lines)} packages, now {lines[-1]}", file=sys.stderr, flush=True)
+    if process.returncode:
+        last = "\n".join(lines[-20:])
+        raise SystemExit(f"the control plane could not be built: {' '.join(command)}: {process.returncode}\n{last}")
