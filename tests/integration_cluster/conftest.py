@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from lab.controlplane import binary
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
 
-NAME = "itest"
+NAME = f"itest-{os.getpid()}"  # sessions side by side have a cluster each
 _NUMBERS = itertools.count()
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 

@@ -114,7 +114,7 @@ def test_a_foreign_object_serves_or_stands_in_the_way(world: World, audit: Audit
     actions = {one["object"].split("/")[1]: one["action"] for one in world.run()["objects"]}
     assert actions == {"a": "reuse", "b": "create"}
     assert "labels" not in world.get("configmap", "a")["metadata"]
-    world.remove()
+    assert [step["id"] for step in world.remove()["plan"]] == [f"delete: ConfigMap {name}/b"]
     assert world.get("configmap", "a")["data"]["more"] == "x"
 
 

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import
 # How often an object is taken over again from others that write it at the same time.
 _ROUNDS = 6
 # Seconds: for a new kind to be served, for an object that is being removed to be gone, between two looks.
-_PATIENCE, _PAUSE = 60.0, 0.2
+_PATIENCE, _PAUSE = 120.0, 0.2
 _WORKLOADS = ("DaemonSet", "Deployment", "Job")
 
 

@@ -24,7 +24,7 @@ def read(client: Client, wanted: t.Sequence[Wanted], everything: bool = False) -
     """Live objects by key: of the kinds that are wanted or shipped, foreign ones among them.
 
     Namespaced kinds are looked for in the namespaces of what is wanted and in those that carry our label.
-    everything: also kinds that only users' own manifests have, as for a removal.
+    everything, as for a removal: also kinds that only users' own manifests have, and what is ours in any namespace.
     """
     rows = {one.kind for one in wanted} | set(kinds.shipped(everything))
     named = {one.manifest["metadata"]["namespace"] for one in wanted if one.kind.namespaced}
@@ -34,6 +34,9 @@ def read(client: Client, wanted: t.Sequence[Wanted], everything: bool = False) -
     ours = {key[3] for key, live in found.items()
             if key[1] == "Namespace" and objects.COMPONENT in (live["metadata"].get("labels") or {})}
     found.update(_lists(client, _places(rows, ours - named), whole))
+    if everything:
+        anywhere = [(row, None) for row in rows if row.namespaced]
+        found.update(_lists(client, anywhere, whole, f"{objects.MANAGED_BY}={objects.MANAGER_NAME}"))
     return found
 
 
@@ -42,11 +45,12 @@ def _places(rows: t.Iterable[kinds.Kind], namespaces: t.Iterable[str]) -> list[P
             if row.namespaced and row.kind not in _ANYWHERE]
 
 
-def _lists(client: Client, places: t.Sequence[Place], whole: t.Collection[kinds.Kind]) -> dict[Key, Object]:
+def _lists(client: Client, places: t.Sequence[Place], whole: t.Collection[kinds.Kind],
+           selector: str | None = None) -> dict[Key, Object]:
     def one(place: Place) -> list[Object]:
         row, namespace = place
         lean = row.kind in _LEAN or (row.kind == "Secret" and row not in whole)
-        return client.list_row(row, namespace, metadata_only=lean)
+        return client.list_row(row, namespace, selector, metadata_only=lean)
 
     found: dict[Key, Object] = {}
     for answer in client.many(one, places):
