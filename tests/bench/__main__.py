@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(make bench): figures as ratios against a calibrator of the same run. Needs the lab; leaves its hosts converged."""
+"""C(make bench): figures as ratios against a calibrator of the same run. Needs the lab; leaves its hosts converged.
+
+The Nodes are those of a cluster that is made for it and removed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import time
 from pathlib import Path
 
 from lab.stages import ROOT
+from tests.bench import labels
 from tests.integration import user
 
 HOST = "gpu-a2"
@@ -60,6 +64,7 @@ def main() -> int:
         ("  executed tasks", str(len(tasks)), "<= 25", len(tasks) <= 25),
         ("  of these on the host", str(len(modules)), "<= 8", len(modules) <= 8),
         ("  changed", str(len(last.changed(HOST))), "0", not last.changed(HOST)),
+        *labels.rows(),
     ]
     for what, figure, budget, good in rows:
         print(f"{what:<55} {figure:>12}  {budget:<8} {'' if good else 'MISSED'}".rstrip())
