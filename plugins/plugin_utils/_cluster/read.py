@@ -27,8 +27,8 @@ class Reader(t.Protocol):
     def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> t.Sequence[Object]:
         """Objects of a kind, of all namespaces."""
 
-    def knows(self, api_version: str, kind: str) -> bool:
-        """Whether the server has the kind."""
+    def get(self, api_version: str, kind: str, name: str) -> Object | None:
+        """An object, None where it is not there."""
 
 
 def read_cluster(client: Reader) -> dict[str, t.Any]:
@@ -42,7 +42,7 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
         "version": client.version(),
         "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
         "nfd": _nfd(client),
-        "service_monitors": client.knows("monitoring.coreos.com/v1", "ServiceMonitor"),
+        "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
 
 
@@ -63,14 +63,21 @@ def _node(node: Object) -> dict[str, t.Any]:
 
 
 def _nfd(client: Reader) -> str:
-    """Whose NFD is there: one of ours is no stranger's, one of a stranger is reused."""
-    found = "none"
+    """Whose NFD is there. One of a stranger is reused; its definitions alone, as a removed one leaves them, are none."""
+    defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
+    if defined is None:
+        return "none"
+    if (defined["metadata"].get("labels") or {}).get(_MANAGED_BY) == _OWNER:
+        return "ours"
     for kind in ("Deployment", "DaemonSet"):
         for item in client.list("apps/v1", kind, metadata_only=True):
             labels = item["metadata"].get("labels") or {}
-            if not (_NFD.items() <= labels.items() or item["metadata"]["name"].endswith("nfd-master")):
-                continue
-            if labels.get(_MANAGED_BY) != _OWNER:
+            if labels.get(_MANAGED_BY) != _OWNER and (
+                    _NFD.items() <= labels.items() or item["metadata"]["name"].endswith("nfd-master")):
                 return "foreign"
-            found = "ours"
-    return found
+    return "none"
+
+
+def _definition(client: Reader, name: str) -> Object | None:
+    """A custom resource definition: to get one by name costs less than to list objects of its kind."""
+    return client.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)

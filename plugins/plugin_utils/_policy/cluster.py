@@ -56,7 +56,9 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     pull_secrets, driver_operating_systems}), all optional. Raises ClusterRefused with every reason.
     """
     reasons: list[Refused] = []
-    on_host, notes = _hosts(facts, places, inventory_hosts, reasons)
+    by_host, notes = _hosts(facts, inventory_hosts, reasons)
+    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
+    on_host = {node: list(delivered) for node in by_host} if delivered else {}
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
@@ -70,7 +72,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                 context.systems = _systems(facts, gpu, on_host, settings)
                 _check_families(context, facts, on_host)
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
-                                     else part(context, component.name, component.section))
+                                     else part(context, component.name, component.section or component.name))
         except Refused as error:
             reasons.append(error)
     if reasons:
@@ -80,7 +82,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
-                  "by_host": {node: host for host, node in inventory_hosts.items()}},
+                  "by_host": by_host},
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
         "notes": context.said,
     }
@@ -90,10 +92,9 @@ def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
     return {} if facts is None else t.cast("t.Mapping[str, t.Mapping[str, t.Any]]", facts["nodes"])
 
 
-def _hosts(facts: Facts | None, places: t.Mapping[str, str], inventory_hosts: t.Mapping[str, str],
-           reasons: list[Refused]) -> tuple[dict[str, list[str]], list[str]]:
-    """(by Node what its host of the inventory delivers itself, notes)."""
-    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
+def _hosts(facts: Facts | None, inventory_hosts: t.Mapping[str, str],
+           reasons: list[Refused]) -> tuple[dict[str, str], list[str]]:
+    """(by Node its host of the inventory, notes)."""
     taken: dict[str, str] = {}
     strangers = []
     for host, node in inventory_hosts.items():
@@ -104,9 +105,9 @@ def _hosts(facts: Facts | None, places: t.Mapping[str, str], inventory_hosts: t.
             strangers.append(host)
         else:
             taken[node] = host
-    notes = [f"{', '.join(strangers)}: no such Node is in the cluster; these hosts are served as hosts only "
-             "(gpu_node_name names a host's Node)."] if strangers else []
-    return ({node: list(delivered) for node in sorted(taken)} if delivered else {}), notes
+    notes = [f"{', '.join(strangers)}: no such Node is in the cluster; served as hosts only (gpu_node_name names a "
+             "host's Node)."] if strangers else []
+    return dict(sorted(taken.items())), notes
 
 
 def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
@@ -130,7 +131,8 @@ def _absent(context: Context, component: components.Component, place: str, facts
         return "gpu_placement delivers it on hosts" if place == "host" else "gpu_placement says so"
     if component.name == "nfd" and facts is not None and facts["nfd"] == "foreign":
         return "reused: the cluster has an NFD of somebody else"
-    if place == "hybrid" and gpu and all(component.name in on_host.get(name, ()) for name in gpu):
+    known = gpu or list(_nodes(facts))
+    if place == "hybrid" and known and all(component.name in on_host.get(name, ()) for name in known):
         return "every GPU node is a host of the inventory, which has it itself"
     return None
 

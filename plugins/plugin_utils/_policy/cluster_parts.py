@@ -67,10 +67,9 @@ def part(context: Context, name: str, section: str) -> Plan:
         "images": {one: context.image(one) for one in used if one != "driver"},
         "pull": {one: images.pull_policy(context.policy, one) for one in used},
         "pull_secrets": images.pull_secrets(context.policy, used, context.secrets),
-        "args": list(context.get(f"{section}.args") or []) if section else [],
-        "env": environment(context.get(f"{section}.env")) if section else {},
-        "resources": (context.get(f"{section}.resources") if section else None) or {},
-        "host_network": bool(context.get(f"{section}.hostNetwork")) if section else False,
+        "args": list(context.get(f"{section}.args") or []), "env": environment(context.get(f"{section}.env")),
+        "resources": context.get(f"{section}.resources") or {},
+        "host_network": bool(context.get(f"{section}.hostNetwork")),
     }
     own = _OWN.get(name)
     if own is not None:

@@ -1,0 +1,96 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Live objects, and the facts that become of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster
+
+PCI = "feature.node.kubernetes.io/pci-"
+NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
+MANAGED = {"app.kubernetes.io/managed-by": "gpuops.nvidia"}
+OURS = {**NFD, **MANAGED}
+NFD_KIND, MONITORS = "nodefeatures.nfd.k8s-sigs.io", "servicemonitors.monitoring.coreos.com"
+
+
+class Fake:
+    """What read_cluster asks, answered from memory; it counts the requests."""
+
+    server = "https://10.0.0.1:6443"
+
+    def __init__(self, definitions: dict[str, dict[str, str]] | None = None, **objects: list[dict[str, Any]]) -> None:
+        self.objects = objects
+        self.definitions = definitions or {}
+        self.asked: list[str] = []
+
+    def version(self) -> str:
+        self.asked.append("version")
+        return "v1.36.3"
+
+    def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> list[dict[str, Any]]:
+        self.asked.append(kind)
+        assert metadata_only == (kind != "Node")
+        return self.objects.get(kind, [])
+
+    def get(self, api_version: str, kind: str, name: str) -> dict[str, Any] | None:
+        self.asked.append(name)
+        assert (api_version, kind) == ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+        return named(name, **self.definitions[name]) if name in self.definitions else None
+
+
+def node(name: str = "n1", runtime: str = "containerd://1.7.28", image: str = "Ubuntu 22.04.5 LTS", ready: str = "True",
+         **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels},
+            "status": {"conditions": [{"type": "Ready", "status": ready}],
+                       "nodeInfo": {"containerRuntimeVersion": runtime, "osImage": image, "kernelVersion": "6.8.0",
+                                    "architecture": "amd64"}}}
+
+
+def named(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+def test_a_node() -> None:
+    client = Fake(Node=[node(**{f"{PCI}10de.present": "true"})], definitions={MONITORS: {}})
+    assert read_cluster(client) == {
+        "server": client.server, "version": "v1.36.3", "nfd": "none", "service_monitors": True,
+        "nodes": {"n1": {"labels": {f"{PCI}10de.present": "true"}, "annotations": {},
+                         "os": {"id": "ubuntu", "version": "22.04"}, "os_image": "Ubuntu 22.04.5 LTS",
+                         "kernel": "6.8.0", "arch": "amd64", "runtime": "containerd", "runtime_version": "1.7.28",
+                         "ready": True, "gpu": True}}}
+    assert client.asked == ["version", "Node", NFD_KIND, MONITORS]
+
+
+def test_nodes() -> None:
+    nodes = read_cluster(Fake(Node=[
+        node("crio", "cri-o://1.34.1", ready="Unknown"), node("docker", "docker://28.0", "Talos (v1.9)"),
+        {"metadata": {"name": "new"}}]))["nodes"]
+    assert [(one["runtime"], one["ready"]) for one in nodes.values()] == [
+        ("crio", False), ("docker", True), ("", False)]
+    assert [one["os"] for one in nodes.values()] == [{"id": "ubuntu", "version": "22.04"}, None, None]
+
+
+@pytest.mark.parametrize(("label", "value", "gpu"), [
+    (f"{PCI}10de.present", "true", True), (f"{PCI}0302_10de.present", "true", True),
+    (f"{PCI}0300_10de.present", "true", True), ("nvidia.com/gpu.present", "true", True),
+    (f"{PCI}10de.present", "false", False), (f"{PCI}15b3.present", "true", False),
+])
+def test_gpu_nodes(label: str, value: str, gpu: bool) -> None:
+    assert read_cluster(Fake(Node=[node(**{label: value})]))["nodes"]["n1"]["gpu"] is gpu
+
+
+@pytest.mark.parametrize(("definition", "deployments", "daemon_sets", "expected"), [
+    (None, [], [], "none"), (None, [named("nfd-master")], [], "none"), (MANAGED, [], [], "ours"),
+    ({}, [named("nfd-master")], [], "foreign"), ({}, [named("op-nfd-master")], [], "foreign"),
+    ({}, [], [named("worker", **NFD)], "foreign"), ({}, [named("x", **OURS)], [named("y", **NFD)], "foreign"),
+    # kinds that a removed NFD has left
+    ({}, [named("my-nfd-master-tests")], [named("other")], "none"), ({}, [named("x", **OURS)], [], "none"),
+])
+def test_whose_nfd(definition: dict[str, str] | None, deployments: list[Any], daemon_sets: list[Any],
+                   expected: str) -> None:
+    client = Fake({} if definition is None else {NFD_KIND: definition}, Deployment=deployments, DaemonSet=daemon_sets)
+    assert read_cluster(client)["nfd"] == expected

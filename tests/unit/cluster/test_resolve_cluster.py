@@ -1,0 +1,234 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Policies and clusters, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, components, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import ClusterRefused, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
+
+MIRROR = {"image_registry": "mirror.example:5000"}
+DIGEST = "sha256:" + "ab" * 32
+
+
+def present(made: dict[str, Any]) -> list[str]:
+    return [name for name, one in made["components"].items() if one["state"] == "present"]
+
+
+@pytest.mark.parametrize(("policy", "release", "settings", "component", "image", "expected"), [
+    ({}, "26.7.0", {}, "device_plugin", "device_plugin", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+    ({}, "26.7.0", {}, "feature_discovery", "feature_discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+    ({}, "26.3.3", {}, "driver", "driver_manager", "nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.11.0"),
+    ({}, "26.7.0", {}, "nfd", "nfd", "registry.k8s.io/nfd/node-feature-discovery:0.19.0"),
+    ({}, "26.7.0", {}, "validator", "validator", "nvcr.io/nvidia/gpu-operator:v26.7.0"),
+    ({}, "25.3.4", {}, "validator", "validator", "nvcr.io/nvidia/cloud-native/gpu-operator-validator:v25.3.4"),
+    # what the policy leaves out is completed
+    ({"devicePlugin": {"version": "v0.19.0"}}, "26.7.0", {}, "device_plugin", "device_plugin",
+     "nvcr.io/nvidia/k8s-device-plugin:v0.19.0"),
+    ({"devicePlugin": {"repository": "quay.io/me"}}, "26.7.0", {}, "device_plugin", "device_plugin",
+     "quay.io/me/k8s-device-plugin:v0.20.0"),
+    ({"devicePlugin": {"image": "quay.io/me/plugin:7"}}, "26.7.0", {}, "device_plugin", "device_plugin",
+     "quay.io/me/plugin:7"),
+    ({"devicePlugin": {"image": "plugin"}}, "26.7.0", {}, "device_plugin", "device_plugin",
+     "nvcr.io/nvidia/plugin:v0.20.0"),
+    ({"toolkit": {"version": DIGEST}}, "26.7.0", {}, "container_toolkit", "container_toolkit",
+     f"nvcr.io/nvidia/k8s/container-toolkit@{DIGEST}"),
+    # a mirror stands for the public registries only
+    ({}, "26.7.0", MIRROR, "mig_manager", "mig_manager",
+     "mirror.example:5000/nvidia/cloud-native/k8s-mig-manager:v0.15.0"),
+    ({}, "26.7.0", MIRROR, "nfd", "nfd", "mirror.example:5000/nfd/node-feature-discovery:0.19.0"),
+    ({"migManager": {"repository": "nvcr.io/mine"}}, "26.7.0", MIRROR, "mig_manager", "mig_manager",
+     "mirror.example:5000/mine/k8s-mig-manager:v0.15.0"),
+    ({"migManager": {"repository": "quay.io/mine"}}, "26.7.0", MIRROR, "mig_manager", "mig_manager",
+     "quay.io/mine/k8s-mig-manager:v0.15.0"),
+])
+def test_images(policy: Any, release: str, settings: Any, component: str, image: str, expected: str) -> None:
+    assert plan(policy, release=release, **settings)["components"][component]["images"][image] == expected
+
+
+@pytest.mark.parametrize(("system", "release", "tag"), [
+    (("ubuntu", "22.04"), "26.7.0", "ubuntu22.04"), (("rhel", "9.4"), "26.7.0", "rhel9"),
+    (("rhel", "9.4"), "26.3.3", "rhel9.4"), (("rhel", "10.1"), "26.3.3", "rhel10"), (("rhel", "10.1"), "25.3.4",
+                                                                                       "rhel10.1"),
+    (("rocky", "9.7"), "26.3.3", "rocky9"), (("ol", "8.10"), "26.7.0", "ol8"), (("ol", "8.10"), "26.3.3", "ol8.10"),
+    (("sles", "15.6"), "26.7.0", "sles15.6"), (("debian", "12"), "26.7.0", "debian12"),
+])
+def test_tag_of_driver_images(system: tuple[str, str], release: str, tag: str) -> None:
+    pool, = plan(cluster=facts(node(system)), release=release)["components"]["driver"]["pools"]
+    assert pool["name"] == "nvidia-driver-daemonset"
+    assert pool["node_selector"] == {}
+    assert pool["images"]["driver"].endswith(f"-{tag}")
+
+
+def test_a_pool_for_each_system() -> None:
+    cluster = facts(node(("ubuntu", "22.04")), node(("rhel", "9.4")), node(("rhel", "9.6")), node(("sles", "15.6"),
+                                                                                                 gpu=False))
+    ubuntu, rhel = sorted(plan(cluster=cluster)["components"]["driver"]["pools"], key=lambda one: -len(one["os"]))
+    assert (ubuntu["name"], rhel["name"]) == ("nvidia-driver-daemonset-ubuntu22.04", "nvidia-driver-daemonset-rhel9")
+    assert ubuntu["node_selector"] == {cluster_nodes.OS_ID: "ubuntu", cluster_nodes.OS_VERSION: "22.04"}
+    assert rhel["node_selector"] == {cluster_nodes.OS_ID: "rhel", cluster_nodes.OS_MAJOR: "9"}
+    assert rhel["images"]["driver"] == "nvcr.io/nvidia/driver:595.91.07-rhel9"
+    assert "/run/secrets/rhsm" in rhel["subscription"]
+
+
+def test_systems_without_nfd_are_those_of_all_nodes() -> None:
+    cluster = facts(node(("ubuntu", "24.04"), gpu=False), node(None, gpu=False))
+    assert [pool["os"] for pool in plan(cluster=cluster)["components"]["driver"]["pools"]] == ["ubuntu24.04"]
+
+
+def test_systems_without_a_cluster_are_asked_for() -> None:
+    release = matrix.release("26.7.0")
+    policy, places = formats.read(None, release), components.placements("cluster")
+    with pytest.raises(ClusterRefused, match="driver_operating_systems"):
+        resolve_cluster(policy, release, None, places, {}, {}, "never")
+    made = resolve_cluster(policy, release, None, places, {}, {"driver_operating_systems": ["rhel9.6", "ubuntu24.04"]},
+                           "never")
+    assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["rhel9", "ubuntu24.04"]
+    assert (made["server"], made["nodes"]) == (None, {"gpu": [], "cpu": 0, "pools": [], "by_host": {}})
+
+
+@pytest.mark.parametrize(("pretty", "expected"), [
+    ("Ubuntu 22.04.5 LTS", ("ubuntu", "22.04")), ("Ubuntu 24.04 LTS", ("ubuntu", "24.04")),
+    ("Red Hat Enterprise Linux 9.4 (Plow)", ("rhel", "9.4")), ("Rocky Linux 9.7 (Blue Onyx)", ("rocky", "9.7")),
+    ("Red Hat Enterprise Linux CoreOS 418.94", ("rhcos", "418.94")), ("Oracle Linux Server 8.10", ("ol", "8.10")),
+    ("SUSE Linux Enterprise Server 15 SP6", ("sles", "15.6")), ("Debian GNU/Linux 12 (bookworm)", ("debian", "12")),
+    ("Talos (v1.9)", None), ("", None),
+])
+def test_system_by_its_pretty_name(pretty: str, expected: Any) -> None:
+    assert cluster_nodes.system_of({}, pretty) == expected
+    labels = {cluster_nodes.OS_ID: "rhel", cluster_nodes.OS_VERSION: "8.8"}
+    assert cluster_nodes.system_of(labels, pretty) == ("rhel", "8.8")
+
+
+@pytest.mark.parametrize(("runtimes", "expected"), [
+    ([("docker", True), ("containerd", True)], "containerd"), ([("crio", True), ("docker", True)], "docker"),
+    ([("crio", True)], "crio"), ([("crio", True), ("containerd", False)], "crio"), ([("other", True)], "containerd"),
+])
+def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected: str) -> None:
+    cluster = facts(*(node(runtime=runtime, gpu=gpu) for runtime, gpu in runtimes))
+    assert plan(cluster=cluster)["common"]["runtime"] == expected
+
+
+@pytest.mark.parametrize(("disruption", "env", "eviction", "noted"), [
+    ("never", [], "false", False), ("idle", [], "false", False), ("drain", [], "true", False),
+    ("reboot", [], "true", False), ("never", [("ENABLE_GPU_POD_EVICTION", "true")], "false", True),
+    ("drain", [("ENABLE_GPU_POD_EVICTION", "false")], "false", False),
+])
+def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction: str, noted: bool) -> None:
+    policy = {"driver": {"manager": {"env": [{"name": name, "value": value} for name, value in env]}}}
+    made = plan(policy, disruption=disruption)
+    assert made["components"]["driver"]["manager_env"] == {"ENABLE_GPU_POD_EVICTION": eviction,
+                                                           "ENABLE_AUTO_DRAIN": "false"}
+    assert any("gpu_disruption" in note for note in made["notes"]) == noted
+
+
+@pytest.mark.parametrize(("policy", "absent"), [
+    ({}, []), ({"driver": {"enabled": False}}, ["driver"]), ({"toolkit": {"enabled": False}}, ["container_toolkit"]),
+    ({"nfd": {"enabled": False}, "dcgmExporter": {"enabled": False}}, ["nfd", "dcgm_exporter"]),
+    ({"devicePlugin": {"enabled": False}, "gfd": {"enabled": False}, "migManager": {"enabled": False}},
+     ["device_plugin", "feature_discovery", "mig_manager"]),
+    # null is "not set", and not set is on
+    ({"driver": {"enabled": None}, "dcgmExporter": {"enabled": None}}, []),
+])
+def test_switches(policy: Any, absent: list[str]) -> None:
+    made = plan(policy)
+    assert list(made["components"]) == list(components.NAMES)
+    assert present(made) == [name for name in components.NAMES if name not in absent]
+    assert made["deploy"]["components"] == {name: name not in absent for name in components.NAMES}
+    assert all(made["components"][name]["because"] for name in absent)
+
+
+def test_a_foreign_nfd_is_reused() -> None:
+    assert plan(cluster=facts(node(), nfd="foreign"))["components"]["nfd"] == {
+        "state": "absent", "because": ["reused: the cluster has an NFD of somebody else"]}
+    assert plan(cluster=facts(node(), nfd="ours"))["components"]["nfd"]["state"] == "present"
+
+
+def test_hybrid() -> None:
+    cluster = facts(node(), node(("rhel", "9.4")), cpu=node(gpu=False))
+    made = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1", "elsewhere": "n9"})
+    assert present(made) == list(components.NAMES)
+    assert made["deploy"]["on_host"] == {"n1": ["driver", "container_toolkit", "mig_manager"]}
+    assert {key: made["nodes"][key] for key in ("gpu", "cpu", "by_host")} == {
+        "gpu": ["n1", "n2"], "cpu": 1, "by_host": {"n1": "a"}}
+    # the host's system needs no driver container
+    assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["rhel9"]
+    assert [note.split(":")[0] for note in made["notes"] if "gpu_node_name" in note] == ["elsewhere"]
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_hybrid_where_every_node_is_a_host(gpu: bool) -> None:
+    made = plan(cluster=facts(node(gpu=gpu), node(gpu=gpu)), placement="hybrid", hosts={"a": "n1", "b": "n2"})
+    assert present(made) == ["nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter"]
+
+
+def test_a_mapping_places_each() -> None:
+    made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
+    assert present(made) == ["container_toolkit"]
+    assert made["deploy"]["on_host"] == {"n1": ["driver", "feature_discovery"]}
+
+
+@pytest.mark.parametrize(("policy", "cluster", "words"), [
+    ({"driver": {"usePrecompiled": True}}, None, ["driver.usePrecompiled"]),
+    ({"driver": {"useNvidiaDriverCRD": True}, "sandboxWorkloads": {"enabled": True}}, None,
+     ["driver.useNvidiaDriverCRD", "sandboxWorkloads.enabled"]),
+    ({"platform": {"openshift": True}}, None, ["platform.openshift"]),
+    ({"driver": {"repoConfig": {"configMapName": "repos"}, "certConfig": {"name": "ca"}}}, None,
+     ["driver.repoConfig.configMapName: ConfigMap 'repos'", "driver.certConfig.name"]),
+    ({"devicePlugin": {"config": {"create": True, "data": {}}}}, None, ["devicePlugin.config.create"]),
+    ({"driver": {"version": "nonsense"}}, None, ["'nonsense'"]), ({"driver": {"version": "999"}}, None, ["branch 999"]),
+    ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
+    ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["driver_operating_systems"]),
+    ({}, facts(node(("rhcos", "418"))), ["CoreOS"]),
+    ({}, facts(node(**{"nvidia.com/gpu.family": "volta"})), ["cannot drive the volta GPUs of n1", "580"]),
+])
+def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
+    with pytest.raises(ClusterRefused) as caught:
+        plan(policy, cluster=cluster)
+    text = str(caught.value)
+    assert all(word in text for word in words), text
+    assert "Nothing was changed." in text
+    assert all(one["reason"] and one["remedy"] for one in caught.value.details["refusals"])
+    assert len(caught.value.details["refusals"]) >= len([word for word in words if "." in word and " " not in word])
+
+
+def test_two_hosts_on_a_node() -> None:
+    with pytest.raises(ClusterRefused, match="hosts a and b both are Node 'n1'"):
+        plan(placement="hybrid", hosts={"a": "n1", "b": "n1"})
+
+
+@pytest.mark.parametrize(("version", "expected"), [
+    ("580", "580.173.02"), ("R580", "580.173.02"), ("580.1.2-ubuntu20.04", "580.1.2"), ("595.91.07", "595.91.07"),
+])
+def test_version_of_the_driver(version: str, expected: str) -> None:
+    pool, = plan({"driver": {"version": version}})["components"]["driver"]["pools"]
+    assert pool["images"]["driver"] == f"nvcr.io/nvidia/driver:{expected}-ubuntu22.04"
+
+
+def test_digest_of_the_driver() -> None:
+    pool, = plan({"driver": {"version": DIGEST}})["components"]["driver"]["pools"]
+    assert pool["images"]["driver"] == f"nvcr.io/nvidia/driver@{DIGEST}"
+
+
+def test_service_monitor_where_the_cluster_knows_it() -> None:
+    assert plan(cluster=facts(node(), monitors=True))["components"]["dcgm_exporter"]["service_monitor"]
+    made = plan(cluster=facts(node()))
+    assert not made["components"]["dcgm_exporter"]["service_monitor"]
+    assert any("ServiceMonitor" in note for note in made["notes"])
+    # older charts have it off
+    assert not plan(cluster=facts(node(), monitors=True), release="26.3.3")["components"]["dcgm_exporter"][
+        "service_monitor"]
+
+
+def test_default_mig_layouts() -> None:
+    config = default_config()
+    assert {"all-disabled", "all-enabled", "all-balanced", "all-1g.10gb.me", "all-7g.80gb"} <= set(config)
+    counts = {device: entry["mig-devices"] for entry in config["all-1g.10gb"] for device in entry["device-filter"]}
+    assert (counts["0x20B010DE"], counts["0x233010DE"]) == ({"1g.10gb": 4}, {"1g.10gb": 7})
+    assert len(config) > 70
