@@ -22,17 +22,20 @@ LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} ba
 FORMER = Cause("the pod runs the former revision until it is restarted",
                "Its restart stops GPU work on {node}: delete the pod when the node is idle, or allow it by "
                "gpu_disruption: drain.")
+_SAID = 160
 
 
 class Seen(t.NamedTuple):
     """What was read at the end.
 
-    stuck: pods that are not ready; lost: nodes that are NotReady; former: OnDelete pods of a former revision;
+    stuck: pods that are not ready; lost: nodes that are NotReady; away: C((component, node)) of lost nodes that the
+    counts leave out; former: OnDelete pods of a former revision;
     events: by C((kind, name)) the messages of warnings.
     """
 
     stuck: t.Sequence[Stuck] = ()
     lost: t.AbstractSet[str] = frozenset()
+    away: t.Sequence[t.Tuple[str, str]] = ()
     former: t.Sequence[Stuck] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
 
@@ -55,6 +58,8 @@ def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: 
     held = {(stuck.component, stuck.node) for stuck in seen.stuck}
     former = {stuck.pod for stuck in seen.former}
     found = [_entry(stuck, FORMER, "pending") for stuck in seen.former]
+    found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
+              for component, node in seen.away if (component, node) not in held]
     for stuck in [*_uncreated(works, seen), *seen.stuck]:
         if stuck.pod and stuck.pod in former:
             continue
@@ -133,8 +138,15 @@ def _told(entries: t.Sequence[Data]) -> str:
         return f"waits for {first['waits_for'].replace('_', ' ')} on {where}{more}"
     place = f" {first['container']}" if first["container"] else ""
     reason = f", {first['reason']}" if first["reason"] else ""
-    said = f" ({first['message']})" if first["message"] else ""
-    return f"{where}:{place} {first['state']}{reason}: {first['cause']}{said}{more}"
+    said = f" (it said: {_end(first['message'])})" if first["message"] else ""
+    likely = "likely cause: " if first["level"] == "failed" else ""
+    return f"{where}:{place} {first['state']}{reason}; {likely}{first['cause']}{said}{more}"
+
+
+def _end(message: str) -> str:
+    """One line. Of what runtimes say the end is the cause, what comes before is the way that it took."""
+    line = " ".join(message.split())
+    return line if len(line) <= _SAID else f"...{line[-_SAID:].partition(' ')[2]}"
 
 
 def _why_none(name: str, cluster: t.Mapping[str, t.Any]) -> str:

@@ -19,8 +19,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads i
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 # Seconds. A DaemonSet counts nodes that were labelled a moment ago a little later; a lost node may be a short break;
-# a line about one component comes at most so often.
-_SETTLE, _LOST, _LINE, _FRESH = 3.0, 15.0, 5.0, 0.5
+# a line about one component comes at most so often, and again after a while in which nothing moved.
+_SETTLE, _LOST, _LINE, _AGAIN, _FRESH = 3.0, 15.0, 5.0, 60.0, 0.5
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
 _NODES_ONE_BY_ONE = 50
 _REVISION = "controller-revision-hash"
@@ -74,7 +74,7 @@ class Rollout:
                 nodes = self._client.list("v1", "Node", metadata_only=True)
             passed = self._clock() - begin
             late = passed < min(_SETTLE, timeout) and any(
-                work.kind == "DaemonSet" and work.node_selector and work.desired < asking(work, nodes)
+                work.kind == "DaemonSet" and work.node_selector and work.desired < len(asking(work, nodes))
                 for work in works)
             lacking = [work for work in works if not work.settled]
             if lacking and self._clock() >= self._look_at:
@@ -111,14 +111,10 @@ class Rollout:
             found: t.Sequence[Data | GpuopsError | None] = self._client.list("v1", "Node")
         else:
             found = self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes))
-        lost = set()
         for node in found:
             if isinstance(node, GpuopsError):
                 raise node
-            if node is not None and not any(one["type"] == "Ready" and one["status"] == "True"
-                                            for one in (node.get("status") or {}).get("conditions") or ()):
-                lost.add(str(node["metadata"]["name"]))
-        return lost & nodes
+        return {str(node["metadata"]["name"]) for node in _silent(found)} & nodes
 
     def _hopeful(self, work: Workload, passed: float) -> bool:
         """Whether waiting may help: not where all that lacks is on lost nodes."""
@@ -139,7 +135,7 @@ class Rollout:
             if name not in self._told and done:
                 self._told[name] = (now, counts)
             when, before = self._told.get(name, (now - _LINE, (-1, -1)))
-            if counts == before or (now - when < _LINE and not done):
+            if (counts == before and (done or now - when < _AGAIN)) or (now - when < _LINE and not done):
                 continue
             self._told[name] = (now, counts)
             waiting = [] if done else [{"node": stuck.node, "container": stuck.container} for stuck in self._stuck
@@ -155,8 +151,14 @@ class Rollout:
             if self._clock() > self._looked + _FRESH:
                 self._look(lacking)
             events = self._warnings()
-        seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), former, events)
+        seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), self._away(works), former, events)
         return findings.checks(self._cluster, self._components, works, seen, check_mode)
+
+    def _away(self, works: t.Sequence[Workload]) -> list[tuple[str, str]]:
+        """(component, node) of lost nodes: controllers do not count them, so that the counts alone look good."""
+        uncounted = [work for work in works if work.uncounted]
+        lost = _silent(self._client.list("v1", "Node")) if uncounted else []
+        return [(work.component, name) for work in uncounted for name in asking(work, lost)]
 
     def _former(self, work: Workload) -> t.Iterator[Stuck]:
         """Pods of an OnDelete DaemonSet that are not of its newest revision."""
@@ -178,3 +180,12 @@ class Rollout:
             about = event["involvedObject"]
             found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(event.get("message") or "")
         return found
+
+
+def _silent(nodes: t.Iterable[Data | GpuopsError | None]) -> list[Data]:
+    """Those of which the kubelet does not say that they are Ready."""
+    def reports(node: Data) -> bool:
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    return [node for node in nodes if isinstance(node, dict) and not reports(node)]

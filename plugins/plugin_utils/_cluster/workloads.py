@@ -16,7 +16,8 @@ Object = t.Mapping[str, t.Any]
 class Workload:
     """A DaemonSet or Deployment of ours.
 
-    desired, ready, updated: pods; manual: pods are replaced only when somebody deletes them (OnDelete); seen: whether
+    desired, ready, updated: pods; uncounted: pods on nodes that the controller does not count, such as NotReady ones;
+    manual: pods are replaced only when somebody deletes them (OnDelete); seen: whether
     its controller has taken notice of what was applied last; node_selector: what nodes must carry.
     """
 
@@ -27,6 +28,7 @@ class Workload:
     desired: int
     ready: int
     updated: int
+    uncounted: int
     manual: bool
     seen: bool
     labels: t.Mapping[str, str]
@@ -55,12 +57,12 @@ def workload(item: Object) -> Workload:
             "updatedReplicas", 0)
     return Workload(
         meta["labels"][COMPONENT], item["kind"], meta["name"], meta["uid"], desired, ready, updated,
-        (spec.get("updateStrategy") or {}).get("type") == "OnDelete",
+        status.get("numberMisscheduled", 0), (spec.get("updateStrategy") or {}).get("type") == "OnDelete",
         status.get("observedGeneration", 0) >= meta.get("generation", 0),
         (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
 
 
-def asking(work: Workload, nodes: t.Iterable[Object]) -> int:
-    """How many nodes carry the labels that a DaemonSet asks for."""
-    return sum(all((node["metadata"].get("labels") or {}).get(key) == value
-                   for key, value in work.node_selector.items()) for node in nodes)
+def asking(work: Workload, nodes: t.Iterable[Object]) -> list[str]:
+    """The nodes that carry the labels that a DaemonSet asks for."""
+    return [str(node["metadata"]["name"]) for node in nodes
+            if work.node_selector.items() <= (node["metadata"].get("labels") or {}).items()]

@@ -63,6 +63,21 @@ def test_one_component_gets_one_line_in_five_seconds() -> None:
     assert 3 <= len(told) <= 5
 
 
+def test_who_waits_long_is_told_again() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[])
+    told = follow(client, ["driver"], timeout=150)[1]
+    assert len(told) == 3 and told[0] == told[1] == told[2]
+
+
+def test_a_long_message_is_told_by_its_end() -> None:
+    words = f"runc: {'x ' * 200}\nlibnvidia-ml.so.1: cannot open shared object file"
+    client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")],
+                        Pod=[pod("validator", "n1", 1, "CrashLoopBackOff", words)])
+    check = follow(client, ["validator"], timeout=0)[0]["validator"]
+    assert check["detail"].endswith("libnvidia-ml.so.1: cannot open shared object file)")
+    assert len(check["detail"]) < 400 and check["nodes"][0]["message"] == words
+
+
 def test_labels_of_a_moment_ago_are_waited_for() -> None:
     def each(client: FakeClient, look: int) -> None:
         client.objects["DaemonSet"] = [daemon_set("driver", 0, 0) if look == 1 else daemon_set("driver", 2, 2)]
@@ -112,7 +127,8 @@ def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
     checks, _told, seconds = follow(client, ["container_toolkit", "validator", "device_plugin"])
     assert [check["state"] for check in checks.values()] == ["ok", "failed", "ok"]
     check = checks["validator"]
-    assert check["detail"].startswith("1/2 ready; n2: toolkit-validation Init:1/4: the nvidia runtime is not injected")
+    assert check["detail"].startswith("1/2 ready; n2: toolkit-validation Init:1/4; likely cause: the nvidia "
+                                      "runtime is not injected")
     assert "restart the runtime" in check["hint"]
     assert [(one["node"], one["container"], one["level"]) for one in check["nodes"]] == [
         ("n2", "toolkit-validation", "failed")]
@@ -144,6 +160,15 @@ def test_a_lost_node_is_named_and_soon_not_waited_for() -> None:
     checks, _told, seconds = follow(client, ["driver"])
     assert checks["driver"]["state"] == "pending" and "n2: driver-ctr" in checks["driver"]["detail"]
     assert "NotReady" in checks["driver"]["detail"] and 15 <= seconds < 25
+
+
+def test_a_lost_node_that_is_not_counted_is_named_too() -> None:
+    away = daemon_set("driver", 1, 1)
+    away["status"]["numberMisscheduled"] = 1
+    client = FakeClient(DaemonSet=[away], Node=[node("n1"), node("n2", ready=False)])
+    check = follow(client, ["driver"])[0]["driver"]
+    assert check["state"] == "pending"
+    assert check["detail"].startswith("1/1 ready; n2: not counted; the node is NotReady")
 
 
 def test_a_lost_node_does_not_end_the_wait_for_others() -> None:
