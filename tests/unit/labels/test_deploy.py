@@ -138,7 +138,12 @@ def test_a_value_is_honoured(value: str) -> None:
     first = after(node({**GPU, f"{D}driver": value}))
     assert first.labels[f"{D}driver"] == value and f"{D}driver" not in first.ours
     full = after(node(GPU))
-    assert after(Node("n", {**full.labels, f"{D}driver": value}, full.annotations)).labels[f"{D}driver"] == value
+    now = after(Node("n", {**full.labels, f"{D}driver": value}, full.annotations))
+    assert now.labels[f"{D}driver"] == value
+    assert (f"{D}driver" in now.ours) == (value != "false")  # that one is the user's from then on
+    host = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})})
+    attracts = value.startswith(("paused", "true"))
+    assert (f"{D}driver" in after(first, host).labels) != attracts
 
 
 def test_an_empty_value_counts_as_none() -> None:
@@ -198,6 +203,13 @@ def test_a_gpu_that_is_gone() -> None:
     assert now.ours == {"nvidia.com/gpu.present"}
     back = after(Node("n", {**now.labels, **GPU}, now.annotations))
     assert back.labels == full.labels and back.ours == full.ours
+
+
+def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
+    """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
+    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false"}
+    assert after(node(lost)).labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
+    assert plan_present(node({**SYSTEM, f"{D}dcgm": "true"}), ALL) is None
 
 
 def test_a_flap_moves_nothing() -> None:
