@@ -35,6 +35,15 @@ _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("platform.openshift", True, "OpenShift is not supported yet."),
     ("gpuCluster.deployCR", True, "Set it to false: dynamic resource allocation is not supported yet."),
 )
+# What this version leaves out without harm to the rest: (path, what is said).
+_LEFT_OUT: tuple[tuple[str, str], ...] = (
+    ("dcgm.enabled", "the engine is not delivered as a DaemonSet; the exporter runs its own"),
+    ("nodeStatusExporter.enabled", "it is not delivered"),
+    ("nfd.nodefeaturerules", "the rules are not delivered"),
+    ("extraObjects", "they are not delivered; apply them yourself"),
+    ("driver.livenessProbe", "the driver's container has a startup probe only"),
+    ("driver.readinessProbe", "the driver's container has a startup probe only"),
+)
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 _UNSUPPORTED_NAMES = ("driver.repoConfig.configMapName", "driver.repoConfig.name", "driver.certConfig.name",
                       "driver.kernelModuleConfig.name")
@@ -64,6 +73,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")))
     reasons += _unsupported(policy)
+    notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     parts: dict[str, Plan] = {}
     for component in components.COMPONENTS:
         try:

@@ -304,9 +304,6 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
         plan["host_network"] = True
     plan["service_monitor"] = _service_monitor(context)
-    if context.get("dcgm.enabled"):
-        context.said.append("dcgm is enabled in the policy; this version does not deliver it, the exporter runs its "
-                            "own engine.")
 
 
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")

@@ -198,6 +198,16 @@ def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     assert len(caught.value.details["refusals"]) >= len([word for word in words if "." in word and " " not in word])
 
 
+@pytest.mark.parametrize("policy", [
+    {"dcgm": {"enabled": True}}, {"nodeStatusExporter": {"enabled": True}}, {"nfd": {"nodefeaturerules": True}},
+    {"extraObjects": [{"kind": "ConfigMap"}]}, {"driver": {"livenessProbe": {"periodSeconds": 3}}},
+])
+def test_what_is_left_out_is_said(policy: Any) -> None:
+    section, = policy
+    assert [note for note in plan(policy)["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
+    assert not [note for note in plan()["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
+
+
 def test_two_hosts_on_a_node() -> None:
     with pytest.raises(ClusterRefused, match="hosts a and b both are Node 'n1'"):
         plan(placement="hybrid", hosts={"a": "n1", "b": "n1"})
