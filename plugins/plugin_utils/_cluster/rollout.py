@@ -177,8 +177,9 @@ class Rollout:
         found: dict[tuple[str, str], list[str]] = {}
         events = self._client.list("v1", "Event", namespace=self._namespace, field_selector="type=Warning")
         for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
-            about = event["involvedObject"]
-            found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(event.get("message") or "")
+            about, message = event["involvedObject"], event.get("message") or ""
+            if event.get("reason") != "BackOff":  # it says only that there was a failure
+                found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(message)
         return found
 
 

@@ -160,13 +160,23 @@ def _rendered(cluster: Cluster) -> str:
 
 def _checks(checks: t.Sequence[t.Mapping[str, t.Any]], style: Style) -> list[str]:
     lines = [style.table(RESULT_HEAD, result_rows(checks))] if checks else []
+    for titles, detail, check in _alike(checks):
+        lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {', '.join(titles)}:", detail, 0),
+                                 check["state"]))
+        if check["hint"]:
+            lines.append(style.entry("", f"→ {check['hint']}", 4))
+    return lines
+
+
+def _alike(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], str, t.Mapping[str, t.Any]]]:
+    """What is not well: components with the same cause, such as a lost node, together: (titles, detail, check)."""
+    groups: dict[tuple[str, str, str], list[t.Mapping[str, t.Any]]] = {}
     for check in checks:
         if check["state"] != "ok":
-            lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {title_of(check['component'])}:",
-                                                 check["detail"], 0), check["state"]))
-            if check["hint"]:
-                lines.append(style.entry("", f"→ {check['hint']}", 4))
-    return lines
+            _counts, _separator, cause = check["detail"].partition("; ")
+            groups.setdefault((check["state"], cause or check["detail"], check["hint"]), []).append(check)
+    return [([title_of(check["component"]) for check in group], group[0]["detail"] if len(group) == 1 else cause,
+             group[0]) for (_state, cause, _hint), group in groups.items()]
 
 
 def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:

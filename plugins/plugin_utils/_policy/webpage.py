@@ -28,7 +28,7 @@ _STYLE = """
 body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI",Roboto,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:40px 0 12px}p.soft{color:var(--soft);margin:0}
-.wide+p.soft{margin-top:12px}
+.wide+p.soft,p.soft+.wide{margin-top:12px}
 .tiles{display:flex;flex-wrap:wrap;gap:12px;margin:24px 0 0}
 .tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 20px;min-width:120px}
 .tile b{display:block;font-size:26px;line-height:1.2}.tile span{color:var(--soft);font-size:13px}
@@ -46,6 +46,8 @@ details{background:var(--paper);border:1px solid var(--line);border-radius:10px;
 summary{cursor:pointer;padding:10px 16px;font-weight:600}h3{font-size:14px;margin:0;padding:4px 16px 0}
 code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
 """
+# Places of one component on the page; the result of gpu_verify has them all.
+_SHOWN = 30
 
 
 def page(report: Report) -> str:
@@ -144,11 +146,16 @@ def _why(check: t.Mapping[str, t.Any]) -> str:
         return ""
     if not check["nodes"]:
         return f"<small>{_e(check['detail'])}</small><small>→ {_e(check['hint'])}</small>"
-    return "".join(
-        f"<small><b>{_e(one['node'] or 'no node')}</b> {_e(' '.join([one['container'], one['state'], one['reason']]))}"
-        f"{': ' + _e(one['message']) if one['message'] else ''}</small>"
-        + (f"<small>waits for {_e(report_cluster.title_of(one['waits_for']))} there</small>" if one["waits_for"] else
-           f"<small>{_e(one['cause'])}</small><small>→ {_e(one['hint'])}</small>") for one in check["nodes"])
+    more = len(check["nodes"]) - _SHOWN
+    return "".join(map(_place, check["nodes"][:_SHOWN])) + (f"<small>and {more} more</small>" if more > 0 else "")
+
+
+def _place(one: t.Mapping[str, t.Any]) -> str:
+    where = " ".join(part for part in (one["container"], one["state"], one["reason"]) if part)
+    said = f": {one['message']}" if one["message"] else ""
+    why = (f"<small>waits for {_e(report_cluster.title_of(one['waits_for']))} there</small>" if one["waits_for"] else
+           f"<small>{_e(one['cause'])}</small><small>→ {_e(one['hint'])}</small>")
+    return f"<small><b>{_e(one['node'] or 'no node')}</b> {_e(where + said)}</small>{why}"
 
 
 def _steps(report: Report, what: str, title: str) -> str:

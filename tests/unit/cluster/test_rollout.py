@@ -219,7 +219,8 @@ def test_pods_that_are_refused_show_what_the_controller_says() -> None:
 def test_events_of_a_pod_tell_the_cause() -> None:
     client = FakeClient(DaemonSet=[daemon_set("device_plugin", 1, 0)], Node=[node("n1")],
                         Pod=[pod("device_plugin", "n1", 0)], Event=[
-        warning("Pod", "device_plugin-n1", 'no runtime for "nvidia" is configured')])
+        warning("Pod", "device_plugin-n1", 'no runtime for "nvidia" is configured'),
+        {**warning("Pod", "device_plugin-n1", "Back-off restarting", "2026-01-02T00:00:00Z"), "reason": "BackOff"}])
     check = follow(client, ["device_plugin"], timeout=5)[0]["device_plugin"]
     assert "no handler of this name" in check["detail"]
     assert check["nodes"][0]["message"] == 'no runtime for "nvidia" is configured'

@@ -110,6 +110,24 @@ def test_verdicts() -> None:
     assert "not reached" in render_result(unreached, Style())
 
 
+def test_components_with_one_cause_stand_together() -> None:
+    report = alone()
+    report["cluster"]["checks"] = [
+        check(name, state="pending", detail=f"{count}/{count} ready; gpu-3: not counted; the node is NotReady",
+              hint="Bring gpu-3 back.") for count, name in enumerate(NAMES)]
+    lines = render_result(report, Style(160)).splitlines()
+    assert "… NFD, validator, device plugin, labels, DCGM exporter:  gpu-3: not counted; the node is NotReady" in lines
+    assert lines.count("    → Bring gpu-3 back.") == 1
+
+
+def test_a_page_does_not_list_hundreds_of_nodes() -> None:
+    report = alone()
+    places = report["cluster"]["checks"][1]["nodes"]
+    report["cluster"]["checks"][1]["nodes"] = [{**places[0], "node": f"n-{number}"} for number in range(300)]
+    text = webpage.page(report)
+    assert "n-29<" in text and "n-30<" not in text and "and 270 more" in text
+
+
 def test_rendered_manifests_are_no_cluster() -> None:
     report = both()
     report["cluster"]["plan"].update(render_to="/tmp/manifests", server=None)
