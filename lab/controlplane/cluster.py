@@ -225,7 +225,11 @@ def register(name: str, kubeconfig: Path) -> Cluster:
             raise SystemExit(f"there is a cluster {name} already; remove it first: "
                              f"python3 -m lab cluster down --name {name}")
         cluster = Cluster(name, external=str(kubeconfig.resolve()))
-        cluster.kubectl("version", "--request-timeout=10s")
+        try:
+            cluster.kubectl("version", "--request-timeout=10s")
+        except SystemExit:
+            forget(cluster)
+            raise
         cluster.save()
     return cluster
 
@@ -244,8 +248,13 @@ def down(name: str) -> None:
             kinds = "nodes,stages.kwok.x-k8s.io" if has_kwok(cluster) else "nodes"
             cluster.kubectl("delete", kinds, "--selector", f"{MADE_BY}={name}", "--wait=false")
         processes.stop(list(cluster.marks.values()))
-        shutil.rmtree(cluster.folder)
-    (folder() / f".{name}.lock").unlink(missing_ok=True)
+        forget(cluster)
+
+
+def forget(cluster: Cluster) -> None:
+    """Removes a cluster's files."""
+    shutil.rmtree(cluster.folder, ignore_errors=True)
+    (folder() / f".{cluster.name}.lock").unlink(missing_ok=True)
 
 
 def purge() -> None:

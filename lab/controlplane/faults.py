@@ -167,7 +167,7 @@ def owner(app: str) -> str:
 
 def template(name: str, **values: object) -> str:
     """A status template of ours, with values put in as JSON."""
-    text = (TEMPLATES / f"{name}.yaml").read_text()
+    text = (TEMPLATES / f"{name}.tmpl").read_text()
     for key, value in values.items():
         text = text.replace(f"@{key.upper()}@", json.dumps(value))
     return text

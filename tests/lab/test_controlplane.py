@@ -225,6 +225,19 @@ def test_an_existing_cluster_is_registered(made: cluster.Cluster) -> None:
     assert not (cluster.folder() / other).exists()
 
 
+def test_a_cluster_that_does_not_answer_is_not_registered(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "a", "user": {"token": "none"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]}))
+    for file, text in ((path, "refused"), (tmp_path / "none", "no such file")):
+        with pytest.raises(SystemExit, match=text):
+            cli.main(["cluster", "up", "--name", f"{NAME}-none", "--kubeconfig", str(file)])
+    assert not list(cluster.folder().glob(f"*{NAME}-none*"))
+
+
 def test_a_stopped_part_is_started_again_with_the_data(made: cluster.Cluster) -> None:
     processes.stop([cluster.load(NAME).marks["etcd"]])
     assert not cluster.load(NAME).runs
