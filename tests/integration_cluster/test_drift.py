@@ -102,7 +102,7 @@ DRIFTS: dict[str, tuple[str, Callable[[World], object]]] = {
 def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
     target, change = DRIFTS[drift]
     assert not world.run()["changed"], "the former test left something"
-    before = world.versions()
+    before = world.settled()
     change(world)
     audit.start()
     preview = world.run(check=True)
@@ -115,7 +115,7 @@ def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
     name = target.split()[1].split("/")[-1]
     assert {one["name"] for one in audit.writes} == {name}
     assert len(audit.writes) <= 3
-    after = world.versions()
+    after = world.settled()
     moved = {key for key in after if before.get(key) != after[key]}
     assert all(re.search(rf"'{target.split()[0]}', .*'{name}'", key) for key in moved)
     audit.start()
@@ -144,7 +144,7 @@ KEPT: dict[str, Callable[[World], object]] = {
 def test_what_is_theirs_stays(world: World, audit: Audit, act: str) -> None:
     world.run()
     KEPT[act](world)
-    before = world.versions()
+    before = world.settled()
     audit.start()
     assert not world.run()["changed"]
     assert not audit.writes

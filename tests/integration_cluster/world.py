@@ -72,11 +72,11 @@ class World:
     def settled(self) -> dict[str, str]:
         """The same once controllers have written all statuses that they had to."""
         former: dict[str, str] = {}
-        for _ignored in range(30):
+        for _ignored in range(60):
             now = self.versions()
             if now == former:
                 return now
             moving = {key for key in now if now[key] != former.get(key)}
             former = now
-            time.sleep(1)
+            time.sleep(0.3)
         raise AssertionError(f"still written by others: {moving}")

@@ -26,7 +26,10 @@ _IDENTITY = ("apiVersion", "kind")
 
 
 def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
-    """The paths that we name and that no longer are as we applied them. Empty when nothing differs."""
+    """The paths that we name and that no longer are as we applied them. Empty when nothing differs.
+
+    Only for a live object whose mark says that this manifest is what was applied: else see L(changed).
+    """
     tree = fields.ours(live)
     found: list[str] = []
     for name, value in manifest.items():
@@ -39,6 +42,12 @@ def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> lis
         else:
             found += _drift(value, live.get(name), None if tree is None else tree.get(f"f:{name}"), name)
     return found
+
+
+def changed(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+    """The paths whose wanted value is another than the live one. Never empty where our mark differs."""
+    return [path for name, value in manifest.items() if name not in _IDENTITY
+            for path in differences(value, live.get(name), name)]
 
 
 def unlike(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:

@@ -102,15 +102,17 @@ def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.C
 def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     if have is None or _is_going(have):
         return Change("create", one.kind, one.component, one.manifest, have)
-    differs = compare.drifted(one.manifest, have)
+    marks = have["metadata"].get("annotations") or {}
+    renewed = marks.get(objects.APPLIED) != one.manifest["metadata"]["annotations"][objects.APPLIED]
+    if renewed:
+        have = _whole(client, have)
+    differs = compare.changed(one.manifest, have) if renewed else compare.drifted(one.manifest, have)
     added = [path for tree in fields.foreign(have).values() for path in fields.paths(tree)]
     if fields.ours(have) is None:
         # Without a record of what we applied nobody can tell what others added.
         differs.append("metadata.managedFields")
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
-    marks = have["metadata"].get("annotations") or {}
-    renewed = marks.get(objects.APPLIED) != one.manifest["metadata"]["annotations"][objects.APPLIED]
     return Change("update" if renewed else "repair", one.kind, one.component, one.manifest, _whole(client, have),
                   sorted({*differs, *added}))
 

@@ -114,3 +114,8 @@ def test_before_shows_no_defaults_and_our_spelling() -> None:
 def test_scripts_are_blocks() -> None:
     assert diff.text({"data": {"run.sh": "#!/bin/sh\nset -e\n"}}) == "data:\n  run.sh: |\n    #!/bin/sh\n    set -e\n"
     assert diff.text({}) == ""
+
+
+def test_a_manifest_that_changed_is_compared_by_value() -> None:
+    want = {**MANIFEST, "spec": {**SPEC, "replicas": 3}}
+    assert compare.changed(want, live(SPEC, entry(TREE))) == ["spec.replicas"]
