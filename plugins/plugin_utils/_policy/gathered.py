@@ -70,8 +70,9 @@ def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
 
 
 def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
-    """What gpu_verify found on a host, None where it did not come so far."""
-    found = _registered(task_vars, host, CHECKS).get("checks")
+    """What gpu_verify found on a host, None where it did not come so far; empty where nothing is delivered there."""
+    result = _registered(task_vars, host, CHECKS)
+    found = [] if result.get("skipped") else result.get("checks")
     return found if isinstance(found, list) else None
 
 

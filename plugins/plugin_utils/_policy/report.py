@@ -207,7 +207,7 @@ def verdict(report: Report) -> str:
     lost = sum(1 for entry in report["hosts"].values() if entry["checks"] is None)
     failed = sum(1 for state in states if state in ("failed", "absent"))
     cluster = report_cluster.verdict(report["cluster"]) if report.get("cluster") else ""
-    if cluster and not report["hosts"]:
+    if cluster and not states and not lost:
         return f"{cluster}."
     parts = [f"{states.count('ok')} of {len(states)} checks are ok on {_many(len(report['hosts']), 'host')}"]
     parts += [f"{states.count('pending')} pending"] if "pending" in states else []

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, List
 
 NAMESPACE = "gpu-operator"
 NAMES = ("nfd", "driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
@@ -70,7 +70,8 @@ class FakeClient:
     """Answers from lists by kind; asked counts requests. each: called before every look at DaemonSets."""
 
     def __init__(self, each: Callable[[FakeClient, int], None] | None = None, **objects: list[dict[str, Any]]) -> None:
-        self.objects, self.asked, self._each = objects, [], each
+        self.objects, self._each = objects, each
+        self.asked: list[str] = []
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> list[dict[str, Any]]:
@@ -88,7 +89,7 @@ class FakeClient:
         self.asked.append(f"get {kind}")
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
 
-    def many(self, do: Callable[[str], Any], items: Iterable[str]) -> list[Any]:
+    def many(self, do: Callable[[str], Any], items: Iterable[str]) -> List[Any]:
         return [do(item) for item in items]
 
 

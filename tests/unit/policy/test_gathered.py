@@ -54,6 +54,16 @@ def test_facts_serve_until_a_role_changes_the_host() -> None:
 def test_checks() -> None:
     assert gathered.checks(task_vars(a={"preflight_checked": {"checks": [1]}}), "a") == [1]
     assert gathered.checks(task_vars(a={}), "a") is None
+    assert gathered.checks(task_vars(a={"preflight_checked": {"skipped": True}}), "a") == []
+
+
+def test_a_cluster_is_what_one_host_has_registered() -> None:
+    skipped, plan = {"skipped": True}, {"namespace": "x"}
+    assert gathered.cluster(task_vars(a={"operands_result": skipped}), None) is None
+    one = {"operands_result": {"objects": []}, "deploy_labels_result": skipped, "cluster_checked": {"checks": [1]}}
+    assert gathered.cluster(task_vars(a={}, b=one), plan) == {
+        "plan": plan, "operands": {"objects": []}, "labels": None, "checks": [1]}
+    assert gathered.cluster(task_vars(a={}), plan) == {"plan": plan, "operands": None, "labels": None, "checks": None}
 
 
 def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathlib.Path) -> None:
