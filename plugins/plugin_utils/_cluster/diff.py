@@ -82,9 +82,11 @@ def _shown(have: t.Any, want: t.Any, mine: fields.Tree | None, added: fields.Tre
     if isinstance(have, list):
         return _shown_items(have, want if isinstance(want, list) else [], mine, added)
     wish = want if isinstance(want, dict) else {}
-    return {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
-            for name in {**wish, **have}
-            if name in have and (name in wish or f"f:{name}" in (mine or {}) or f"f:{name}" in (added or {}))}
+    found = {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
+             for name in have if name in wish or f"f:{name}" in (mine or {}) or f"f:{name}" in (added or {})}
+    # What is wanted empty and not there is the same.
+    found.update({name: value for name, value in wish.items() if name not in have and compare.same(value, None)})
+    return {name: found[name] for name in {**wish, **found} if name in found}
 
 
 def _shown_items(have: t.Sequence[t.Any], want: t.Sequence[t.Any], mine: fields.Tree | None,
