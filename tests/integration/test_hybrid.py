@@ -1,0 +1,257 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Three hosts as Nodes of a cluster with 24 more: preview, converge, converged, a stuck Node, toggles, removal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from lab.stages import ROOT
+from tests.integration import user
+from tests.integration.conftest import LabHosts
+
+HOSTS = ("gpu-a1", "gpu-a2", "gpu-l1")
+OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
+ON_HOST = {"nvidia.com/gpu.deploy.driver", "nvidia.com/gpu.deploy.container-toolkit",
+           "nvidia.com/gpu.deploy.mig-manager"}
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+@dataclass
+class Cluster:
+    """A cluster of the lab, as its administrator sees it."""
+
+    name: str
+
+    def lab(self, *words: str) -> str:
+        """C(python3 -m lab cluster WORDS); returns the last line that it prints."""
+        done = subprocess.run([sys.executable, "-m", "lab", "cluster", words[0], "--name", self.name, *words[1:]],
+                              cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+        if done.returncode:
+            raise AssertionError(f"lab cluster {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+    @property
+    def kubeconfig(self) -> str:
+        """The path of the file that names it."""
+        return self.lab("kubeconfig")
+
+    @property
+    def client(self) -> Client:
+        """A connection."""
+        return Client(self.kubeconfig)
+
+    def objects(self, selector: str | None = None) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """All objects of the kinds that the collection ships, by kind, namespace and name."""
+        found = {}
+        for kind in kinds.KINDS.values():
+            if kind.kind in ("Pod", "Event", "Node", "ControllerRevision", "ReplicaSet"):
+                continue
+            for one in self.client.list(kind.api_version, kind.kind, label_selector=selector):
+                found[kind.kind, one["metadata"].get("namespace", ""), one["metadata"]["name"]] = one
+        return found
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """By name the Nodes' metadata."""
+        return {one["metadata"]["name"]: one["metadata"] for one in self.client.list("v1", "Node")}
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What the collection asked of the API server so far, from its audit log."""
+        lines = [json.loads(line) for line in Path(self.lab("audit")).read_text().splitlines()]
+        return [line for line in lines
+                if line.get("userAgent") == "gpuops.nvidia" and line.get("stage") == "ResponseComplete"]
+
+
+@pytest.fixture(scope="module")
+def cluster(lab: LabHosts) -> Iterator[Cluster]:
+    """A cluster whose Nodes are the lab's hosts, 20 more with GPUs and 4 without."""
+    made = Cluster("hybrid")
+    made.lab("down")
+    made.lab("up", "--nodes", "hybrid", "--gfd")
+    for host in HOSTS:
+        lab("reset", host)
+    yield made
+    made.lab("down")
+
+
+def site(lab: LabHosts, cluster: Cluster, *arguments: str, playbook: str = "site", **variables: Any) -> user.Run:
+    """Runs a playbook as the demo does."""
+    return user.playbook(playbook, [*lab.wishes, ROOT / "lab" / "demo" / "cluster.yml"], *arguments,
+                         gpu_kubeconfig=cluster.kubeconfig, **variables)
+
+
+def steps(run: user.Run) -> list[str]:
+    """The steps of operands, in order."""
+    plans = [line["result"]["plan"] for line in run.results if line["action"] == "gpuops.nvidia.operands"
+             and "plan" in line["result"]]
+    assert plans, run.output
+    return [step["id"] for step in plans[0]]
+
+
+@pytest.fixture(scope="module")
+def story() -> dict[str, Any]:
+    """What the tests of this file hand on to each other."""
+    return {}
+
+
+def test_check_on_an_empty_api_server_shows_every_object(lab: LabHosts, cluster: Cluster,
+                                                         story: dict[str, Any]) -> None:
+    story["foreign"], story["nodes"] = cluster.objects(), cluster.nodes()
+    preview = site(lab, cluster, "--check", "--diff")
+    assert preview.rc == 0, preview.output
+    story["preview"] = steps(preview)
+    assert cluster.objects(OURS) == {}
+    assert not WRITES & {line["verb"] for line in cluster.requests()
+                         if "dryRun=All" not in line["requestURI"]}
+
+
+def test_the_run_makes_what_check_showed(lab: LabHosts, cluster: Cluster, story: dict[str, Any]) -> None:
+    first = site(lab, cluster, "--diff")
+    assert first.rc == 0, first.output
+    assert steps(first) == story["preview"]
+    made = cluster.objects(OURS)
+    assert {step.split(":", 1)[0] for step in story["preview"]} == {"create"}
+    assert len(made) == len(story["preview"])
+    assert {name for kind, _space, name in made if kind == "DaemonSet"} >= {
+        "nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator",
+        "nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-mig-manager"}
+
+
+def test_a_concern_has_one_writer_on_a_node(lab: LabHosts, cluster: Cluster) -> None:
+    for name, metadata in cluster.nodes().items():
+        labels = {key for key, value in metadata["labels"].items()
+                  if key.startswith("nvidia.com/gpu.deploy.") and value == "true"}
+        if name in HOSTS:
+            assert labels and not labels & ON_HOST, name
+        elif metadata["labels"].get("nvidia.com/gpu.present"):
+            assert labels & ON_HOST, name
+        else:
+            assert not labels, name
+    pods = Counter(pod["spec"]["nodeName"] for pod in cluster.client.list("v1", "Pod", "gpu-operator")
+                   if pod["metadata"]["name"].startswith(("nvidia-driver-", "nvidia-container-toolkit-")))
+    assert not set(HOSTS) & set(pods)
+    assert set(pods.values()) == {2}
+
+
+def test_the_second_run_writes_nothing(lab: LabHosts, cluster: Cluster) -> None:
+    def marks() -> dict[Any, Any]:
+        found = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
+        return {**found, **{name: metadata["labels"] for name, metadata in cluster.nodes().items()}}
+
+    before, asked = marks(), len(cluster.requests())
+    again = site(lab, cluster)
+    assert again.rc == 0, again.output
+    assert [line["task"] for line in again.results if line["result"].get("changed")] == []
+    lines = cluster.requests()[asked:]
+    assert marks() == before
+    assert not WRITES & {line["verb"] for line in lines}
+    lists = Counter((line["objectRef"]["resource"], line["objectRef"].get("namespace")) for line in lines
+                    if line["verb"] == "list")
+    assert lists and set(lists.values()) == {1}, lists
+    gets = Counter((line["objectRef"]["resource"], line["objectRef"].get("name")) for line in lines
+                   if line["verb"] == "get" and line.get("objectRef", {}).get("name"))
+    assert not gets or set(gets.values()) == {1}, gets
+
+
+def test_a_stuck_validator_is_named(lab: LabHosts, cluster: Cluster) -> None:
+    victim = sorted(set(cluster.nodes()) - set(HOSTS) - {name for name in cluster.nodes() if name.startswith("cpu")})[0]
+    cluster.lab("stage", "validator", "on", "--node", victim, "--running")
+    try:
+        run = site(lab, cluster, preflight_timeout=15)
+        assert run.rc != 0, run.output
+        message = "\n".join(run.errors())
+        assert victim in message and "toolkit-validation" in message, run.output
+        assert "runtime" in message, message
+        checked = next(line["result"] for line in reversed(run.results)
+                       if line["action"] == "gpuops.nvidia.gpu_verify" and "nodes" in str(line["result"]))
+        states = {check["component"]: check["state"] for check in checked["checks"]}
+        assert states["validator"] == "failed"
+        assert states["device_plugin"] == states["dcgm_exporter"] == "ok"
+    finally:
+        cluster.lab("stage", "validator", "off", "--node", victim)
+    assert site(lab, cluster).rc == 0
+
+
+def test_a_component_that_is_switched_off_is_pruned_and_only_it(lab: LabHosts, cluster: Cluster) -> None:
+    before = set(cluster.objects(OURS))
+    policy = {"dcgmExporter": {"enabled": False}}
+    run = site(lab, cluster, gpu_policy=policy)
+    assert run.rc == 0, run.output
+    gone = before - set(cluster.objects(OURS))
+    assert gone and all("dcgm-exporter" in name for _kind, _space, name in gone), gone
+    assert {step.split(":", 1)[0] for step in steps(run)} == {"delete"}
+    back = site(lab, cluster)
+    assert back.rc == 0 and set(cluster.objects(OURS)) == before, back.output
+
+
+def test_manifests_can_be_written_instead(lab: LabHosts, cluster: Cluster, tmp_path: Path) -> None:
+    before = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
+    run = site(lab, cluster, gpu_render_to=str(tmp_path / "manifests"))
+    assert run.rc == 0, run.output
+    assert list((tmp_path / "manifests").rglob("*nvidia-device-plugin-daemonset*"))
+    assert {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()} == before
+    again = site(lab, cluster, gpu_render_to=str(tmp_path / "manifests"))
+    assert not [line for line in again.results if line["result"].get("changed")]
+
+
+def test_status_shows_hosts_and_cluster(lab: LabHosts, cluster: Cluster) -> None:
+    shown = site(lab, cluster, playbook="status")
+    assert shown.rc == 0, shown.output
+    assert "gpu-a1" in shown.output and "device plugin" in shown.output
+    assert not [line for line in shown.results if line["result"].get("changed")]
+
+
+def test_remove_leaves_nothing_of_ours_and_all_else(lab: LabHosts, cluster: Cluster, story: dict[str, Any]) -> None:
+    run = site(lab, cluster, playbook="remove")
+    assert run.rc == 0, run.output
+    assert cluster.objects(OURS) == {}
+    left = cluster.objects()
+    assert set(left) == set(story["foreign"])
+    for name, metadata in cluster.nodes().items():
+        was = story["nodes"][name]
+        assert metadata["labels"] == was["labels"], name
+        assert not [key for key in metadata.get("annotations", {}) if "gpuops" in key], name
+    again = site(lab, cluster, playbook="remove")
+    assert again.rc == 0 and not [line for line in again.results if line["result"].get("changed")], again.output
+
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterpolicies.nvidia.com"},
+    "spec": {"group": "nvidia.com", "scope": "Cluster",
+             "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
+             "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {
+                 "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]},
+}
+
+
+def test_a_cluster_that_a_gpu_operator_owns_is_refused(lab: LabHosts, cluster: Cluster) -> None:
+    client = cluster.client
+    pod = {"metadata": {"labels": {"app": "gpu-operator"}}, "spec": {"containers": [{"name": "gpu-operator",
+                                                                                     "image": "gpu-operator"}]}}
+    operator = {"apiVersion": "apps/v1", "kind": "Deployment",
+                "metadata": {"name": "gpu-operator", "namespace": "default", "labels": {"app": "gpu-operator"}},
+                "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "gpu-operator"}}, "template": pod}}
+    client.apply(CRD)
+    client.apply(operator)
+    for _turn in range(50):
+        if client.knows("nvidia.com/v1", "ClusterPolicy"):
+            break
+        client = cluster.client
+    client.apply({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}})
+    run = site(lab, cluster)
+    assert run.rc != 0
+    assert len(set(run.errors())) == 1 and "GPU Operator" in run.errors()[0], run.output
+    assert cluster.objects(OURS) == {}
