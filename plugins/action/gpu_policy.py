@@ -7,6 +7,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
@@ -30,6 +31,7 @@ class ActionModule(ControllerAction):
         "namespace": {"type": "str"},
         "image_registry": {"type": "str"},
         "pull_secrets": {"type": "list", "elements": "str"},
+        "node_os": {"type": "list", "elements": "str"},
         "render_to": {"type": "str"},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
@@ -69,6 +71,8 @@ class ActionModule(ControllerAction):
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), wanted,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
+        cluster["deploy"]["mig_default"] = policy.get("migManager.config.default") or ""
+        cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"]}
 
@@ -81,6 +85,13 @@ def _look(kubeconfig: str, context: str | None) -> Data:
     server = client.Client(kubeconfig, context)
     guard.refuse_operator(server)
     return read.read_cluster(server)
+
+
+def _labels_differ(seen: Data | None, deploy: Data) -> bool:
+    """Whether any Node, as it was read for the plan, lacks a label; if none does, nobody has to read them again."""
+    nodes = [_deploy.Node(name, node["labels"], node["annotations"], node["ready"])
+             for name, node in (seen or {"nodes": {}})["nodes"].items()]
+    return _deploy.differs(nodes, _deploy.parse_deploy(deploy))
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:

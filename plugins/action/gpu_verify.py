@@ -7,8 +7,6 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered
@@ -32,6 +30,7 @@ class ActionModule(ControllerAction):
         "cluster": {"type": "dict"},
         "kubeconfig": {"type": "str"},
         "context": {"type": "str"},
+        "workloads": {"type": "list", "elements": "dict", "default": []},
         "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
     }
@@ -68,6 +67,11 @@ class ActionModule(ControllerAction):
 
     def _cluster(self, arguments: Data, task_vars: Data) -> list[Data]:
         """The checks of a cluster: waits, and says on the way how it goes."""
+        # Here, as the library costs a third of a second, which the task of a host need not pay.
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
+
         cluster, only = arguments["cluster"], arguments["components"]
         path = arguments["kubeconfig"] or cluster.get("kubeconfig")
         if not path:
@@ -77,7 +81,9 @@ class ActionModule(ControllerAction):
                 and (only is None or name in only)]
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
         screen = style()
-        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)))
+        seen = [Workload(**one) for one in arguments["workloads"]]
+        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)),
+                          seen=seen)
         return rollout.now(check_mode=True) if self._task.check_mode else rollout.follow(arguments["timeout"])
 
     def _gather(self, task_vars: Data) -> Data:

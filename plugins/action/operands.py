@@ -39,9 +39,9 @@ class ActionModule(ControllerAction):
         if arguments["render_to"]:
             return files.write(arguments["render_to"], wanted, check)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        if arguments["cluster"] is not None:
-            refuse_operator(client)
-        result = deliver.present(client, wanted, components, check)
+        # Manifests of the user's own are no operands: a GPU Operator does not mind them.
+        guard = {} if arguments["cluster"] is None else {"guard": refuse_operator}
+        result = deliver.present(client, wanted, components, check, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result

@@ -75,6 +75,12 @@ options:
       - Names of Secrets in O(namespace) with which images are pulled.
     type: list
     elements: str
+  node_os:
+    description:
+      - Operating systems of Nodes with GPUs, such as V(ubuntu24.04), for which driver containers are wanted.
+      - Without it they are read from the Nodes; needed only where manifests are written and no cluster is named.
+    type: list
+    elements: str
   render_to:
     description:
       - A folder for the manifests. The plan then says so, and the cluster is left alone.
@@ -86,7 +92,8 @@ options:
     type: dict
   cluster_facts:
     description:
-      - What the cluster has, as RV(cluster_facts) shows it. It is read through O(kubeconfig) without this.
+      - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
+        read through O(kubeconfig) without this.
     type: dict
   overrides:
     description:
@@ -163,6 +170,15 @@ hosts:
         disruption: never
         because: ["driver 595.91.07: the default of release 26.7.0"]
       preview: [driver]
+cluster:
+  description:
+    - What the cluster is to hold, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
+      M(gpuops.nvidia.gpu_verify). Null where nothing is delivered in a cluster.
+    - C(components) has each component with its state, images and settings, C(nodes) what is known of the Nodes,
+      C(deploy) which components Nodes get and whether labels differ.
+  returned: success
+  type: dict
+  sample: null
 notes:
   description: What deserves attention and hinders nothing.
   returned: success

@@ -59,6 +59,13 @@ options:
   context:
     description: A context of that file. The one in O(cluster), else the file's current one without it.
     type: str
+  workloads:
+    description:
+      - RV(gpuops.nvidia.operands#module:workloads) of a task just before, so that a cluster in which all is ready is
+        not asked again.
+    type: list
+    elements: dict
+    default: []
   timeout:
     description: Seconds to wait for the components of a cluster. V(0) only looks.
     type: int

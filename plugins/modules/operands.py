@@ -178,6 +178,13 @@ counts:
   returned: success
   type: dict
   sample: {create: 0, update: 0, repair: 1, delete: 0, release: 0, reuse: 0, keep: 58}
+workloads:
+  description:
+    - The DaemonSets and Deployments of ours as they are, where nothing was written; empty otherwise. Made for the
+      option C(workloads) of M(gpuops.nvidia.gpu_verify).
+  returned: when a cluster was converged
+  type: list
+  elements: dict
 server:
   description: The API server's address, empty with O(render_to).
   returned: success

@@ -7,27 +7,44 @@ from __future__ import annotations
 
 import collections
 import typing as t
+from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, diff, live, removal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import COMPONENT, workload
 
 _ACTIONS = ("create", "update", "repair", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
 
 
-def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None,
-            check: bool) -> dict[str, t.Any]:
-    """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result."""
+def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
+            guard: t.Callable[[Client], None] = lambda client: None) -> dict[str, t.Any]:
+    """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
+
+    guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
+    C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
+    """
     there = live.read(client, wanted)
-    changes = plan(client, wanted, there, components)
+    try:
+        changes = plan(client, wanted, there, components)
+    except ClusterError:
+        guard(client)  # what is in the way of an object may be all of another's
+        raise
+    writes = any(change.writes for change in changes)
+    if writes:
+        guard(client)
     if check:
         apply.rehearse(client, changes, there)
     else:
         apply.execute(client, changes)
-    return result(client, changes)
+    seen = [] if writes else [asdict(workload(item)) for item in there.values()
+                              if item["kind"] in ("DaemonSet", "Deployment")
+                              and COMPONENT in (item["metadata"].get("labels") or {})]
+    return {**result(client, changes), "workloads": seen}
 
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool) -> dict[str, t.Any]:

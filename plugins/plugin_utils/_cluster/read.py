@@ -63,7 +63,7 @@ def _node(node: Object) -> dict[str, t.Any]:
 
 
 def _nfd(client: Reader) -> str:
-    """Whose NFD is there. One of a stranger is reused; its definitions alone, as a removed one leaves them, are none."""
+    """Whose NFD is there. A stranger's is reused; definitions alone, as a removed one leaves them, are none."""
     defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
     if defined is None:
         return "none"

@@ -46,14 +46,19 @@ class Asked(t.Protocol):
 
 
 class Rollout:
-    """Follows the components of one cluster. clock, sleep: seconds, as of the module time."""
+    """Follows the components of one cluster.
+
+    seen: the workloads as somebody has just read them; where they are settled the cluster is not asked again.
+    clock, sleep: seconds, as of the module time.
+    """
 
     def __init__(self, client: Asked, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
                  tell: Tell = lambda progress: None, clock: t.Callable[[], float] = time.monotonic,
-                 sleep: t.Callable[[float], None] = time.sleep) -> None:
+                 sleep: t.Callable[[float], None] = time.sleep, seen: t.Sequence[Workload] = ()) -> None:
         self._client, self._cluster, self._components = client, cluster, list(components)
         self._namespace = str(cluster["namespace"])
         self._clock, self._sleep, self._tell = clock, sleep, tell
+        self._seen = [work for work in seen if work.component in self._components]
         self._told: dict[str, tuple[float, tuple[int, int]]] = {}
         self._stuck: list[Stuck] = []
         self._lost: set[str] = set()
@@ -65,6 +70,8 @@ class Rollout:
 
     def follow(self, timeout: float) -> list[Data]:
         """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds."""
+        if self._seen and all(work.settled for work in self._seen):
+            return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
         nodes: list[Data] | None = None

@@ -62,7 +62,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, driver_operating_systems}), all optional. Raises ClusterRefused with every reason.
+    pull_secrets, node_os}), all optional. Raises ClusterRefused with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
@@ -150,23 +150,23 @@ def _absent(context: Context, component: components.Component, place: str, facts
 def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
              settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
     """The systems for which there must be a driver container. Raises Refused."""
-    asked = settings.get("driver_operating_systems") or []
+    asked = settings.get("node_os") or []
     if asked:
         parsed = [nodes.parse_tag(str(text)) for text in asked]
         if None in parsed:
-            raise Refused(f"driver_operating_systems {list(asked)!r} names no systems",
+            raise Refused(f"gpu_node_os {list(asked)!r} names no systems",
                           "Write them as ubuntu24.04 or rhel9.6.")
         return [system for system in parsed if system is not None]
     every = _nodes(facts)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names:
         raise Refused("no Node is known whose operating system tells which driver image to use",
-                      "Name a cluster by gpu_kubeconfig, or set driver_operating_systems, such as [ubuntu24.04].")
+                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
     unknown = [name for name in names if not every[name].get("os")]
     # Where no Node has NFD's labels yet, one without a GPU may have any system.
     if unknown and (gpu or len(unknown) == len(names)):
         raise Refused(f"the operating system of {', '.join(sorted(unknown))} is not known",
-                      "Let NFD label the Nodes, or set driver_operating_systems.")
+                      "Let NFD label the Nodes, or set gpu_node_os.")
     found = {(every[name]["os"]["id"], every[name]["os"]["version"]) for name in names if name not in unknown}
     if any(system[0] == "rhcos" for system in found):
         raise Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",

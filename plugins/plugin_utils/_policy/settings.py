@@ -24,6 +24,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "namespace": "gpu-operator",
     "image_registry": "nvcr.io",
     "pull_secrets": [],
+    "node_os": [],
     "render_to": None,
 }
 

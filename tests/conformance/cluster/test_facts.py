@@ -53,7 +53,7 @@ def rendered(policy: Any = None) -> list[dict[str, Any]]:
     """What the operator's components are made of; NFD is not among them."""
     release = matrix.release(RELEASE)
     plan = resolve_cluster(formats.read(policy, release), release, None, components.placements("cluster"), {},
-                           {"driver_operating_systems": ["ubuntu22.04"]}, "drain")
+                           {"node_os": ["ubuntu22.04"]}, "drain")
     return [manifest for name in ORDER if name != "nfd" for manifest in render(name, plan)]
 
 

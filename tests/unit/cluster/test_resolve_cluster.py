@@ -85,9 +85,9 @@ def test_systems_without_nfd_are_those_of_all_nodes() -> None:
 def test_systems_without_a_cluster_are_asked_for() -> None:
     release = matrix.release("26.7.0")
     policy, places = formats.read(None, release), components.placements("cluster")
-    with pytest.raises(ClusterRefused, match="driver_operating_systems"):
+    with pytest.raises(ClusterRefused, match="node_os"):
         resolve_cluster(policy, release, None, places, {}, {}, "never")
-    made = resolve_cluster(policy, release, None, places, {}, {"driver_operating_systems": ["rhel9.6", "ubuntu24.04"]},
+    made = resolve_cluster(policy, release, None, places, {}, {"node_os": ["rhel9.6", "ubuntu24.04"]},
                            "never")
     assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["rhel9", "ubuntu24.04"]
     assert (made["server"], made["nodes"]) == (None, {"gpu": [], "cpu": 0, "pools": [], "by_host": {}})
@@ -184,7 +184,7 @@ def test_a_mapping_places_each() -> None:
     ({"devicePlugin": {"config": {"create": True, "data": {}}}}, None, ["devicePlugin.config.create"]),
     ({"driver": {"version": "nonsense"}}, None, ["'nonsense'"]), ({"driver": {"version": "999"}}, None, ["branch 999"]),
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
-    ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["driver_operating_systems"]),
+    ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["node_os"]),
     ({}, facts(node(("rhcos", "418"))), ["CoreOS"]),
     ({}, facts(node(**{"nvidia.com/gpu.family": "volta"})), ["cannot drive the volta GPUs of n1", "580"]),
 ])
