@@ -133,13 +133,22 @@ def _marked(component: str, item: t.Any, path: str) -> Wanted:
                          value=metadata.get("namespace"))
     if kind.kind == "Namespace":
         component = SHARED
-    manifest = _encoded(copy.deepcopy(item))
+    manifest = _encoded(_copied(item, path))
     manifest.pop("status", None)
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     labels = {**(metadata.get("labels") or {}), MANAGED_BY: MANAGER_NAME, COMPONENT: component}
     manifest["metadata"]["labels"] = labels
     manifest["metadata"]["annotations"] = {**(metadata.get("annotations") or {}), APPLIED: digest}
     return Wanted(component, kind, manifest)
+
+
+def _copied(item: Object, path: str) -> Object:
+    """A copy in JSON's own types: Ansible's texts carry tags that no YAML writer knows."""
+    try:
+        return t.cast(Object, json.loads(json.dumps(item)))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"A manifest holds texts, numbers, lists and mappings only: {error}.",
+                         "Put dates and the like in quotes.", path=path) from error
 
 
 def _plain(manifest: Object) -> Object:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import stat
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_two_components_may_want_the_same() -> None:
     ({**item(), "kind": "DaemonSet"}, "apiVersion: apps/v1"),
     ({**item(), "metadata": {"namespace": "x"}}, "has no name"),
     (item(namespace=""), "needs a namespace"),
+    (item(data={"day": datetime.date(2026, 1, 1)}), "texts, numbers, lists and mappings only"),
     (item("RuntimeClass"), "can have no namespace")])
 def test_wrong_manifests_are_named(manifest: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
