@@ -136,9 +136,9 @@ def _marked(component: str, item: t.Any, path: str) -> Wanted:
     manifest = _encoded(_copied(item, path))
     manifest.pop("status", None)
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    labels = {**(metadata.get("labels") or {}), MANAGED_BY: MANAGER_NAME, COMPONENT: component}
-    manifest["metadata"]["labels"] = labels
-    manifest["metadata"]["annotations"] = {**(metadata.get("annotations") or {}), APPLIED: digest}
+    own = manifest["metadata"]
+    own["labels"] = {**(own.get("labels") or {}), MANAGED_BY: MANAGER_NAME, COMPONENT: str(component)}
+    own["annotations"] = {**(own.get("annotations") or {}), APPLIED: digest}
     return Wanted(component, kind, manifest)
 
 
