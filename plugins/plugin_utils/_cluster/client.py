@@ -61,7 +61,7 @@ class Client:
             if not self._has_kind(row, answer):
                 return []
             page = _checked(answer, "list", row.plural)
-            found += page["items"]
+            found += page["items"] or []  # null where there is nothing
             more = page["metadata"].get("continue")
             if not more:
                 break
