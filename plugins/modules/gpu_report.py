@@ -36,7 +36,7 @@ options:
       - C(plan) of the cluster, C(operands) and C(labels) as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels)
         returned them, and the C(checks) of M(gpuops.nvidia.gpu_verify).
       - Without it they are taken from O(plan) and from C(operands_result), C(deploy_labels_result) and
-        C(cluster_checked), registered on a host of the play or of the group C(gpu_control).
+        C(preflight_cluster), registered on a host of the play or of the group C(gpu_control).
     type: dict
   html_path:
     description: Write the report as one self-contained page to this file on the controller.

@@ -18,7 +18,7 @@ FACTS = "preflight_found"
 CHECKS = "preflight_checked"
 
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
-OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "cluster_checked"
+OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
 TaskVars = t.Mapping[str, t.Any]
 
