@@ -36,7 +36,7 @@ except ImportError:
 
 # Seconds: to connect, and between two parts of an answer.
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
-# Tries of one request; the pauses double, about 6 s in all. A Retry-After of the server counts instead.
+# Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
 _BUSY = (429, 500, 502, 503, 504)
 
@@ -46,7 +46,7 @@ class Answer(t.NamedTuple):
 
     status: int
     body: t.Dict[str, t.Any]
-    retry_after: float | None
+    retry_after: float
 
 
 class Wire:
@@ -91,12 +91,12 @@ class Wire:
             except urllib3.exceptions.HTTPError as error:
                 if not left or isinstance(error, urllib3.exceptions.SSLError):
                     raise _unreachable(self.server, verb, target, error) from error
-                wait = None
+                wait = 0.0
             else:
                 if not left or answer.status not in (*_BUSY, *retry):
                     return answer
                 wait = answer.retry_after
-            time.sleep(min(LONGEST_PAUSE, pause * random.uniform(0.7, 1.3) if wait is None else wait))
+            time.sleep(min(LONGEST_PAUSE, max(wait, pause * random.uniform(0.7, 1.3))))
             pause *= 2
 
     def _once(self, method: str, url: str, data: bytes | None, content_type: str, accept: str) -> Answer:
@@ -112,7 +112,7 @@ class Wire:
         if not isinstance(decoded, dict):
             decoded = {"message": reply.data.decode(errors="replace").strip()}
         after = reply.headers.get("Retry-After", "")
-        return Answer(reply.status, decoded, float(after) if after.isdigit() else None)
+        return Answer(reply.status, decoded, float(after) if after.isdigit() else 0.0)
 
     def _credentials(self) -> dict[str, str]:
         """Headers of the user; a token that has expired is renewed by the library, one thread at a time."""
