@@ -161,8 +161,7 @@ objects:
   description:
     - All objects that were looked at, with C(object), C(component), C(action), C(reasons), C(before) and C(after).
       Beside the actions of RV(plan) there are V(keep) and V(reuse) (a foreign object that does what is wanted).
-    - RV(objects[].before) and RV(objects[].after) are empty for what is not written; defaults of the server are left
-      out.
+    - C(before) and C(after) are empty for what is not written; defaults of the server are left out.
   returned: success
   type: list
   elements: dict

@@ -21,9 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout imp
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
 
-INITS = {"driver": ["k8s-driver-manager"], "validator": [
-    "driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation"],
-         "device_plugin": ["toolkit-validation"]}
+INITS = {
+    "driver": ["k8s-driver-manager"],
+    "validator": ["driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation"],
+    "device_plugin": ["toolkit-validation"],
+}
 Object = dict[str, Any]
 
 

@@ -89,8 +89,8 @@ def test_files(tmp_path: Path) -> None:
     (folder / "demo" / "mine.txt").write_text("mine")
     fewer = files.write(str(folder), wanted[:1], check=False)
     assert {step["action"] for step in fewer["plan"]} == {"remove file", "write file"}
-    assert sorted(path.name for path in folder.rglob("*.*")) == ["01-namespace-ns.yaml", "kustomization.yaml",
-                                                                "mine.txt"]
+    left = sorted(path.name for path in folder.rglob("*.*"))
+    assert left == ["01-namespace-ns.yaml", "kustomization.yaml", "mine.txt"]
     files.write(str(folder), [], check=False)
     assert [path.name for path in folder.rglob("*.*")] == ["mine.txt"]
     assert not files.write(str(folder), [], check=False)["changed"]

@@ -54,8 +54,8 @@ def test_images(policy: Any, release: str, settings: Any, component: str, image:
 
 @pytest.mark.parametrize(("system", "release", "tag"), [
     (("ubuntu", "22.04"), "26.7.0", "ubuntu22.04"), (("rhel", "9.4"), "26.7.0", "rhel9"),
-    (("rhel", "9.4"), "26.3.3", "rhel9.4"), (("rhel", "10.1"), "26.3.3", "rhel10"), (("rhel", "10.1"), "25.3.4",
-                                                                                       "rhel10.1"),
+    (("rhel", "9.4"), "26.3.3", "rhel9.4"), (("rhel", "10.1"), "26.3.3", "rhel10"),
+    (("rhel", "10.1"), "25.3.4", "rhel10.1"),
     (("rocky", "9.7"), "26.3.3", "rocky9"), (("ol", "8.10"), "26.7.0", "ol8"), (("ol", "8.10"), "26.3.3", "ol8.10"),
     (("sles", "15.6"), "26.7.0", "sles15.6"), (("debian", "12"), "26.7.0", "debian12"),
 ])
@@ -67,8 +67,8 @@ def test_tag_of_driver_images(system: tuple[str, str], release: str, tag: str) -
 
 
 def test_a_pool_for_each_system() -> None:
-    cluster = facts(node(("ubuntu", "22.04")), node(("rhel", "9.4")), node(("rhel", "9.6")), node(("sles", "15.6"),
-                                                                                                 gpu=False))
+    cluster = facts(node(("ubuntu", "22.04")), node(("rhel", "9.4")), node(("rhel", "9.6")),
+                    node(("sles", "15.6"), gpu=False))
     ubuntu, rhel = sorted(plan(cluster=cluster)["components"]["driver"]["pools"], key=lambda one: -len(one["os"]))
     assert (ubuntu["name"], rhel["name"]) == ("nvidia-driver-daemonset-ubuntu22.04", "nvidia-driver-daemonset-rhel9")
     assert ubuntu["node_selector"] == {cluster_nodes.OS_ID: "ubuntu", cluster_nodes.OS_VERSION: "22.04"}
