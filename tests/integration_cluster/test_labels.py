@@ -199,7 +199,8 @@ def test_from_a_playbook_without_a_connection(fleet: Fleet, tmp_path: Path) -> N
 
     def ansible(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["ansible-playbook", "-i", "192.0.2.1,", str(play), *more], capture_output=True,
-                              check=False, text=True, env={**os.environ, "KUBECONFIG": str(fleet.made.kubeconfig)}, timeout=120)
+                              check=False, text=True, timeout=120,
+                              env={**os.environ, "KUBECONFIG": str(fleet.made.kubeconfig)})
 
     refused = ansible()
     assert refused.returncode and "kubeconfig" in refused.stdout and fleet.all_metadata() == fleet.start
