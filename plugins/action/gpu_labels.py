@@ -9,6 +9,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
 
 Result = t.Dict[str, t.Any]
@@ -36,6 +37,7 @@ class ActionModule(HostAction):
 
         result: Result = ActionBase.run(self, tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.NODE_ARGUMENTS)
+        arguments["kubeconfig"] = find_file(task_vars or {}, arguments["kubeconfig"])
         try:
             result.update(label_nodes(arguments, self._task.check_mode))
         except GpuopsError as error:

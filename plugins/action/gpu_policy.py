@@ -36,14 +36,19 @@ class ActionModule(ControllerAction):
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
+        "resolve": {"type": "bool", "default": True},
     }
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, resolves, returns the plan."""
-        wanted = settings.settle(arguments, gathered.variables(task_vars))
+        wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
         for file in ("policy", "kubeconfig"):
             if isinstance(wanted[file], str):
                 wanted[file] = find_file(task_vars, wanted[file])
+        if not arguments["resolve"]:
+            place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
+            meant = wanted["kubeconfig"] and not gathered.cluster_is_left_out(task_vars)
+            return {"changed": False, "cluster": place if meant else None}
         release = matrix.release(wanted["release"])
         policy = formats.read(wanted["policy"], release)
         facts = gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"]

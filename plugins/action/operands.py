@@ -12,6 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 
 
 class ActionModule(ControllerAction):
@@ -33,6 +34,8 @@ class ActionModule(ControllerAction):
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Renders, then writes files or converges the cluster."""
         check = bool(self._task.check_mode)
+        if arguments["kubeconfig"]:
+            arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
         if arguments["state"] == "absent":
             return self._absent(arguments, check)
         wanted, components = _wanted(arguments)

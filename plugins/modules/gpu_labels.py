@@ -37,6 +37,7 @@ options:
   kubeconfig:
     description:
       - The kubeconfig file on the controller, needed for O(target=node). No other is looked for.
+      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
     type: path
   context:
     description:

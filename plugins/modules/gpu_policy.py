@@ -17,7 +17,8 @@ description:
   - Where components are delivered in a cluster, its Nodes are read through O(kubeconfig). Nothing else names a cluster,
     no environment variable and no default file.
   - An option that is not set is taken from the variable of the same name with the prefix C(gpu_), such as
-    C(gpu_placement), of the hosts of the play, which must agree.
+    C(gpu_placement), of the hosts of the play, which must agree; what none of them has is taken from the hosts of the
+    groups C(gpu_hosts) and C(gpu_control) that C(--limit) leaves out.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -100,6 +101,12 @@ options:
       - By host the variables of roles that win over the policy, such as C(driver_version).
       - Without it they are taken from the inventory of the hosts of the play.
     type: dict
+  resolve:
+    description:
+      - V(false) reads no policy and asks no cluster. It only says, in RV(cluster), which cluster is meant, as a removal
+        needs to know also where the policy is broken.
+    type: bool
+    default: true
 seealso:
   - module: gpuops.nvidia.gpu_verify
   - module: gpuops.nvidia.gpu_report
@@ -124,6 +131,13 @@ EXAMPLES = r"""
     disruption: idle
   run_once: true
   register: gpu_plan
+
+- name: Find out which cluster is meant
+  gpuops.nvidia.gpu_policy:
+    resolve: false
+    kubeconfig: gpu-cluster.kubeconfig
+  run_once: true
+  register: gpu_place
 """
 
 RETURN = r"""
@@ -176,6 +190,8 @@ cluster:
       M(gpuops.nvidia.gpu_verify). Null where nothing is delivered in a cluster.
     - C(components) has each component with its state, images and settings, C(nodes) what is known of the Nodes,
       C(deploy) which components Nodes get and whether labels differ.
+    - With O(resolve=false) C(kubeconfig), C(context) and C(namespace) alone; null where no cluster is named, and where
+      C(--limit) leaves out all hosts of the group C(gpu_control).
   returned: success
   type: dict
   sample: null

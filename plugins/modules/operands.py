@@ -71,6 +71,7 @@ options:
   kubeconfig:
     description:
       - Path of the kubeconfig of the cluster. Needed unless O(render_to) is given.
+      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
     type: path
   context:
     description:

@@ -39,6 +39,12 @@ def variables(task_vars: TaskVars) -> dict[str, t.Any]:
     return {host: task_vars["hostvars"][host] for host in play_hosts(task_vars)}
 
 
+def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
+    """By host of the groups gpu_hosts and gpu_control that is not in the play, as with --limit, its variables."""
+    known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
+    return {host: task_vars["hostvars"][host] for host in dict.fromkeys(known) if host not in play_hosts(task_vars)}
+
+
 def node_names(task_vars: TaskVars) -> dict[str, str]:
     """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node."""
     return {host: str(task_vars["hostvars"][host].get("gpu_node_name") or host)

@@ -4,7 +4,8 @@
 """The variables C(gpu_*) that a user sets for the whole fleet, and their defaults, which stand here alone. PRIVATE.
 
 The tasks that need them run once for a play, on whichever host comes first; a user may set them on any group. So they
-are looked up on every host of the play, and must agree.
+are looked up on every host of the play, and must agree. What none of these says is looked up on the hosts that --limit
+leaves out: a run for the cluster alone must not go by another policy.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+Hosts = t.Mapping[str, t.Mapping[str, t.Any]]
 
 # Option of gpu_policy: default of the variable gpu_OPTION.
 DEFAULTS: t.Dict[str, t.Any] = {
@@ -29,16 +32,23 @@ DEFAULTS: t.Dict[str, t.Any] = {
 }
 
 
-def settle(given: t.Mapping[str, t.Any], hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> dict[str, t.Any]:
-    """By option its value: what the task says, else the variable of the hosts, else the default.
+def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
+    """By option its value: what the task says, else the variable of the hosts, else of the others, else the default.
 
-    given: options of the task, None where unset; hosts: by host its variables. Raises InputError where hosts differ.
+    given: options of the task, None where unset; hosts, others: by host of the play, and by host that is left out, its
+    variables. Raises InputError where hosts differ.
     """
-    return {option: given[option] if given.get(option) not in (None, "") else _of_hosts(option, default, hosts)
-            for option, default in DEFAULTS.items()}
+    def one(option: str, default: t.Any) -> t.Any:
+        if given.get(option) not in (None, ""):
+            return given[option]
+        found = _of_hosts(option, hosts) or _of_hosts(option, others)
+        return found[0] if found else default
+
+    return {option: one(option, default) for option, default in DEFAULTS.items()}
 
 
-def _of_hosts(option: str, default: t.Any, hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Any:
+def _of_hosts(option: str, hosts: Hosts) -> list[t.Any]:
+    """The one value that hosts have, empty where none has any."""
     name = f"gpu_{option}"
     found: list[tuple[t.Any, str]] = []
     for host, variables in hosts.items():
@@ -50,7 +60,7 @@ def _of_hosts(option: str, default: t.Any, hosts: t.Mapping[str, t.Mapping[str, 
         raise InputError(f"it is {_short(one)} on {here} and {_short(other)} on {there}.",
                          "Set it once, for the group 'all' or on the command line.", path=name,
                          value=[value for value, _first in found])
-    return found[0][0] if found else default
+    return [value for value, _host in found]
 
 
 def _short(value: t.Any) -> str:

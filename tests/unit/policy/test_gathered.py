@@ -66,6 +66,12 @@ def test_a_cluster_is_what_one_host_has_registered() -> None:
     assert gathered.cluster(task_vars(a={}), plan) == {"plan": plan, "operands": None, "labels": None, "checks": None}
 
 
+def test_hosts_that_limit_leaves_out() -> None:
+    known = task_vars(a={}, b={"gpu_policy": "x"}, c={}, d={})
+    known |= {"ansible_play_hosts_all": ["a"], "groups": {"gpu_control": ["a"], "gpu_hosts": ["a", "b", "c"]}}
+    assert gathered.left_out(known) == {"b": {"gpu_policy": "x"}, "c": {}}
+
+
 def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathlib.Path) -> None:
     for folder in ("inventory", "playbook"):
         (tmp_path / folder).mkdir()

@@ -20,10 +20,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.settings imp
     ({"placement": ""}, {"a": {"gpu_placement": ""}}, "hosts"),
 ])
 def test_precedence(given: dict[str, Any], hosts: dict[str, Any], expected: str) -> None:
-    assert settle(given, hosts)["placement"] == expected
+    assert settle(given, hosts, {})["placement"] == expected
 
 
 def test_hosts_that_disagree_are_named() -> None:
     with pytest.raises(InputError, match="gpu_disruption: it is 'idle' on a and 'drain' on b"):
-        settle({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}})
-    assert settle({"disruption": "never"}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}})
+        settle({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
+    assert settle({"disruption": "never"}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [({}, "own.yml"), ({"gpu_policy": "other.yml"}, "other.yml")])
+def test_hosts_that_limit_leaves_out_say_what_the_others_do_not(hosts: dict[str, Any], expected: str) -> None:
+    assert settle({}, {"control": hosts}, {"a": {"gpu_policy": "own.yml"}})["policy"] == expected
+
+
+def test_hosts_that_limit_leaves_out_may_disagree_where_the_others_decide() -> None:
+    others = {"a": {"gpu_policy": "a.yml"}, "b": {"gpu_policy": "b.yml"}}
+    assert settle({}, {"c": {"gpu_policy": "c.yml"}}, others)["policy"] == "c.yml"
+    with pytest.raises(InputError, match="gpu_policy: it is 'a.yml' on a and 'b.yml' on b"):
+        settle({}, {"c": {}}, others)
