@@ -39,7 +39,7 @@ def main() -> int:
             return 1
         if not twice(stages, "hosts"):
             return 1
-        if not stages.join(program) or not stages.run("cluster up", [*LAB, "cluster", "up", "--nodes", "hybrid", "--gfd"]):
+        if not stages.join(program) or not stages.run("cluster up", [*LAB, "cluster", "up", "--gfd"]):
             return 1
         if not twice(stages, "hybrid"):
             return 1

@@ -39,6 +39,7 @@ CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
 # Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
 _BUSY = (429, 500, 502, 503, 504)
+_LOADING = threading.Lock()
 
 
 class Answer(t.NamedTuple):
@@ -60,8 +61,9 @@ class Wire:
             raise MissingLibrary("kubernetes", "Install it on the controller: pip install kubernetes.")
         path = _existing(kubeconfig)
         # The library writes keys to files that it removes at the interpreter's end, which Ansible's workers never
-        # reach. So they get a folder that is gone as soon as the TLS context has read them.
-        with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+        # reach. So they get a folder that is gone as soon as the TLS context has read them. It remembers these files
+        # by content for the whole process, so nobody else may load meanwhile.
+        with _LOADING, tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
             self._configuration = _load(path, context, folder)
             self._configuration.connection_pool_maxsize = connections
             self.server: str = self._configuration.host
