@@ -18,7 +18,7 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill")
+BESIDE = ("sanity", "kill", "cluster")
 ON_HOSTS = {"lab", "kill", "integration", "molecule", "bench"}
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 
@@ -57,9 +57,9 @@ def commands() -> dict[str, list[str]]:
         "unit": [python, "-m", "pytest", "tests/unit"],
         "ansible-lint": ["ansible-lint"],
         "conformance": [python, "-m", "pytest", "tests/conformance"],
-        "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
         "lab": [python, "-m", "pytest", "tests/lab"],
         "kill": [python, "-m", "pytest", "tests/integration/test_kill.py"],
+        "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
         "integration": [python, "-m", "pytest", "tests/integration", "--ignore=tests/integration/test_kill.py"],
         "molecule": ["molecule", "test", "--all"],
         "bench": [python, "-m", "tests.bench"],

@@ -67,7 +67,7 @@ class Kubectl:
     """The administrator's kubectl, as users have it."""
 
     def __init__(self, kubeconfig: str) -> None:
-        self.command = ["kubectl", "--kubeconfig", kubeconfig]
+        self.command = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", f"{kubeconfig}.cache"]
         self.program = binary.program()
 
     def __call__(self, *words: str, stdin: object = None) -> str:
