@@ -67,6 +67,7 @@ class Kubectl:
     """The administrator's kubectl, as users have it."""
 
     def __init__(self, kubeconfig: str) -> None:
+        self.kubeconfig = kubeconfig
         self.command = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", f"{kubeconfig}.cache"]
         self.program = binary.program()
 

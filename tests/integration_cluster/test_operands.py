@@ -205,7 +205,7 @@ def test_what_is_being_removed_is_made_anew(world: World) -> None:
 
 def make_kubectl(tool: Kubectl) -> str:
     """A folder in which kubectl is found by its name."""
-    folder = Path(tool.command[-1]).parent / "bin"
+    folder = Path(tool.kubeconfig).parent / "bin"
     folder.mkdir(exist_ok=True)
     if not (folder / "kubectl").exists():
         (folder / "kubectl").symlink_to(tool.program)
@@ -286,7 +286,7 @@ def test_missing_rights_are_seen_in_check_mode(world: World, tmp_path: Path) -> 
     world.tool("apply", "--server-side", "--filename", "-", stdin={
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "cluster-reader"},
         "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]})
-    config = yaml.safe_load(Path(world.tool.command[-1]).read_text())
+    config = yaml.safe_load(Path(world.tool.kubeconfig).read_text())
     config["users"][0]["user"] = {"token": world.kubectl("create", "token", "reader").strip()}
     path = tmp_path / "reader.kubeconfig"
     path.write_text(yaml.safe_dump(config))

@@ -203,6 +203,8 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
 
 def _hint(answer: Answer) -> str:
     details = answer.body.get("details") or {}
+    if answer.status == 403 and '"system:anonymous"' in str(answer.body.get("message")):
+        return "The user of this kubeconfig has no credentials: where it names a command (exec), try it by hand."
     return {
         401: "The user of this kubeconfig is not accepted: renew its token or certificate.",
         403: "Give the user of this kubeconfig the right that the message names, or ask who set the rule.",

@@ -69,7 +69,7 @@ class Wire:
             self.server: str = self._configuration.host
             self._pool = RESTClientObject(self._configuration).pool_manager
             if self.server.startswith("https"):
-                _use_context(self._pool.connection_pool_kw, _tls(self._configuration))
+                _use_context(self._pool.connection_pool_kw, _tls(self._configuration, path))
         self._lock = threading.Lock()
 
     def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
@@ -144,8 +144,9 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
             config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
             temp_file_path=folder)
     except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
-        # The library meets a document of another shape with any of these.
-        raise InputError(f"{path} is no usable kubeconfig: {error}.",
+        # The library meets a document of another shape with any of these; the last two say nothing to a user.
+        said = "it is built otherwise" if isinstance(error, (TypeError, AttributeError)) else error
+        raise InputError(f"{path} is no usable kubeconfig: {said}.",
                          "Give a kubeconfig with which kubectl works, and a context that it names.",
                          path="context" if context else "kubeconfig", value=context or path) from error
     if not configuration.host:
@@ -154,14 +155,20 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
     return configuration
 
 
-def _tls(configuration: t.Any) -> ssl.SSLContext:
+def _tls(configuration: t.Any, path: str) -> ssl.SSLContext:
     """One context for all connections: made for each, it would cost more than a small request."""
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file or None)
+    try:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
+        if not configuration.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if configuration.cert_file:
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(configuration.cert_file, configuration.key_file or None, password="")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} has a certificate or a key that cannot be read: {error}.",
+                         "Check certificate-authority(-data), client-certificate(-data) and client-key(-data); keys "
+                         "must be without a password.", path="kubeconfig", value=path) from error
     return context
 
 
