@@ -9,6 +9,7 @@ import os
 import shlex
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import has_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
 # UEFI Specification: the GUID of the global variables.
@@ -57,16 +58,6 @@ def _unquoted(value: str) -> str:
         return " ".join(shlex.split(value))
     except ValueError:
         return value.strip()
-
-
-def has_headers(root: Root, release: str) -> bool:
-    """Whether modules can be built for this kernel: its build folder is there and has a Makefile."""
-    for folder in (f"/lib/modules/{release}/build", f"/usr/lib/modules/{release}/build"):
-        target = root.link(folder)
-        build = os.path.normpath(os.path.join(os.path.dirname(folder), target)) if target else folder
-        if root.exists(f"{build}/Makefile"):
-            return True
-    return False
 
 
 def secure_boot(root: Root) -> bool | None:

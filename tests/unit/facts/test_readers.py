@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     _driver,
     _gpus,
     _host,
+    _kernel,
     _pci,
     _runtimes,
     _software,
@@ -86,13 +87,13 @@ def test_families(tmp_path: Path, text: str, family: str, version: str | None) -
 def test_headers(tmp_path: Path) -> None:
     """A dangling build link is no headers; nor is a folder without a Makefile."""
     root = Root(str(tmp_path))
-    assert not _host.has_headers(root, "6.1")
+    assert not _kernel.has_headers(root, "6.1")
     trees.link(tmp_path, "/lib/modules/6.1/build", "/usr/src/linux-headers-6.1")
-    assert not _host.has_headers(root, "6.1")
+    assert not _kernel.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/include/x.h", "")
-    assert not _host.has_headers(root, "6.1")
+    assert not _kernel.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/Makefile", "")
-    assert _host.has_headers(root, "6.1")
+    assert _kernel.has_headers(root, "6.1")
 
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\x00", False), (None, None)])
