@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, workload
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import (
     Clock,
     FakeClient,
@@ -23,11 +24,12 @@ Checks = dict[str, dict[str, Any]]
 
 
 def follow(client: FakeClient, components: list[str], cluster: dict[str, Any] | None = None,
-           timeout: float = 60) -> tuple[Checks, list[dict[str, Any]], float]:
+           timeout: float = 60, seen: list[Workload] | None = None) -> tuple[Checks, list[dict[str, Any]], float]:
     """(checks by component, what was told, seconds that passed)."""
     clock = Clock()
     told: list[dict[str, Any]] = []
-    checks = Rollout(client, cluster or plan("n1", "n2"), components, told.append, clock, clock.sleep).follow(timeout)
+    rollout = Rollout(client, cluster or plan("n1", "n2"), components, told.append, clock, clock.sleep, seen or ())
+    checks = rollout.follow(timeout)
     assert [check["component"] for check in checks] == components
     return {check["component"]: check for check in checks}, told, clock.now - 100
 
@@ -38,6 +40,17 @@ def test_a_ready_cluster_costs_three_lists_and_no_line() -> None:
     assert checks["driver"]["ok"] and checks["driver"]["detail"] == "2/2 ready" and checks["driver"]["nodes"] == []
     assert (told, seconds) == ([], 0)
     assert sorted(client.asked) == ["list DaemonSet", "list Deployment", "list Node"]
+
+
+def test_what_was_just_read_and_is_settled_is_not_asked_for_again() -> None:
+    seen = [workload(daemon_set("driver", 2, 2))]
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[node("n1"), node("n2")])
+    checks, told, seconds = follow(client, ["driver"], seen=seen)
+    assert checks["driver"]["ok"] and client.asked == [] and (told, seconds) == ([], 0)
+    # What is not settled, or of other components alone, is no answer.
+    for other in (workload(daemon_set("driver", 2, 1)), workload(daemon_set("nfd", 2, 2))):
+        checks, _told, _seconds = follow(client, ["driver"], timeout=5, seen=[other])
+        assert not checks["driver"]["ok"] and "list DaemonSet" in client.asked
 
 
 def test_lines_tell_what_changes_and_whom_it_waits_for() -> None:

@@ -1,0 +1,80 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""site.yml on a converged cluster, beside C(kubectl apply) of the very objects that it looks after."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from lab.controlplane import binary
+from lab.stages import ROOT
+from tests.integration import user
+
+NAME, NODES, ROUNDS, BUDGET = "bench", 20, 5, 5.0
+Row = tuple[str, str, str, bool]
+
+
+def rows(scale: float) -> list[Row]:
+    """C((what, figure, budget, whether it is kept)). scale: seconds of the machine of the budget to one of here."""
+    lab = [sys.executable, "-m", "lab", "cluster"]
+    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", str(NODES), "--cpu", "2"], cwd=ROOT,
+                   check=True)
+    try:
+        shown = subprocess.run([*lab, "kubeconfig", "--name", NAME], cwd=ROOT, check=True, capture_output=True,
+                               text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(shown.stdout.strip().splitlines()[-1], Path(folder), scale)
+    finally:
+        subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True)
+
+
+def measure(kubeconfig: str, folder: Path, scale: float) -> list[Row]:
+    """Both by turns on the same objects, of which neither changes any."""
+    inventory = folder / "inventory.yml"
+    inventory.write_text(yaml.safe_dump({
+        "all": {"vars": {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig}},
+        "gpu_control": {"hosts": {"cluster": {
+            "ansible_connection": "local", "ansible_become": False,
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}"}}}}))
+    manifests = folder / "manifests"
+    site(inventory)
+    site(inventory, "-e", f"gpu_render_to={manifests}")
+    apply = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", str(folder / "cache"), "apply", "--server-side",
+             "--force-conflicts", "--field-manager", "gpuops-bench", "--kustomize", str(manifests)]
+    ours, plain, changed, count = [], [], 0, 0
+    for _number in range(ROUNDS):
+        took, run = site(inventory)
+        ours.append(took)
+        changed += len(run.changed("cluster"))
+    for _number in range(ROUNDS + 1):
+        started = time.monotonic()
+        done = subprocess.run(apply, executable=binary.program(), check=True, capture_output=True, text=True,
+                              env={**os.environ, "KUBECONFIG": ""})
+        plain.append(time.monotonic() - started)
+        count = len(done.stdout.splitlines())
+    seconds = statistics.median(ours)
+    return [
+        (f"site.yml, converged cluster of {NODES + 2} Nodes, seconds", f"{seconds * scale:.2f}", f"< {BUDGET:.0f}",
+         seconds * scale < BUDGET),
+        (f"  median seconds here: site.yml / kubectl apply of {count}",
+         f"{seconds:.2f} / {statistics.median(plain[1:]):.2f}", "", True),
+        ("  changed", str(changed), "0", not changed),
+    ]
+
+
+def site(inventory: Path, *words: str) -> tuple[float, user.Run]:
+    """Wall time of one run of site.yml."""
+    started = time.monotonic()
+    run = user.playbook("site", [inventory], *words)
+    if run.rc:
+        raise SystemExit(run.output)
+    return time.monotonic() - started, run
