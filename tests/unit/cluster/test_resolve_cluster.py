@@ -25,7 +25,7 @@ def present(made: dict[str, Any]) -> list[str]:
     ({}, "26.7.0", {}, "device_plugin", "device_plugin", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
     ({}, "26.7.0", {}, "feature_discovery", "feature_discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
     ({}, "26.3.3", {}, "driver", "driver_manager", "nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.11.0"),
-    ({}, "26.7.0", {}, "nfd", "nfd", "registry.k8s.io/nfd/node-feature-discovery:0.19.0"),
+    ({}, "26.7.0", {}, "nfd", "nfd", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0"),
     ({}, "26.7.0", {}, "validator", "validator", "nvcr.io/nvidia/gpu-operator:v26.7.0"),
     ({}, "25.3.4", {}, "validator", "validator", "nvcr.io/nvidia/cloud-native/gpu-operator-validator:v25.3.4"),
     # what the policy leaves out is completed
@@ -42,7 +42,7 @@ def present(made: dict[str, Any]) -> list[str]:
     # a mirror stands for the public registries only
     ({}, "26.7.0", MIRROR, "mig_manager", "mig_manager",
      "mirror.example:5000/nvidia/cloud-native/k8s-mig-manager:v0.15.0"),
-    ({}, "26.7.0", MIRROR, "nfd", "nfd", "mirror.example:5000/nfd/node-feature-discovery:0.19.0"),
+    ({}, "26.7.0", MIRROR, "nfd", "nfd", "mirror.example:5000/nfd/node-feature-discovery:v0.19.0"),
     ({"migManager": {"repository": "nvcr.io/mine"}}, "26.7.0", MIRROR, "mig_manager", "mig_manager",
      "mirror.example:5000/mine/k8s-mig-manager:v0.15.0"),
     ({"migManager": {"repository": "quay.io/mine"}}, "26.7.0", MIRROR, "mig_manager", "mig_manager",

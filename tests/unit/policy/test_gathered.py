@@ -9,7 +9,7 @@ import os
 import pathlib
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
 
 
 class HostVars(dict):  # type: ignore[type-arg]
@@ -82,14 +82,3 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
     assert gathered.find_file(known, "other.yml") == str(tmp_path / "playbook" / "other.yml")
     assert gathered.find_file(known, "none.yml") == os.path.abspath("none.yml")
     assert gathered.find_file(known, "/etc/passwd") == "/etc/passwd"
-
-
-def test_every_release_file_is_whole() -> None:
-    names = set(matrix.release().components)
-    for version in matrix.available():
-        found = matrix.release(version)
-        assert (found.version, set(found.components), set(found.defaults)) == (version, names, {"cdi"})
-        assert all(matrix.branch(matrix.branch_of(driver)) for driver in found.drivers)
-        assert found.components["driver"] in found.drivers
-    assert matrix.available() == ("24.9.2", "25.3.4", "25.10.1", "26.3.3", "26.7.0"), "sorted as versions"
-    assert matrix.release("v26.3.3") == matrix.release("26.3.3")

@@ -252,4 +252,4 @@ def test_resolve_is_total() -> None:
                         outcomes["plan"] += 1
                     except PolicyError:
                         outcomes["refusal"] += 1
-    assert sum(outcomes.values()) == 5 * 11 * 11 * 3 and min(outcomes.values()) > 300
+    assert sum(outcomes.values()) == 18 * 11 * 11 * 3 and min(outcomes.values()) > 300
