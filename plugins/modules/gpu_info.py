@@ -9,7 +9,7 @@ module: gpu_info
 short_description: Gather everything about a host's NVIDIA GPUs, with or without a driver
 version_added: 0.1.0
 description:
-  - Reads the PCI bus, the kernel, the distribution, packages, container runtimes and who holds a GPU.
+  - Reads the PCI bus, the kernel, the distribution, firmware, packages, container runtimes and who holds a GPU.
   - Where a driver runs, NVML tells the rest. What cannot be read is null, and the reason is said beside it.
   - A missing driver, a lost GPU or a failed reading is a fact and never an error.
 author:
@@ -38,23 +38,48 @@ facts:
       description: The number of this shape.
       type: int
       returned: always
-      sample: 1
+      sample: 2
     host:
       description:
-        - C(host.hostname), C(host.arch), C(host.machine) (DMI product name),
-          C(host.secure_boot) (null where the firmware does not say).
+        - C(host.hostname), C(host.arch), C(host.machine) and C(host.vendor) (product and vendor by DMI).
+        - C(host.virtual) is the hypervisor, V(kvm), V(vmware), V(microsoft), V(amazon) and so on, null on bare metal.
+          C(host.cloud) is V(aws), V(azure), V(gcp) or V(oracle), virtual or not.
         - C(host.os) with C(id), C(version_id), C(codename), C(pretty_name) and C(family), which is V(debian),
           V(redhat), V(suse) or V(other).
-        - C(host.kernel) with C(release) and C(headers), whether modules can be built for it.
+        - C(host.kernel) with C(release), C(flavour) (V(generic), V(aws), V(cloud-amd64), V(64k) and so on), C(headers),
+          whether modules can be built for it, and C(headers_package), what the package manager is to install for that.
+        - C(host.kernel.headers_available) says whether the package manager's present index has that package. It is
+          asked for only where it matters, on a host with a GPU, without headers and without a loaded driver, and is
+          null everywhere else.
+        - C(host.kernel.newest_installed) is the newest kernel in /boot. Where it is not C(release), the next boot
+          brings another kernel. Null where /boot has none.
+        - C(host.secure_boot) is null where the firmware does not say. C(host.mok.tool) says whether mokutil is there,
+          C(host.mok.enrolled) whether a key that DKMS or akmods sign modules with is enrolled, null where the firmware
+          shows no list of keys. C(host.lockdown) is V(none), V(integrity), V(confidentiality) or null.
+        - C(host.markers.dgx) has C(name) and C(version) of a DGX OS, else null. C(host.markers.kubernetes) is V(k3s),
+          V(rke2), V(k0s), V(microk8s), V(eks), V(gke), V(aks), V(openshift), V(kubeadm) or null.
+          C(host.markers.immutable) says that /usr is read-only.
       type: dict
       returned: always
       sample:
         hostname: gpu-1
         os: {id: debian, version_id: "12", codename: bookworm, family: debian, pretty_name: Debian GNU/Linux 12}
-        kernel: {release: 6.1.0-28-amd64, headers: true}
+        kernel:
+          release: 6.1.0-28-amd64
+          flavour: amd64
+          headers: true
+          headers_package: linux-headers-6.1.0-28-amd64
+          headers_available: null
+          newest_installed: 6.1.0-28-amd64
         arch: x86_64
         machine: DGXA100 920-23687-2530-000
+        vendor: NVIDIA
+        virtual: null
+        cloud: null
         secure_boot: false
+        mok: {tool: true, enrolled: null}
+        lockdown: none
+        markers: {dgx: null, kubernetes: null, immutable: false}
     gpus:
       description:
         - The GPUs by PCI address. C(model), C(architecture), C(compute_capability) and C(mig_capable) come from NVML,
@@ -88,6 +113,15 @@ facts:
       elements: dict
       returned: always
       sample: [{pci: "0000:c4:00.0", device_id: 1af1}]
+    nvlink:
+      description:
+        - C(nvlink.switches) is the number of NVSwitch bridges on the PCI bus.
+        - C(nvlink.fabric) is V(none), V(nvswitch), V(nvlink5) where the boards have NVLink 5 switches, which are not on
+          the bus (B200, B300), or V(nvlink5_rack) where a rack has them and they are not the host's business (GB200,
+          GB300).
+      type: dict
+      returned: always
+      sample: {switches: 6, fabric: nvswitch}
     mellanox:
       description: Whether a Mellanox network adapter is there.
       type: bool
@@ -101,8 +135,11 @@ facts:
         - C(driver.loaded) is the version of the loaded module, C(driver.library) that of the installed
           NVML library, C(driver.packages) the driver's packages.
         - C(driver.flavour) is V(open) or V(proprietary), C(driver.source) is V(cuda_repository),
-          V(distribution) or V(runfile). C(driver.reboot_pending) says that another version is loaded than
+          V(distribution), V(runfile), V(container) (a driver container has its root mounted) or V(preinstalled) (it
+          came with the system's image). C(driver.reboot_pending) says that another version is loaded than
           installed, or that the distribution asks for a reboot.
+        - C(driver.dkms) is what DKMS has of the vendor's modules, each with C(name), C(version), C(kernel) and
+          C(state), which is V(installed), V(built), or V(added) for one that is built for no kernel.
         - C(driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
       type: dict
       returned: always
@@ -112,18 +149,21 @@ facts:
         library: 595.91.07
         packages: {nvidia-open: 595.91.07-1}
         source: cuda_repository
+        dkms: [{name: nvidia, version: 595.91.07, kernel: 6.1.0-28-amd64, state: installed}]
         reboot_pending: false
         nvml: {available: true, error: null, cuda: "13.2"}
     modules:
-      description: Whether kernel modules that matter are loaded.
+      description:
+        - Whether kernel modules that matter are loaded.
+        - C(modules.nouveau_denied) says that modprobe's configuration or the kernel's command line keep nouveau away.
       type: dict
       returned: always
-      sample: {nouveau: false, nvidia: true, nvidia_uvm: true}
+      sample: {nouveau: false, nvidia: true, nvidia_uvm: true, nouveau_denied: true}
     runtimes:
       description:
         - The container runtimes C(containerd), C(docker), C(crio) and C(podman), null where one is not installed.
         - C(running) is the state of its service, which podman does not have. C(nvidia) says whether its configuration
-          names an NVIDIA runtime, for podman also whether a CDI specification is there.
+          has the runtime named V(nvidia), for podman also whether a CDI specification is there.
       type: dict
       returned: always
       sample: {containerd: {version: 1.6.20, running: true, nvidia: true}, docker: null, crio: null, podman: null}
@@ -136,10 +176,13 @@ facts:
       description:
         - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.
         - C(instance) is the id of the GPU instance, null for the whole GPU.
+        - C(container) is the beginning of the id of the container that the process runs in; for one that runs in none
+          C(unit) is its systemd unit.
       type: list
       elements: dict
       returned: always
-      sample: [{pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null}]
+      sample:
+        - {pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null, unit: training.service, container: null}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -29,8 +29,8 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
           arch: str = "x86_64", secure_boot: bool | None = False, **overrides: t.Any) -> Facts:
     """A bare host with containerd, kernel headers, no driver, and these GPUs.
 
-    gpus: device ids (C(20b2), or with its board C(20b2 10de:1463)) or whole GPU facts. os: id and version of os-release.
-    Eight A100 or H100 SXM bring their NVSwitches. overrides: sections that are laid over it, mappings key by key:
+    gpus: device ids (C(20b2), or with its board C(20b2 10de:1463)) or whole GPU facts. os: id and version as os-release
+    has them. Eight A100 or H100 SXM bring their NVSwitches. overrides: what is laid over it, mappings key by key:
     ``facts(host={"kernel": {"headers": False}}, driver={"loaded": "580.126.20"})``. A key that facts do not have is
     a KeyError, so that a test cannot rest on a misspelt one.
     """

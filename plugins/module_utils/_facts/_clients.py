@@ -16,6 +16,9 @@ _CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d+)$")
 # Lines of the driver's table: C(gpu0/gi7/ci0/access 12): GPU by minor, instance ids, minor of the capability device.
 _MINOR = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci\d+)?/access (\d+)$", re.M)
 _MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
+# Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
+_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)", re.M)
 
 
 def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[dict[str, t.Any]]:
@@ -38,6 +41,19 @@ def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = No
                 clients += [{"pid": int(name), "name": label, **holding}
                             for holding in _holdings(held, gpus, capabilities)]
     return sorted(clients, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))
+
+
+def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
+    """C({unit, container}) of a process by its control group: the systemd unit, the first digits of the container's id.
+
+    A container's scope is no unit that anybody would stop, so only one of the two is set.
+    """
+    text = root.text(f"/proc/{pid}/cgroup") or ""
+    container = _CONTAINER.search(text)
+    if container:
+        return {"unit": None, "container": container.group(1)[:12]}
+    units = _UNIT.findall(text)
+    return {"unit": units[-1] if units else None, "container": None}
 
 
 def _open_files(root: Root, pid: str) -> t.Iterator[str]:

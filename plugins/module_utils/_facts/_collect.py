@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import (
     loaded_version,
     read_driver,
     read_modules,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host, read_machine
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._runtimes import read_runtimes, read_toolkit
@@ -22,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
@@ -38,12 +39,18 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
     packages = read_packages(root, run, host["os"]["family"])
     gpus = merge_gpus(bus, snapshot)
     toolkit = read_toolkit(root, packages)
-    driver = read_driver(root, packages)
+    driver = read_driver(root, packages, host["arch"])
+    kernel = host["kernel"]
+    if gpus and not kernel["headers"] and driver["loaded"] is None:
+        # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
+        kernel["headers_available"] = knows_package(run, host["os"]["family"], kernel["headers_package"])
+    clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
     return {
         "schema": SCHEMA,
         "host": host,
         "gpus": gpus,
         "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
+        "nvlink": {"switches": len(bus.switches), "fabric": fabric(gpus, len(bus.switches))},
         "mellanox": bus.mellanox,
         "vgpu": _vgpu(bus),
         "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],
@@ -51,7 +58,7 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         "modules": read_modules(root),
         "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
         "toolkit": toolkit,
-        "clients": _clients(read_clients(root, minors(root, gpus)), snapshot["clients"]),
+        "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
     }
 
 

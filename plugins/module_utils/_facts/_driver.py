@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package, driver_packages
 
@@ -19,15 +20,30 @@ _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "
 # The vendor's modules, those that take its devices away from it, and those of GPUDirect.
 _MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
             "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
+# modprobe.d(5) and kernel-command-line(7): what keeps nouveau from being loaded.
+_DENIED = re.compile(r"^\s*(blacklist\s+nouveau\b|install\s+nouveau\s+/(usr/)?bin/(true|false)\b)", re.M)
+_DENIED_AT_BOOT = re.compile(r"\b(modprobe\.blacklist|rd\.driver\.blacklist|module_blacklist)=(\S*,)?nouveau(,|\s|$)"
+                             r"|\bnouveau\.modeset=0\b")
+_MODPROBE_FOLDERS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+# The vendor's driver container mounts its own root there.
+_CONTAINER_ROOT = "/run/nvidia/driver"
 
 
 def read_modules(root: Root) -> dict[str, bool]:
-    """Which of the modules that matter are loaded."""
+    """Which of the modules that matter are loaded, and C(nouveau_denied)."""
     loaded = set(root.names("/sys/module"))
-    return {name: name in loaded for name in _MODULES}
+    return {**{name: name in loaded for name in _MODULES}, "nouveau_denied": nouveau_denied(root)}
 
 
-def read_driver(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
+def nouveau_denied(root: Root) -> bool:
+    """Whether modprobe's configuration or the kernel's command line keep nouveau away."""
+    if _DENIED_AT_BOOT.search(root.text("/proc/cmdline") or ""):
+        return True
+    return any(_DENIED.search(root.text(f"{folder}/{name}") or "")
+               for folder in _MODPROBE_FOLDERS for name in root.names(folder) if name.endswith(".conf"))
+
+
+def read_driver(root: Root, packages: t.Mapping[str, Package], arch: str) -> dict[str, t.Any]:
     """Shape: the fact C(driver) of gpu_info without C(nvml)."""
     loaded = loaded_version(root)
     library = library_version(root)
@@ -38,6 +54,7 @@ def read_driver(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.An
         "library": library,
         "packages": {name: package.version for name, package in own.items()},
         "source": source(root, own, loaded or library),
+        "dkms": read_dkms(root, arch),
         "reboot_pending": reboot_pending(root, loaded, library),
     }
 
@@ -75,16 +92,20 @@ def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -
 
 
 def source(root: Root, packages: t.Mapping[str, Package], version: str | None) -> str | None:
-    """Where the driver came from: C(cuda_repository), C(distribution), C(runfile), or None where there is none.
+    """Where the driver came from, None where there is none.
 
-    The .run installer leaves its log and uninstaller outside any package; packages tell by who built them.
+    C(container): a driver container has its root mounted. C(cuda_repository), C(distribution): packages tell by who
+    built them. C(runfile): the .run installer leaves its log and uninstaller outside any package. C(preinstalled):
+    none of these, so it came with the system's image.
     """
+    if root.exists(f"{_CONTAINER_ROOT}/usr/bin/nvidia-smi"):
+        return "container"
     if packages:
         modules = [package for name, package in packages.items() if name.startswith(("nvidia", "libnvidia", "kmod-"))]
         return "distribution" if any(package.from_distribution for package in modules) else "cuda_repository"
     if root.exists("/var/lib/nvidia/log") or (version and root.exists("/usr/bin/nvidia-uninstall")):
         return "runfile"
-    return None
+    return "preinstalled" if version else None
 
 
 def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:

@@ -58,6 +58,16 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
     return facts
 
 
+def fabric(gpus: t.Sequence[t.Mapping[str, t.Any]], switches: int) -> str:
+    """What connects the GPUs: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
+
+    Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
+    """
+    kinds = {model.fabric for model in (model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus) if model}
+    newer = sorted(kinds - {"none", "nvswitch"})
+    return newer[0] if newer else "nvswitch" if switches else "none"
+
+
 def minors(root: Root, gpus: t.Sequence[t.Mapping[str, t.Any]]) -> dict[int, str]:
     """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML or else the driver's folder in /proc."""
     found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}

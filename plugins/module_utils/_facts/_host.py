@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host without its GPUs: name, distribution, kernel, machine, Secure Boot. PRIVATE to the collection."""
+"""The host without its GPUs: name, distribution, kernel, Secure Boot. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ import os
 import shlex
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import has_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import (
+    flavour_of,
+    has_headers,
+    headers_package,
+    newest_kernel,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import (
+    dmi,
+    read_cloud,
+    read_lockdown,
+    read_markers,
+    read_mok,
+    read_virtual,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
 # UEFI Specification: the GUID of the global variables.
@@ -22,35 +35,61 @@ _FAMILIES = {
 
 
 def read_host(root: Root) -> dict[str, t.Any]:
-    """Shape: C({hostname, os, kernel, arch, machine, secure_boot}), see the module gpu_info."""
-    release = root.text("/proc/sys/kernel/osrelease") or os.uname().release
+    """Shape: the fact C(host) of gpu_info; C(kernel.headers_available) is left None here, as it costs a command."""
+    arch = os.uname().machine
+    release = os_release(root)
+    system = _system(release)
     return {
         "hostname": root.text("/proc/sys/kernel/hostname") or os.uname().nodename,
-        "os": read_os(root),
-        "kernel": {"release": release, "headers": has_headers(root, release)},
-        "arch": os.uname().machine,
+        "os": system,
+        "kernel": read_kernel(root, system),
+        "arch": arch,
         "machine": read_machine(root),
+        "vendor": dmi(root, "sys_vendor") or None,
+        "virtual": read_virtual(root, arch),
+        "cloud": read_cloud(root),
         "secure_boot": secure_boot(root),
+        "mok": read_mok(root),
+        "lockdown": read_lockdown(root),
+        "markers": read_markers(root, release),
     }
+
+
+def read_kernel(root: Root, system: t.Mapping[str, str | None]) -> dict[str, t.Any]:
+    """Shape: the fact C(host.kernel). system: of L(read_os)."""
+    release = root.text("/proc/sys/kernel/osrelease") or os.uname().release
+    family = system["family"]
+    return {"release": release, "flavour": flavour_of(release, family), "headers": has_headers(root, release),
+            "headers_package": headers_package(release, family, system["id"]), "headers_available": None,
+            "newest_installed": newest_kernel(root, release, family)}
 
 
 def read_machine(root: Root) -> str | None:
     """The DMI product name."""
-    return root.text("/sys/class/dmi/id/product_name")
+    return dmi(root, "product_name") or None
 
 
 def read_os(root: Root) -> dict[str, str | None]:
     """C({id, version_id, codename, family, pretty_name}) from os-release(5)."""
+    return _system(os_release(root))
+
+
+def os_release(root: Root) -> dict[str, str]:
+    """The values of os-release(5)."""
     text = root.text("/etc/os-release") or root.text("/usr/lib/os-release") or ""
     values: dict[str, str] = {}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
         if separator and not key.startswith("#"):
             values[key.strip()] = _unquoted(value)
-    words = [values.get("ID", ""), *values.get("ID_LIKE", "").split()]
+    return values
+
+
+def _system(release: t.Mapping[str, str]) -> dict[str, str | None]:
+    words = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     family = next((name for word in words for name, ids in _FAMILIES.items() if word in ids), "other")
-    return {"id": values.get("ID"), "version_id": values.get("VERSION_ID"), "codename": values.get("VERSION_CODENAME"),
-            "family": family, "pretty_name": values.get("PRETTY_NAME")}
+    return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
+            "codename": release.get("VERSION_CODENAME"), "family": family, "pretty_name": release.get("PRETTY_NAME")}
 
 
 def _unquoted(value: str) -> str:

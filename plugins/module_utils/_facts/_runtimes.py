@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing as t
 
@@ -26,6 +27,9 @@ _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] 
     "crio": (("cri-o",), "crio", "crio.service", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/")),
     "podman": (("podman",), "podman", "", ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/")),
 }
+# A TOML table of the runtime named nvidia, or of a part of it, quoted or not; podman has a key for each runtime.
+_TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
+_KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
@@ -89,11 +93,18 @@ def _active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
 
 
 def _names_nvidia(root: Root, places: t.Sequence[str]) -> bool:
-    """Whether a configuration names an NVIDIA runtime outside comments. Folders end with a slash."""
+    """Whether a configuration has the runtime C(nvidia). Folders end with a slash."""
     for place in places:
         paths = [f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place]
-        for path in paths:
-            lines = (root.text(path) or "").splitlines()
-            if any("nvidia" in line.partition("#")[0] for line in lines):
-                return True
+        if any(_has_runtime(path, root.text(path) or "") for path in paths):
+            return True
     return False
+
+
+def _has_runtime(path: str, text: str) -> bool:
+    if path.endswith(".json"):
+        try:
+            return "nvidia" in json.loads(text)["runtimes"]
+        except (ValueError, KeyError, TypeError):
+            return False
+    return bool((_KEY if "/containers.conf" in path else _TABLE).search(text))

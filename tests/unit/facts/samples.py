@@ -36,18 +36,23 @@ def gpu(pci: str, device_id: str, subsystem: str, model: str | None, architectur
 def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
     """A host before any driver, containerd running."""
     return {
-        "schema": 1,
-        "host": {"hostname": hostname, "arch": "x86_64", "machine": machine, "secure_boot": False,
+        "schema": 2,
+        "host": {"hostname": hostname, "arch": "x86_64", "machine": machine, "secure_boot": False, "vendor": None,
+                 "virtual": None, "cloud": None, "lockdown": None, "mok": {"tool": False, "enrolled": None},
+                 "markers": {"dgx": None, "kubernetes": None, "immutable": False},
                  "os": {"id": "debian", "version_id": "12", "codename": "bookworm", "family": "debian",
                         "pretty_name": "Debian GNU/Linux 12 (bookworm)"},
-                 "kernel": {"release": "6.1.0-28-amd64", "headers": True}},
+                 "kernel": {"release": "6.1.0-28-amd64", "headers": True, "flavour": "amd64",
+                            "headers_package": "linux-headers-6.1.0-28-amd64", "headers_available": None,
+                            "newest_installed": None}},
         "gpus": gpus,
         "nvswitches": [],
+        "nvlink": {"switches": 0, "fabric": "none"},
         "mellanox": False,
         "vgpu": None,
         "driver": {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None,
-                   "reboot_pending": False, "nvml": {"available": False, "error": None, "cuda": None}},
-        "modules": dict.fromkeys(MODULES, False),
+                   "dkms": [], "reboot_pending": False, "nvml": {"available": False, "error": None, "cuda": None}},
+        "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
@@ -84,7 +89,8 @@ def a100_converged() -> Facts:
     facts["runtimes"]["containerd"]["nvidia"] = True
     facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES),
                         "cdi_specs": ["/var/run/cdi/nvidia.yaml"]}
-    facts["clients"] = [{"pid": 812, "name": "nvidia-persiste", "gpu": pci, "instance": None} for pci in ADDRESSES]
+    facts["clients"] = [{"pid": 812, "name": "nvidia-persiste", "gpu": pci, "instance": None,
+                         "unit": "nvidia-persistenced.service", "container": None} for pci in ADDRESSES]
     return facts
 
 
@@ -102,9 +108,11 @@ def v100_before() -> Facts:
 
 def mixed_before() -> Facts:
     """A V100 and a B200 in one host, which no driver drives both."""
-    return host("mixed-1", [gpu(ADDRESSES[0], "1db5", "10de:1249", "Tesla V100-SXM2-32GB", "volta", "7.0", False),
-                            gpu(ADDRESSES[1], "2901", "10de:1999", "NVIDIA B200", "blackwell", "10.0", True)],
-                "PowerEdge XE9680")
+    facts = host("mixed-1", [gpu(ADDRESSES[0], "1db5", "10de:1249", "Tesla V100-SXM2-32GB", "volta", "7.0", False),
+                             gpu(ADDRESSES[1], "2901", "10de:1999", "NVIDIA B200", "blackwell", "10.0", True)],
+                 "PowerEdge XE9680")
+    facts["nvlink"]["fabric"] = "nvlink5"
+    return facts
 
 
 def h100_before() -> Facts:
@@ -112,6 +120,7 @@ def h100_before() -> Facts:
     facts = host("h100-1", [gpu(pci, "2330", "10de:16c1", "NVIDIA H100 80GB HBM3", "hopper", "9.0", True)
                             for pci in ADDRESSES], "DGXH100")
     facts["nvswitches"] = [{"pci": f"0000:0{number}:00.0", "device_id": "22a3"} for number in (1, 2, 3, 4)]
+    facts["nvlink"] = {"switches": 4, "fabric": "nvswitch"}
     facts["mellanox"] = True
     return facts
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
 
 CONTAINERD = trees.package("containerd", "1.6.20~ds1-1+deb12u1", "Debian Go Packaging Team <team@lists.debian.org>")
@@ -63,7 +64,8 @@ def test_a100_converged(tmp_path: Path) -> None:
     trees.put(tmp_path, "/etc/cdi/other.yaml", "kind: vendor.com/nic\n")
     for name in ("nvidiactl", *(f"nvidia{minor}" for minor in range(8))):
         trees.put(tmp_path, f"/dev/{name}", "")
-    trees.process(tmp_path, 812, "nvidia-persiste", *(f"/dev/nvidia{minor}" for minor in range(8)), "/dev/nvidiactl")
+    trees.process(tmp_path, 812, "nvidia-persiste", *(f"/dev/nvidia{minor}" for minor in range(8)), "/dev/nvidiactl",
+                  group="/system.slice/nvidia-persistenced.service")
     trees.process(tmp_path, 1, "systemd")
     wanted = samples.a100_converged()
     assert collect(Root(str(tmp_path)), trees.Answers(ACTIVE), nvml_of(wanted)) == wanted
@@ -105,16 +107,17 @@ def test_empty_root(tmp_path: Path) -> None:
     assert facts["host"]["os"] == {"id": None, "version_id": None, "codename": None, "family": "other",
                                    "pretty_name": None}
     assert facts["driver"] == {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None,
-                               "reboot_pending": False, "nvml": {"available": False, "error": None, "cuda": None}}
+                               "dkms": [], "reboot_pending": False,
+                               "nvml": {"available": False, "error": None, "cuda": None}}
     assert facts["runtimes"] == {"containerd": None, "docker": None, "crio": None, "podman": None}
 
 
 def test_all_samples_have_one_shape() -> None:
-    """What is a key in one sample is a key in all."""
+    """What is a key in one sample is a key in all, those made for other tests included."""
     shapes = []
-    for make in samples.ALL.values():
+    for make in (*samples.ALL.values(), facts_sample.facts, lambda: facts_sample.driven(facts_sample.facts(), "595.1")):
         facts = make()
-        shapes.append((set(facts), set(facts["host"]), set(facts["driver"]), set(facts["modules"]),
-                       set(facts["runtimes"]), set(facts["toolkit"])))
+        shapes.append((set(facts), set(facts["host"]), set(facts["host"]["kernel"]), set(facts["driver"]),
+                       set(facts["modules"]), set(facts["runtimes"]), set(facts["toolkit"])))
         assert all(set(gpu) == set(samples.gpu("", "", "", None, "", "", False)) for gpu in facts["gpus"])
     assert all(one == shapes[0] for one in shapes)

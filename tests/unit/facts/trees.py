@@ -76,9 +76,10 @@ def host(root: Path, name: str, machine: str | None, release: str = "6.1.0-28-am
     put(root, "/etc/containerd/config.toml", 'version = 2\n# nvidia is not set up here\n[plugins]\n')
 
 
-def process(root: Path, pid: int, name: str, *files: str) -> None:
-    """A process with open files."""
+def process(root: Path, pid: int, name: str, *files: str, group: str = "/init.scope") -> None:
+    """A process with open files, in a control group of version 2."""
     put(root, f"/proc/{pid}/comm", f"{name}\n")
+    put(root, f"/proc/{pid}/cgroup", f"0::{group}\n")
     for number, path in enumerate(("/dev/null", *files)):
         link(root, f"/proc/{pid}/fd/{number}", path)
 
