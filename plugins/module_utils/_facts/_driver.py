@@ -18,8 +18,8 @@ _MODULE_PACKAGES = ("kmod-nvidia", "linux-modules-nvidia", "nvidia-open", "cuda-
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
                     "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
 # The vendor's modules, those that take its devices away from it, and those of GPUDirect.
-_MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
-            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
+MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
+           "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
 # modprobe.d(5) and kernel-command-line(7): what keeps nouveau from being loaded.
 _DENIED = re.compile(r"^\s*(blacklist\s+nouveau\b|install\s+nouveau\s+/(usr/)?bin/(true|false)\b)", re.M)
 _DENIED_AT_BOOT = re.compile(r"\b(modprobe\.blacklist|rd\.driver\.blacklist|module_blacklist)=(\S*,)?nouveau(,|\s|$)"
@@ -32,7 +32,7 @@ _CONTAINER_ROOT = "/run/nvidia/driver"
 def read_modules(root: Root) -> dict[str, bool]:
     """Which of the modules that matter are loaded, and C(nouveau_denied)."""
     loaded = set(root.names("/sys/module"))
-    return {**{name: name in loaded for name in _MODULES}, "nouveau_denied": nouveau_denied(root)}
+    return {**{name: name in loaded for name in MODULES}, "nouveau_denied": nouveau_denied(root)}
 
 
 def nouveau_denied(root: Root) -> bool:

@@ -29,8 +29,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _FAMILIES = {
     "debian": ("debian", "ubuntu"),
-    "redhat": ("rhel", "fedora", "centos", "amzn", "azurelinux", "mariner", "ol", "rocky", "almalinux", "kylin"),
-    "suse": ("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"),
+    "redhat": ("rhel", "fedora", "centos", "amzn", "azurelinux", "mariner", "ol", "rocky", "almalinux", "kylin",
+               "rhcos"),
+    "suse": ("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed", "sl-micro"),
 }
 
 
@@ -85,9 +86,13 @@ def os_release(root: Root) -> dict[str, str]:
     return values
 
 
+def family_of(ids: t.Iterable[str]) -> str:
+    """C(debian), C(redhat), C(suse) or C(other) for an id and what it is like."""
+    return next((name for word in ids for name, known in _FAMILIES.items() if word in known), "other")
+
+
 def _system(release: t.Mapping[str, str]) -> dict[str, str | None]:
-    words = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    family = next((name for word in words for name, ids in _FAMILIES.items() if word in ids), "other")
+    family = family_of([release.get("ID", ""), *release.get("ID_LIKE", "").split()])
     return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
             "codename": release.get("VERSION_CODENAME"), "family": family, "pretty_name": release.get("PRETTY_NAME")}
 

@@ -42,7 +42,7 @@ _KUBERNETES = (
     ("kubeadm", ("/var/lib/kubelet/kubeadm-flags.env",)),
 )
 # Whose system folders are not written by packages, whatever the mount says.
-_IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
+IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
 
 
 def read_virtual(root: Root, arch: str) -> str | None:
@@ -123,7 +123,7 @@ def _kubernetes(root: Root, release: t.Mapping[str, str]) -> str | None:
 
 def _immutable(root: Root, release: t.Mapping[str, str]) -> bool:
     """Whether /usr is read-only: by the distribution, ostree, or the options of its mount."""
-    if release.get("ID") in _IMMUTABLE or root.exists("/run/ostree-booted"):
+    if release.get("ID") in IMMUTABLE or root.exists("/run/ostree-booted"):
         return True
     mounts = {fields[1]: fields[3].split(",") for fields in
               (line.split() for line in (root.text("/proc/mounts") or "").splitlines()) if len(fields) > 3}

@@ -13,6 +13,8 @@ Object = t.Mapping[str, t.Any]
 
 _NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
 _MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
+# The cloud's name in spec.providerID (gce://project/zone/name) and what gpu_info calls that cloud.
+_PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
 _RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
 
 
@@ -33,9 +35,10 @@ class Reader(t.Protocol):
 
 def read_cluster(client: Reader) -> dict[str, t.Any]:
     """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
-    runtime, runtime_version, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool}).
+    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool}).
 
     os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
+    kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
     return {
         "server": client.server,
@@ -48,7 +51,7 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
 
 def _node(node: Object) -> dict[str, t.Any]:
     labels = dict(node["metadata"].get("labels") or {})
-    status = node.get("status") or {}
+    status, spec = node.get("status") or {}, node.get("spec") or {}
     info = status.get("nodeInfo") or {}
     system = system_of(labels, info.get("osImage") or "")
     name, _separator, version = (info.get("containerRuntimeVersion") or "").partition("://")
@@ -58,7 +61,10 @@ def _node(node: Object) -> dict[str, t.Any]:
         "labels": labels, "annotations": dict(node["metadata"].get("annotations") or {}),
         "os": {"id": system[0], "version": system[1]} if system else None, "os_image": info.get("osImage") or "",
         "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
-        "runtime": _RUNTIMES.get(name, name), "runtime_version": version, "ready": ready, "gpu": has_gpu(labels),
+        "runtime": _RUNTIMES.get(name, name), "runtime_version": version,
+        "kubelet": info.get("kubeletVersion") or "", "taints": list(spec.get("taints") or ()),
+        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": ready,
+        "gpu": has_gpu(labels),
     }
 
 

@@ -18,7 +18,7 @@ def node(system: tuple[str, str] | None = UBUNTU, gpu: bool = True, runtime: str
          **labels: str) -> dict[str, Any]:
     return {"labels": labels, "annotations": {}, "os": {"id": system[0], "version": system[1]} if system else None,
             "os_image": "", "kernel": "6.8.0", "arch": "amd64", "runtime": runtime, "runtime_version": "1.7.28",
-            "ready": True, "gpu": gpu}
+            "kubelet": "v1.36.3", "provider": None, "taints": [], "ready": True, "gpu": gpu}
 
 
 def facts(*nodes: dict[str, Any], nfd: str = "none", monitors: bool = False, **named: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_a_node() -> None:
         "nodes": {"n1": {"labels": {f"{PCI}10de.present": "true"}, "annotations": {},
                          "os": {"id": "ubuntu", "version": "22.04"}, "os_image": "Ubuntu 22.04.5 LTS",
                          "kernel": "6.8.0", "arch": "amd64", "runtime": "containerd", "runtime_version": "1.7.28",
-                         "ready": True, "gpu": True}}}
+                         "kubelet": "", "provider": None, "taints": [], "ready": True, "gpu": True}}}
     assert client.asked == ["version", "Node", NFD_KIND, MONITORS]
 
 
@@ -72,6 +72,20 @@ def test_nodes() -> None:
     assert [(one["runtime"], one["ready"]) for one in nodes.values()] == [
         ("crio", False), ("docker", True), ("", False)]
     assert [one["os"] for one in nodes.values()] == [{"id": "ubuntu", "version": "22.04"}, None, None]
+
+
+@pytest.mark.parametrize(("provider_id", "provider"), [
+    ("aws:///us-east-1a/i-0123456789abcdef0", "aws"), ("gce://project/us-central1-a/gke-1", "gcp"),
+    ("azure:///subscriptions/1/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/s", "azure"),
+    ("oci://ocid1.instance.oc1", "oracle"), ("k3s://n1", None), ("ocid1.instance.oc1", None),
+])
+def test_where_a_node_comes_from(provider_id: str, provider: str | None) -> None:
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    found = node()
+    found["spec"] = {"providerID": provider_id, "taints": [taint]}
+    found["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.5+k3s1"
+    read = read_cluster(Fake(Node=[found]))["nodes"]["n1"]
+    assert (read["provider"], read["kubelet"], read["taints"]) == (provider, "v1.33.5+k3s1", [taint])
 
 
 @pytest.mark.parametrize(("label", "value", "gpu"), [
