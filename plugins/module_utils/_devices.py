@@ -5,6 +5,7 @@
 
 Sources: device ids and names, README of NVIDIA/open-gpu-kernel-modules 595 ("Compatible GPUs") and pci.ids;
 minimum drivers for MIG, NVIDIA MIG User Guide 610 ("Supported GPUs"); floors of B300 and GB300, release notes of R580;
+switches of boards, Fabric Manager user guide and gpu-driver-container (31c3 is the DGX Station's GPU, without any);
 memory totals, public nvidia-smi output with ECC as delivered. With a driver, ask the GPU instead: its answer wins.
 """
 
@@ -96,7 +97,7 @@ _TABLE = """
 2941|NVIDIA GB200|10.0|189471|mrg|570.133.20
 3182|NVIDIA B300 SXM6 AC|10.3|275040|ml|580.95.05
 31c2|NVIDIA GB300|10.3|284208|mrg|580.95.05
-31c3|NVIDIA GB300|10.3|284208|mrg|580.95.05
+31c3|NVIDIA GB300|10.3|284208|mg|580.95.05
 2bb1|NVIDIA RTX PRO 6000 Blackwell Workstation Edition|12.0|97887|m|575.51.03
 2bb4|NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition|12.0|97887|m|575.51.03
 2bb5|NVIDIA RTX PRO 6000 Blackwell Server Edition|12.0|97887|m|575.51.03

@@ -105,7 +105,7 @@ def _fabric(gpus: t.Sequence[Facts]) -> str:
     kinds = {gpu["device_id"] for gpu in gpus}
     if kinds & {"2901", "3182"}:
         return "nvlink5"
-    return "nvlink5_rack" if kinds & {"2941", "31c2", "31c3"} else "nvswitch" if _switches(gpus) else "none"
+    return "nvlink5_rack" if kinds & {"2941", "31c2"} else "nvswitch" if _switches(gpus) else "none"
 
 
 def _lay_over(base: Facts, over: t.Mapping[str, t.Any], where: str) -> None:

@@ -11,6 +11,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_os, secure_boot
@@ -92,22 +93,10 @@ def read_situation(root: Root, run: Runner) -> Situation:
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """C((versions installed for the kernel, {known version: module name})) from DKMS's own tree.
-
-    C(dkms status) is a shell script that takes longer than all the rest. Its tree: C(NAME/VERSION/source), and a link
-    C(NAME/kernel-KERNEL-ARCH) to what is installed for a kernel (dkms(8), source of dkms 3).
-    """
-    built, registered = [], {}
-    for name in root.names("/var/lib/dkms"):
-        if not re.match(r"nvidia(-open|-current)?\Z", name):
-            continue
-        for entry in root.names(f"/var/lib/dkms/{name}"):
-            if re.match(r"\d{3}\.", entry):
-                registered[entry] = name
-        link = root.link(f"/var/lib/dkms/{name}/kernel-{kernel}-{arch}")
-        if link:
-            built.append(link.rstrip("/").split("/")[-3])
-    return tuple(built), registered
+    """C((versions installed for the kernel, {known version: module name})) of the driver's own modules."""
+    entries = [entry for entry in dkms.read_dkms(root, arch) if re.match(r"nvidia(-open|-current)?\Z", entry["name"])]
+    built = (entry["version"] for entry in entries if (entry["kernel"], entry["state"]) == (kernel, "installed"))
+    return tuple(built), {entry["version"]: entry["name"] for entry in entries}
 
 
 def read_service(run: Runner, unit: str) -> Service:

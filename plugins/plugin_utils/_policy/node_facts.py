@@ -125,7 +125,8 @@ def _gpus(node: Node) -> list[Facts]:
 
 @functools.lru_cache(maxsize=1)
 def _models() -> dict[str, Model]:
-    return {"-".join((model.name or "").split()): model for model in MODELS.values() if model.name}
+    """By the label's value; of several devices with one name the first of the table."""
+    return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 
 def _whole(product: str) -> str:

@@ -46,6 +46,20 @@ def test_model(device: str, subsystem: str | None, name: str | None, architectur
             model.nvswitch) == (name, architecture, mig, last_branch, modules, switch)
 
 
+@pytest.mark.parametrize(("device", "fabric", "grace"), [
+    ("1db5", "none", False), ("20b2", "nvswitch", False), ("20b5", "none", False), ("2330", "nvswitch", False),
+    ("2331", "none", False), ("2329", "nvswitch", False), ("2342", "none", True), ("2348", "none", True),
+    ("2920", "nvlink5", False), ("2901", "nvlink5", False), ("3182", "nvlink5", False),
+    ("2941", "nvlink5_rack", True), ("31c2", "nvlink5_rack", True), ("31c3", "none", True), ("2bb5", "none", False),
+])
+def test_fabric(device: str, fabric: str, grace: bool) -> None:
+    """Which switches a board may have, and whether a Grace CPU is on it."""
+    model = model_of(device)
+    assert model is not None
+    assert (model.fabric, model.grace) == (fabric, grace)
+    assert not grace or model.open_modules == "required"
+
+
 @pytest.mark.parametrize(("device", "memory", "first"), [
     ("20b7", 24576, "460.73.01"), ("20b2", 81920, "450.80.02"), ("2330", 81559, "525.85.12"),
     ("2335", 143771, "550.90.07"), ("2901", 183359, "570.133.20"), ("3182", 275040, "580.95.05"),

@@ -75,6 +75,7 @@ def test_undescribed_node() -> None:
     ({"product": "NVIDIA-L40S-SHARED", "count": "4", "memory": "46068"}, "26b9", 4, 46068, "none"),
     ({"product": "NVIDIA-B200", "count": "8"}, "2901", 8, None, "nvlink5"),
     ({"product": "NVIDIA-GB200", "count": "4"}, "2941", 4, None, "nvlink5_rack"),
+    ({"product": "NVIDIA-GB300", "count": "4"}, "31c2", 4, None, "nvlink5_rack"),
     ({"product": "NVIDIA-R100", "count": "2", "family": "rubin"}, None, 2, None, None),
 ])
 def test_products(labels: dict[str, str], device: str | None, count: int, memory: int | None,
