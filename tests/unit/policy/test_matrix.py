@@ -1,20 +1,355 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The release data: what the vendor publishes, transcribed here a second time and compared."""
+"""The release data: every file is whole, and says what the vendor publishes (transcribed here a second time)."""
 
 from __future__ import annotations
 
+import datetime
+import pathlib
+import re
+import shutil
+import typing as t
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DATA = ROOT / "plugins" / "plugin_utils" / "_policy"
+PARTS = ("version", "date", "components", "defaults", "drivers", "systems", "openshift", "containerd", "precompiled")
 
-def test_every_release_is_there() -> None:
-    assert matrix.available() == (
-        "24.6.0", "24.6.1", "24.6.2", "24.9.0", "24.9.1", "24.9.2", "25.3.0", "25.3.1", "25.3.2", "25.3.3", "25.3.4",
-        "25.10.0", "25.10.1", "26.3.0", "26.3.1", "26.3.2", "26.3.3", "26.7.0"), "sorted as versions"
-    assert matrix.release("v26.3.3") == matrix.release("26.3.3")
-    for version in matrix.available():
-        found = matrix.release(version)
-        assert found.version == version and set(found.defaults) == {"cdi"}
-        assert found.components["driver"] in found.drivers
-        assert all(matrix.branch(matrix.branch_of(driver)) for driver in found.drivers)
+
+def transcribed() -> dict[str, dict[str, str]]:
+    """Components (and date) by release, of releases.txt."""
+    lines = (ROOT / "tests/unit/policy/releases.txt").read_text(encoding="utf-8").splitlines()
+    names = re.findall(r"[a-z_]+", " ".join(line for line in lines if re.match(r"# *(release \||  )", line)))
+    known: dict[str, dict[str, str]] = {}
+    above: list[str] = []
+    for line in lines:
+        if not line.startswith("#"):
+            cells = [cell.strip() for cell in line.split("|")]
+            above = [old if cell == "=" else cell for cell, old in zip(cells, above or cells)]
+            known[above[0]] = {name: cell for name, cell in zip(names, above, strict=True) if cell != "-"}
+    return known
+
+
+TRANSCRIBED = transcribed()
+
+
+# -- what is delivered
+
+def test_every_release_is_transcribed() -> None:
+    assert matrix.available() == tuple(TRANSCRIBED), "a line in releases.txt for each file, sorted as versions"
+    assert len(TRANSCRIBED) == 18 and matrix.available()[0] == "24.6.0" and matrix.available()[-1] == "26.7.0"
+    assert matrix.release() is matrix.release("26.7.0") is matrix.release("v26.7.0")
+
+
+@pytest.mark.parametrize("version", TRANSCRIBED)
+def test_components(version: str) -> None:
+    wanted = dict(TRANSCRIBED[version])
+    found = matrix.release(version)
+    assert (found.version, found.date) == (wanted.pop("release"), wanted.pop("date"))
+    assert found.components == {**wanted, "validator": f"v{version}"}
+    assert found.defaults == {"cdi": matrix.version_key(version) >= (25, 10)}, "CDI is the default since 25.10"
+
+
+@pytest.mark.parametrize("version", TRANSCRIBED)
+def test_a_file_is_whole(version: str) -> None:
+    data = yaml.safe_load((DATA / "releases" / f"{version}.yml").read_text(encoding="utf-8"))
+    assert set(data) == set(PARTS)
+    found = matrix.release(version)
+    assert found.drivers == tuple(sorted(found.drivers, key=matrix.version_key, reverse=True)), "newest first"
+    assert all(re.fullmatch(r"\d{3}\.\d+\.\d\d", driver) for driver in found.drivers)
+    assert {matrix.branch_of(driver) for driver in found.drivers} <= set(matrix.branches())
+    assert found.systems and found.precompiled and found.openshift and found.containerd
+    for row in found.systems:
+        assert set(row) <= {"kubernetes", "ubuntu", "rhel", "rocky"} and len(row["kubernetes"]) == 2
+        assert all(isinstance(text, str) for texts in row.values() for text in texts), "versions are texts: 24.10"
+    for row in found.precompiled:
+        assert set(row) == {"ubuntu", "kernels", "flavours", "branches"}
+        assert set(row["branches"]) <= set(matrix.branches())
+
+
+# The default first. Sources: component matrix and release notes of each release.
+@pytest.mark.parametrize(("version", "drivers"), [
+    ("24.6.0", "550.90.07 535.183.06"),
+    ("24.6.2", "550.90.07 560.35.03 550.90.12 535.183.06"),
+    ("24.9.2", "550.144.03 565.57.01 560.35.03 535.230.02"),
+    ("25.3.0", "570.124.06 570.133.20 550.163.01 535.247.01"),
+    ("25.3.1", "570.148.08 575.57.08 570.158.01 550.163.01"),
+    ("25.3.2", "570.148.08 580.65.06 570.172.08 535.261.03"),
+    ("25.3.3", "580.82.07 575.57.08 570.172.08 550.163.01 535.247.01"),
+    ("25.10.0", "580.95.05 570.195.03 535.274.02"),
+    ("25.10.1", "580.105.08 590.48.01 580.126.16 570.211.01 535.288.01"),
+    ("26.3.3", "580.126.20 610.57.04 595.91.07 580.178.04 535.309.01"),
+    ("26.7.0", "595.91.07 610.57.04 580.173.02 535.309.01"),
+])
+def test_supported_drivers(version: str, drivers: str) -> None:
+    found = matrix.release(version)
+    assert found.components["driver"] == drivers.split()[0]
+    assert set(drivers.split()) <= set(found.drivers)
+
+
+def test_drivers_that_a_release_no_longer_names() -> None:
+    assert "570.133.20" not in matrix.release("25.3.1").drivers
+    assert {matrix.branch_of(driver) for driver in matrix.release("26.7.0").drivers} == {535, 580, 595, 610}
+
+
+# -- life cycle: "previous major version enters deprecated support, all prior ones end of support"
+
+@pytest.mark.parametrize(("version", "life"), [
+    ("26.7.0", "supported"), ("26.3.0", "deprecated"), ("26.3.3", "deprecated"), ("25.10.1", "ended"),
+    ("24.6.0", "ended")])
+def test_life(version: str, life: str) -> None:
+    assert matrix.release(version).life == life
+
+
+# -- what it was validated on (platform support page)
+
+@pytest.mark.parametrize(("version", "system", "supported"), [
+    ("26.7.0", "ubuntu 26.04", True), ("26.7.0", "ubuntu 20.04", False), ("26.7.0", "rhel 9.2", True),
+    ("26.7.0", "rhel 9.3", False), ("26.7.0", "rhel 9.8", True), ("26.7.0", "rhel 10.2", True),
+    ("26.7.0", "rocky 8.10", True), ("26.7.0", "rocky 9.6", False), ("26.7.0", "debian 12", False),
+    ("26.7.0", "rhcos 4.22", True), ("26.7.0", "rhcos 4.17", False),
+    ("26.3.0", "ubuntu 20.04", True), ("26.3.1", "ubuntu 20.04", False), ("26.3.0", "rocky 10.1", False),
+    ("26.3.1", "rhel 9.8", False), ("26.3.2", "rhel 9.8", True),
+    ("25.10.0", "rhcos 4.21", False), ("25.10.1", "rhcos 4.21", True), ("25.10.1", "rhel 9.5", False),
+    ("25.3.4", "rhel 9.5", True), ("25.3.0", "rhel 9.4", False), ("25.3.0", "ubuntu 24.04", True),
+    ("24.9.2", "ubuntu 24.04", False), ("24.9.0", "rhel 8.10", True), ("24.6.0", "rhcos 4.12", True),
+])
+def test_systems(version: str, system: str, supported: bool) -> None:
+    assert matrix.os_supported(matrix.release(version), *system.split()) is supported
+
+
+@pytest.mark.parametrize(("version", "kubernetes", "system", "supported"), [
+    ("26.7.0", "v1.36.1", "", True), ("26.7.0", "1.37", "", False), ("26.7.0", "v1.34.2+k3s1", "", True),
+    ("26.7.0", "v1.32.9", "ubuntu 24.04", True), ("26.7.0", "v1.32.9", "ubuntu 22.04", False),
+    ("26.7.0", "v1.32.9", "", True), ("26.7.0", "v1.32.9", "debian 12", True),
+    ("26.7.0", "v1.31.2", "rhcos 4.18", None),
+    ("26.3.1", "1.36", "", False), ("26.3.2", "1.36", "", True),
+    ("25.10.0", "1.35", "", False), ("25.10.1", "1.35", "", True), ("25.3.0", "1.33", "", False),
+    ("25.3.1", "1.33", "rhel 9.6", True), ("24.9.0", "1.31", "", True), ("24.6.0", "1.31", "", False),
+    ("24.6.0", "1.22", "", False),
+])
+def test_kubernetes(version: str, kubernetes: str, system: str, supported: bool | None) -> None:
+    assert matrix.kubernetes_supported(matrix.release(version), kubernetes, *system.split()) is supported
+
+
+@pytest.mark.parametrize(("version", "containerd", "supported"), [
+    ("26.7.0", "2.3.4", True), ("26.7.0", "1.6.20", False), ("26.7.0", "2.4.0", False), ("26.3.2", "2.3.0", False),
+    ("26.3.3", "2.3.0", True), ("25.3.1", "2.1.0", False), ("25.3.2", "2.1.0", True), ("24.9.2", "2.0.0", False),
+    ("24.6.0", "1.4.0", True),
+])
+def test_containerd(version: str, containerd: str, supported: bool) -> None:
+    assert matrix.containerd_supported(matrix.release(version), containerd) is supported
+
+
+@pytest.mark.parametrize(("version", "branch", "system", "flavour", "kernel", "published"), [
+    ("26.7.0", 595, "ubuntu 26.04", "generic", "7.0.0-18-generic", True),
+    ("26.7.0", 580, "ubuntu 26.04", "generic", None, False),
+    ("26.7.0", 580, "ubuntu 22.04", "aws", "6.8.0-1021-aws", True),
+    ("26.7.0", 580, "ubuntu 22.04", "azure-fde", None, False),
+    ("26.7.0", 580, "ubuntu 24.04", "azure-fde", None, True),
+    ("26.7.0", 580, "ubuntu 24.04", "generic", "6.14.0-33-generic", False),
+    ("26.7.0", 610, "ubuntu 24.04", "generic", None, False), ("26.7.0", 580, "rhel 9.6", "generic", None, False),
+    ("26.7.0", 580, "ubuntu 24.04", "gke", None, False), ("26.7.0", 580, "ubuntu 24.04", None, None, False),
+    ("26.3.3", 535, "ubuntu 22.04", "oracle", "5.15.0-1060-oracle", True),
+    ("26.3.3", 595, "ubuntu 24.04", "generic", None, False),
+    ("25.3.0", 550, "ubuntu 24.04", "nvidia", "6.8.0-1013-nvidia", True),
+    ("25.3.0", 570, "ubuntu 22.04", "generic", "6.8.0-60-generic", False),
+    ("24.9.0", 550, "ubuntu 22.04", "generic", "5.15.0-122-generic", True),
+    ("24.9.0", 550, "ubuntu 24.04", "generic", None, False), ("24.6.0", 550, "ubuntu 22.04", "generic", None, False),
+])
+def test_precompiled(version: str, branch: int, system: str, flavour: str | None, kernel: str | None,
+                     published: bool) -> None:
+    found = matrix.release(version)
+    assert matrix.precompiled(found, branch, *system.split(), flavour, kernel) is published
+    flavours = matrix.precompiled_flavours(found, branch, *system.split(), kernel)
+    assert (flavour in flavours) is published and len(flavours) in (0, 5, 6)
+
+
+# -- driver branches ("Supported Drivers and CUDA Toolkit Versions", driver installation guides)
+
+@pytest.mark.parametrize(("number", "kind", "cuda", "flavours", "last", "first_ended"), [
+    (470, "long_term", "11.4", "proprietary", None, "2024-08-01"),
+    (535, "long_term", "12.2", "open proprietary", "2026-06-30", "2026-07-01"),
+    (550, "production", "12.4", "open proprietary", None, "2025-12-01"),
+    (570, "production", "12.8", "open proprietary", "2026-02-28", "2026-03-01"),
+    (580, "long_term", "13.0", "open proprietary", "2028-06-30", "2028-07-01"),
+    (590, "new_feature", "13.1", "open proprietary", None, "2026-11-21"),
+    (595, "production", "13.2", "open proprietary", "2027-03-31", "2027-04-01"),
+    (610, "new_feature", "13.3", "open proprietary", "2026-08-31", "2026-09-01"),
+    (615, None, "13.4", "open proprietary", "2099-01-01", None),
+    (620, None, None, "open", "2099-01-01", None),
+])
+def test_branches(number: int, kind: str | None, cuda: str | None, flavours: str, last: str | None,
+                  first_ended: str | None) -> None:
+    branch = matrix.branch(number)
+    assert branch is not None
+    assert (branch.number, branch.kind, branch.cuda, " ".join(branch.flavours)) == (number, kind, cuda, flavours)
+    for day, ended in ((last, False), (first_ended, True)):
+        assert day is None or branch.ended(datetime.date.fromisoformat(day)) is ended
+
+
+def test_which_branches_there_are() -> None:
+    assert matrix.branches() == (470, 510, 515, 520, 525, 530, 535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595,
+                                 610, 615, 620)
+    known = [branch for branch in map(matrix.branch, matrix.branches()) if branch is not None]
+    assert [branch.number for branch in known if "open" not in branch.flavours] == [470, 510], "open from 515"
+    assert [branch.number for branch in known if "proprietary" not in branch.flavours] == [620]
+    cudas = [matrix.version_key(branch.cuda) for branch in known if branch.cuda]
+    assert cudas == sorted(cudas)
+    assert matrix.branch(999) is None and matrix.open_by_default_from() == 560
+
+
+@pytest.mark.parametrize(("name", "modules", "first", "last"), [
+    ("kepler", "no", None, 470), ("maxwell", "no", None, 580), ("pascal", "no", None, 580), ("volta", "no", None, 580),
+    ("turing", "optional", None, None), ("ampere", "optional", None, None), ("ada-lovelace", "optional", 520, None),
+    ("hopper", "optional", 525, None), ("blackwell", "required", 570, None)])
+def test_architectures(name: str, modules: str, first: int | None, last: int | None) -> None:
+    known = matrix.architecture(name)
+    assert known is not None and (known.open_modules, known.first_branch, known.last_branch) == (modules, first, last)
+    assert matrix.architecture("nowhere") is None and matrix.architecture(None) is None
+
+
+@pytest.mark.parametrize(("name", "level", "compiles"), [
+    ("volta", "12.9", True), ("volta", "13.0", False), ("volta", "8.0", False), ("hopper", "11.8", True),
+    ("hopper", "11.7", False), ("hopper", "11", True), ("hopper", "13.4", True), ("blackwell", "12.6", False),
+    ("blackwell", "12.8", True), ("ampere", "11", True), ("kepler", "12", False), ("turing", "latest", True)])
+def test_which_cuda_compiles_for_it(name: str, level: str, compiles: bool) -> None:
+    known = matrix.architecture(name)
+    assert known is not None and matrix.cuda_compiles(known, level) is compiles
+
+
+@pytest.mark.parametrize(("level", "first"), [
+    ("11.8", "450.80.02"), ("12", "525.60.13"), ("12.8", "525.60.13"), ("13.2", "580.65.06"), ("14.0", None),
+    ("latest", None)])
+def test_first_driver_of_a_cuda_major(level: str, first: str | None) -> None:
+    assert matrix.cuda_needs(level) == first
+
+
+@pytest.mark.parametrize(("version", "first", "reached"), [
+    ("580.65.06", "580.65.06", True), ("580.64.99", "580.65.06", False), ("580", "580.65.06", True),
+    ("R575", "580.65.06", False), ("595.91.07", "580", True), ("580.65.06", "580", True)])
+def test_reaches(version: str, first: str, reached: bool) -> None:
+    assert matrix.reaches(version, first) is reached
+
+
+def test_floors() -> None:
+    assert matrix.floor("coherent_memory") == "580.65.06" and matrix.floor("container_auto") == "570.86.15"
+    assert [matrix.gds_needs_open(version) for version in ("2.17.3", "2.17.5", "v2.26.6", "sha256:ab")] == [
+        False, True, True, True]
+    assert all(matrix.gds_needs_open(matrix.release(version).components["gds"]) for version in matrix.available())
+
+
+# -- faults (component matrix of 25.3 to 26.3: four versions of 570; the default drivers of 25.3.0 to 25.3.2 are such)
+
+def test_faults_of_drivers() -> None:
+    faulty = [version for version in ("570.86.15", "570.124.06", "570.133.20", "570.148.08", "570.158.01", "570.172.08",
+                                      "580.65.06") if matrix.known_faults(version)]
+    assert faulty == ["570.124.06", "570.133.20", "570.148.08", "570.158.01"]
+    assert "MIG" in matrix.known_faults("570.133.20")[0] and "570.172.08" in matrix.known_faults("570.133.20")[0]
+    assert [version for version in matrix.available()
+            if matrix.known_faults(matrix.release(version).components["driver"])] == ["25.3.0", "25.3.1", "25.3.2"]
+
+
+def test_faults_of_the_toolkit() -> None:
+    def found(version: str) -> list[str]:
+        return re.findall(r"CVE-[\d-]+", " ".join(matrix.known_faults(version, "container_toolkit")))
+
+    assert found("1.16.1") == ["CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"]
+    assert found("1.17.3") == ["CVE-2025-23359", "CVE-2025-23266"]
+    assert found("1.17.4") == found("1.17.7") == ["CVE-2025-23266"]
+    assert all(matrix.known_faults(version, "container_toolkit") == () for version in ("1.17.8", "1.19.1", "1.20.0"))
+    assert "cdi-refresh" in matrix.known_faults("1.19.0", "container_toolkit")[0]
+
+
+# -- packages beside the driver (install scripts of the vendor's driver containers, August 2026)
+
+@pytest.mark.parametrize(("version", "arch", "packages", "names"), [
+    ("570.172.08", "x86_64", "deb", "nvidia-fabricmanager-570 libnvidia-nscq-570 nvlsm libnvsdm-570 nvidia-imex-570"),
+    ("570.172.08", "x86_64", "rpm", "nvidia-fabric-manager libnvidia-nscq-570 nvlsm libnvsdm-570 nvidia-imex-570"),
+    ("580.82.07", "x86_64", "deb", "nvidia-fabricmanager libnvidia-nscq nvlsm libnvsdm nvidia-imex"),
+    ("595.91.07", "aarch64", "rpm", "nvidia-fabricmanager libnvidia-nscq nvlsm nvidia-imex"),
+    ("550.163.01", "x86_64", "deb", "nvidia-fabricmanager-550 libnvidia-nscq-550 nvidia-imex-550"),
+    ("550.163.01", "x86_64", "rpm", "nvidia-fabric-manager libnvidia-nscq-550 nvlsm"),
+    ("535.309.01", "x86_64", "deb", "nvidia-fabricmanager-535 libnvidia-nscq-535"),
+])
+def test_companions(version: str, arch: str, packages: str, names: str) -> None:
+    found = matrix.companions(version, arch, packages)
+    assert " ".join(companion.package for companion in found.values()) == names
+    assert {name: companion.version for name, companion in found.items()} == {
+        name: None if name == "nvlsm" else version for name in found}, "to the last digit, but for nvlsm"
+    assert found["fabric_manager"].fabric == ("nvswitch", "nvlink5")
+    assert {companion.version for companion in matrix.companions("580", arch, packages).values()} == {None}
+
+
+# -- adding a release, as docs/releases.md has it
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[pathlib.Path]:
+    """A copy of the data that the matrix reads instead."""
+    shutil.copytree(DATA / "releases", tmp_path / "releases")
+    shutil.copy(DATA / "drivers.yml", tmp_path)
+    monkeypatch.setattr(matrix, "_FOLDER", str(tmp_path))
+    matrix._release.cache_clear()
+    yield tmp_path
+    matrix._release.cache_clear()
+
+
+def add(folder: pathlib.Path, **changes: t.Any) -> None:
+    """releases/26.9.0.yml: the newest file with changes; None leaves a key out, a dot goes below components."""
+    data = yaml.safe_load((folder / "releases" / "26.7.0.yml").read_text(encoding="utf-8")) | {"version": "26.9.0"}
+    for key, value in changes.items():
+        place, last = (data["components"], key.split(".")[1]) if "." in key else (data, key)
+        place[last] = value
+        if value is None:
+            del place[last]
+    (folder / "releases" / "26.9.0.yml").write_text(yaml.safe_dump(data), encoding="utf-8")
+
+
+def test_an_added_release_is_picked_up(folder: pathlib.Path) -> None:
+    add(folder, drivers=["620.11.01", "595.91.07"], systems=None, openshift=None, containerd=None, precompiled=None)
+    assert matrix.available()[-1] == "26.9.0" and matrix.release().drivers == ("620.11.01", "595.91.07")
+    assert [matrix.release(version).life for version in ("26.9.0", "26.7.0", "26.3.3")] == [
+        "supported", "deprecated", "ended"]
+    added = matrix.release("v26.9.0")
+    assert matrix.os_supported(added, "ubuntu", "24.04") is matrix.os_supported(added, "rhcos", "4.20") is None
+    assert matrix.kubernetes_supported(added, "1.36") is matrix.containerd_supported(added, "2.3.0") is None
+    assert not matrix.precompiled(added, 595, "ubuntu", "24.04", "generic")
+
+
+@pytest.mark.parametrize("key", [
+    "version", "date", "components", "defaults", "drivers", "components.driver", "components.node_feature_discovery",
+    "components.dcgm_exporter", "components.vfio_manager"])
+def test_a_missing_key_is_named(folder: pathlib.Path, key: str) -> None:
+    add(folder, **{key: None})
+    with pytest.raises(InputError) as caught:
+        matrix.release("26.9.0")
+    assert f"26.9.0.yml: {key} missing" in str(caught.value) and "docs/releases.md" in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"version": "26.8.0"}, "version is '26.8.0'; it must be or hold '26.9.0'"),
+    ({"drivers": ["580.173.02"]}, "drivers is ['580.173.02']; it must be or hold '595.91.07'"),
+    ({"components": {}, "drivers": []}, "components, drivers missing")])
+def test_a_wrong_value_is_named(folder: pathlib.Path, changes: dict[str, t.Any], message: str) -> None:
+    add(folder, **changes)
+    with pytest.raises(InputError, match=re.escape(message)):
+        matrix.release()
+
+
+def test_an_unknown_release_is_refused() -> None:
+    with pytest.raises(InputError, match="26.3.2, 26.3.1"):
+        matrix.release("26.4.0")
+
+
+def test_the_document_names_every_key() -> None:
+    text = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
+    parts = {name for version in matrix.available() for name in matrix.release(version).components}
+    branches = {key for row in yaml.safe_load((DATA / "drivers.yml").read_text(encoding="utf-8"))["branches"].values()
+                for key in row}
+    assert sorted(rows) == sorted([*PARTS, *parts, *branches])
