@@ -27,7 +27,7 @@ _FILE = os.path.join(os.path.dirname(__file__), "profiles.yml")
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile, or several of one host together (C(bottlerocket+eks)).
+    """One profile, or several of one host together (C(dgx_os+rke2)).
 
     components: by name C(theirs) or C(fixed); settings: by path of a policy what it should say there; sentences: by
     component why it is theirs; because: the whole in one sentence, with how the profile was found and its source.
@@ -83,7 +83,7 @@ def by_name(name: str) -> Profile:
             meant = f"Did you mean {near[0]}? " if near else ""
             allowed = ["auto", "none", *_entries()]
             raise InputError(f"{part!r} is no profile.", f"{meant}Choose from {', '.join(allowed)}, or join several "
-                             "by +, such as bottlerocket+eks.", path="gpu_profile", value=name, allowed=allowed)
+                             "by +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)
         found.append(_entries()[part].profile)
     return t.cast(Profile, _together(found))
 

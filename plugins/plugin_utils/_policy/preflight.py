@@ -1,0 +1,69 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that is known to go wrong before anything is changed, of hosts and of a cluster. Pure. PRIVATE.
+
+The checks themselves are in L(preflight_host) and L(preflight_cluster).
+"""
+
+from __future__ import annotations
+
+import datetime
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_cluster, preflight_host
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Dict, Finding, ordered
+
+Plan = t.Mapping[str, t.Any]
+Facts = t.Mapping[str, t.Any]
+
+# A refusal by these constraints says already what these checks would say of the same host.
+_SAID_BY = {"kernel.headers": "kernel_headers", "secure_boot": "secure_boot", "vgpu": "vgpu", "nvswitch": "fabric"}
+
+
+def checks(plan: Plan | None, facts: t.Mapping[str, Facts | None], cluster_facts: Facts | None,
+           today: datetime.date | None = None) -> list[Finding]:
+    """All findings, errors first.
+
+    plan: what gpu_policy returns, None where it refuses: then what would be delivered is not known, and hosts count as
+    getting their driver here. facts: by host what gpu_info returned, None where a host could not be asked;
+    cluster_facts: what read_cluster returned, None without a cluster. today: the day for ends of life.
+    """
+    day = today or datetime.date.today()
+    release = matrix.release(plan["release"]) if plan else None
+    found = list(preflight_cluster.of_release(release, plan)) if release else []
+    for host, known in facts.items():
+        found += preflight_host.of_host(host, known, plan, release, day)
+    if cluster_facts is not None:
+        found += preflight_cluster.of_cluster(cluster_facts, plan, release, facts)
+    return ordered(found)
+
+
+def refused(error: t.Mapping[str, t.Any], facts: t.Mapping[str, Facts | None], cluster_facts: Facts | None = None,
+            today: datetime.date | None = None) -> list[Finding]:
+    """All findings where a policy cannot be carried out. error: C(result.error) of gpu_policy."""
+    refusals = error.get("refusals")
+    if refusals is None:
+        host = "policy" if error.get("kind") in ("input", "policy") else "cluster"
+        first = [Finding(host, "policy", "error", _sentence(error["message"]), _sentence(error["hint"]))]
+    else:
+        first = from_refusals(refusals)
+    said = {(host, _SAID_BY.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
+            for constraint in refusal.get("constraints") or ()}
+    found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in said]
+    return ordered([*first, *found])
+
+
+def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
+    """Refusals of resolve, C([{hosts, reason, remedy}]), as errors."""
+    return [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
+            for one in refusals for host in one["hosts"]]
+
+
+def listed(found: t.Iterable[Finding]) -> list[Dict]:
+    """Findings as plain data, for results and reports."""
+    return [one.as_dict() for one in found]
+
+
+def _sentence(text: t.Any) -> str:
+    return str(text).strip().rstrip(".")

@@ -1,0 +1,350 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a preflight looks at on a host. Pure. PRIVATE.
+
+A fact that is None is not known, as on a Node of which only its object was read: then nothing is said.
+"""
+
+from __future__ import annotations
+
+import datetime
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
+
+Facts = t.Mapping[str, t.Any]
+_MANAGER = "nv-fabricmanager"
+# Where each Kubernetes distribution has its own writer of containerd's configuration.
+_OWN_RUNTIME = {"k3s": "k3s", "rke2": "RKE2", "k0s": "k0s", "microk8s": "MicroK8s"}
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. mine: its plan, None where it has none; place: who delivers the driver: host, cluster or none."""
+
+    facts: Facts
+    mine: t.Mapping[str, t.Any] | None
+    place: str
+    toolkit_place: str
+    profile: Profile | None
+    release: Release | None
+    today: datetime.date
+
+    @property
+    def loaded(self) -> str | None:
+        """The version of the loaded driver."""
+        return t.cast("str | None", self.facts["driver"]["loaded"])
+
+    @property
+    def driver(self) -> t.Mapping[str, t.Any]:
+        """The plan of the driver, empty where there is none."""
+        return (self.mine or {}).get("driver") or {}
+
+    @property
+    def wanted(self) -> str | None:
+        """The version or branch of the driver that shall run: of the plan, else what is loaded."""
+        return str(self.driver.get("version") or self.driver.get("branch") or self.loaded or "") or None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the driver that shall run is loaded already."""
+        version = self.driver.get("version")
+        return self.loaded is not None and (self.place != "host" or version in (None, self.loaded))
+
+    @property
+    def builds(self) -> bool:
+        """Whether kernel modules have to be built on the host."""
+        return self.place == "host" and not self.runs and not self.driver.get("precompiled")
+
+
+def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
+            today: datetime.date) -> t.Iterator[Finding]:
+    """All findings of one host."""
+    if facts is None:
+        yield Finding(name, "facts", "warning", "it could not be asked: unreachable, or left out by --limit",
+                      "Make it reachable, or leave it out of the inventory")
+        return
+    if not facts["gpus"]:
+        # resolve refuses it; without a plan nothing else matters here.
+        return
+    mine = (plan or {}).get("hosts", {}).get(name)
+    told = ((mine or {}).get("profile") or {}).get("name")
+    profile = profiles.by_name(told) if told and told != "none" else profiles.detect(facts) if mine is None else None
+    host = Host(facts, mine, _place(plan, mine, profile, "driver"), _place(plan, mine, profile, "container_toolkit"),
+                profile, release, today)
+    for check, look in CHECKS.items():
+        for severity, text, fix in look(host):
+            yield Finding(name, check, severity, text, fix)
+
+
+def _place(plan: t.Mapping[str, t.Any] | None, mine: t.Mapping[str, t.Any] | None, profile: Profile | None,
+           component: str) -> str:
+    if mine is not None:
+        return str(mine[component]["placement"])
+    if plan is not None:
+        place = str(plan["placement"].get(component, "none"))
+        return "host" if place == "hybrid" else place
+    return "none" if profile and profile.owner(component) == "theirs" else "host"
+
+
+def _profile(host: Host) -> t.Iterator[Said]:
+    if host.profile is not None:
+        theirs = ", ".join(name.replace("_", " ") for name in host.profile.components) or "nothing"
+        told = ((host.mine or {}).get("profile") or {}).get("because") or host.profile.because
+        yield ("info", f"profile {host.profile.name}, theirs: {theirs}; {told}",
+               "Set gpu_profile of the host to none, or to another profile, where this is wrong")
+
+
+def _immutable(host: Host) -> t.Iterator[Said]:
+    if host.facts["host"]["markers"]["immutable"] and "host" in (host.place, host.toolkit_place):
+        yield ("error", "/usr cannot be written, so no packages can be installed on this system",
+               "Deliver in the cluster (gpu_placement: cluster), or leave the host to its system (gpu_profile)")
+
+
+def _nouveau(host: Host) -> t.Iterator[Said]:
+    modules = host.facts["modules"]
+    loaded, denied = modules["nouveau"], modules.get("nouveau_denied")
+    how = "Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot"
+    if host.loaded:
+        return
+    if loaded and host.place == "host":
+        yield ("info", "nouveau drives the GPUs; the driver role deny-lists it, and unloads it unless a display uses "
+               "it", "")
+    elif loaded:
+        yield "error", "nouveau drives the GPUs, so the NVIDIA driver cannot be loaded", how
+    elif denied is False and host.place == "cluster":
+        yield "warning", "nouveau is not deny-listed and may take the GPUs at the next boot", how
+
+
+def _kernel_headers(host: Host) -> t.Iterator[Said]:
+    kernel = host.facts["host"]["kernel"]
+    if kernel["headers"] is not False or host.place == "none" or host.driver.get("precompiled") or host.runs:
+        return
+    package, available = kernel.get("headers_package"), kernel.get("headers_available")
+    if available is False:
+        yield ("error" if host.place == "host" else "warning",
+               f"the driver cannot be built: kernel {kernel['release']} has no headers here, and {package} is not in "
+               "the package index",
+               "Boot a kernel whose headers the package source has, or add the source of this one")
+    elif available is None and host.place == "host":
+        yield ("warning", f"kernel {kernel['release']} has no headers here; whether {package or 'a package of them'} "
+               "can be had is not known", "Refresh the package index, or install the headers")
+
+
+def _next_kernel(host: Host) -> t.Iterator[Said]:
+    kernel = host.facts["host"]["kernel"]
+    newest = kernel.get("newest_installed")
+    if newest and newest != kernel["release"] and host.place != "cluster":
+        yield ("warning", f"kernel {newest} boots next, {kernel['release']} runs: the driver is built for the running "
+               "one", "Reboot first, or see that DKMS builds the driver for the next kernel too")
+
+
+def _dkms(host: Host) -> t.Iterator[Said]:
+    release = host.facts["host"]["kernel"]["release"]
+    for module in host.facts["driver"].get("dkms") or ():
+        if module["kernel"] in (None, release) and not str(module["state"]).startswith("installed"):
+            yield ("warning", f"DKMS has {module['name']} {module['version']} for kernel {release} as "
+                   f"{module['state']}, not installed",
+                   f"Look at /var/lib/dkms/{module['name']}/{module['version']}/build/make.log; remove what is not "
+                   "wanted by dkms remove")
+
+
+def _secure_boot(host: Host) -> t.Iterator[Said]:
+    facts = host.facts["host"]
+    lockdown = facts.get("lockdown")
+    checked = facts["secure_boot"] or lockdown in ("integrity", "confidentiality")
+    if not checked or host.place != "host" or host.runs or host.driver.get("secure_boot") == "signed":
+        return
+    enrolled = (facts.get("mok") or {}).get("enrolled")
+    if enrolled:
+        return
+    what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
+    known = "no key that DKMS signs with is enrolled" if enrolled is False else \
+        "whether a key that DKMS signs with is enrolled is not known"
+    yield ("error" if enrolled is False else "warning", f"{what} and {known}: modules built here are not loaded",
+           "Enrol the key (mokutil --import, reboot, confirm at the console), use modules that the distribution signs, "
+           "or switch Secure Boot off")
+
+
+def _end_of_life(host: Host) -> t.Iterator[Said]:
+    branch = matrix.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
+    if branch is not None and branch.ended(host.today):
+        newer = [text for text in (host.release.drivers if host.release else ())
+                 if not _ended(text, host.today)]
+        yield ("warning", f"driver branch {branch.number} gets no more fixes",
+               f"Set driver.version to one of {', '.join(newer)}" if newer else "Choose a newer branch")
+
+
+def _ended(version: str, today: datetime.date) -> bool:
+    branch = matrix.branch(branch_of(version))
+    return branch is not None and branch.ended(today)
+
+
+def _known_faults(host: Host) -> t.Iterator[Said]:
+    if host.wanted and "." in host.wanted and host.place != "cluster":
+        for fault in matrix.known_faults(host.wanted):
+            yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
+
+
+def _foreign_driver(host: Host) -> t.Iterator[Said]:
+    if host.place == "host" and host.facts["driver"]["source"] == "container":
+        yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
+               "Let the container go (remove the GPU Operator's driver from the Node), or place the driver in the "
+               "cluster")
+
+
+def _fabric(host: Host) -> t.Iterator[Said]:
+    fabric = (host.facts.get("nvlink") or {}).get("fabric")
+    if fabric not in ("nvswitch", "nvlink5", "nvlink5_rack") or host.place == "cluster":
+        return
+    packages = host.facts["driver"]["packages"]
+    if fabric == "nvlink5_rack":
+        if not any("imex" in name for name in packages):
+            yield ("warning", "this is a tray of an NVLink rack, and nvidia-imex is not installed: its GPUs share no "
+                   "memory with other trays", f"Install {_companion(host, 'imex')} and name the trays in "
+                   "/etc/nvidia-imex/nodes_config.cfg")
+        return
+    yield from _fabric_manager(host, fabric, packages)
+
+
+def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+    why = "without it CUDA says 'system not yet initialized' (802)"
+    name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
+    if name and host.runs and not _same(packages[name], str(host.loaded)):
+        yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {why}",
+               f"Install {name} of version {host.loaded}")
+    elif host.runs and not _manager_runs(host):
+        # On boards with NVLink 5 the manager need not hold a device, so its absence is no proof.
+        yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
+               f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {why}",
+               "Run: systemctl enable --now nvidia-fabricmanager" if name else
+               f"Install {_companion(host, 'fabric_manager')} and start nvidia-fabricmanager")
+    elif not host.runs and not name:
+        more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
+        yield ("warning", f"this host needs a fabric manager, which is not delivered on hosts yet: {why}",
+               f"Install {_companion(host, 'fabric_manager')}{more} after the driver and start nvidia-fabricmanager")
+    missing = [module for module in ("ib_umad", "mlx5_core") if host.facts["modules"].get(module) is False]
+    if fabric == "nvlink5" and missing:
+        yield ("warning", f"{' and '.join(missing)} not loaded: the NVLink switches cannot be managed, and {why}",
+               "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
+
+
+def _companion(host: Host, what: str) -> str:
+    """The package beside the driver with its version, as far as they are known."""
+    facts, version = host.facts["host"], host.wanted
+    kind = "deb" if facts["os"]["family"] == "debian" else "rpm"
+    found = matrix.companions(version, facts["arch"], kind).get(what) if version else None
+    if found is None:
+        return f"{what.replace('_', ' ')} of the driver's version"
+    return f"{found.package} {found.version}" if found.version else found.package
+
+
+def _same(package: str, version: str) -> bool:
+    """Whether a package's version (C(1:580.95.05-1)) is that of a driver."""
+    return package.rpartition(":")[2].split("-")[0] == version
+
+
+def _manager_runs(host: Host) -> bool:
+    # The kernel cuts names of processes to 15 letters.
+    return any(str(client["name"]).startswith(_MANAGER[:15]) or "fabricmanager" in str(client.get("unit") or "")
+               for client in host.facts["clients"])
+
+
+def _holders(host: Host) -> t.Iterator[Said]:
+    due = [name for name in ("driver", "mig_manager") if name in (host.mine or {}).get("preview", ())]
+    clients = [client for client in host.facts["clients"] if not _manager_runs_as(client)]
+    if not due or not clients or (due == ["driver"] and not host.loaded):
+        return
+    names = dict.fromkeys(_holder(client) for client in clients)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    what = "the driver" if "driver" in due else "MIG"
+    yield ("warning", f"{what} is to be changed while GPUs are held by {', '.join(list(names)[:_NAMED])}{more}",
+           "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
+
+
+def _manager_runs_as(client: t.Mapping[str, t.Any]) -> bool:
+    """Whether a client is a service of the driver itself, which the driver role stops."""
+    return str(client["name"]).startswith(("nvidia-persiste", _MANAGER[:15]))
+
+
+def _holder(client: t.Mapping[str, t.Any]) -> str:
+    if client.get("container"):
+        return f"{client['name']} (container {str(client['container'])[:12]})"
+    return str(client.get("unit") or f"{client['name']} (pid {client['pid']})")
+
+
+def _runtime(host: Host) -> t.Iterator[Said]:
+    if host.toolkit_place != "host":
+        return
+    owner = _OWN_RUNTIME.get(host.facts["host"]["markers"]["kubernetes"] or "")
+    if owner:
+        yield ("error", f"{owner} writes the configuration of its containerd itself, which the container toolkit's "
+               "role leaves alone", "Set gpu_placement of container_toolkit to cluster, or to none and install its "
+               f"packages yourself: {owner} finds them at its start")
+        return
+    runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
+    if not runtimes:
+        yield ("warning", "no container runtime is installed; the toolkit's configuration waits for one",
+               "Install containerd, or set container_toolkit to none in gpu_placement")
+    for name, one in runtimes.items():
+        if one.get("running") is False:
+            yield "warning", f"{name} is installed and does not run", f"Run: systemctl enable --now {name}"
+
+
+def _toolkit(host: Host) -> t.Iterator[Said]:
+    packages, planned = host.facts["toolkit"]["packages"], (host.mine or {}).get("container_toolkit") or {}
+    if host.toolkit_place == "cluster":
+        return
+    version = planned.get("version") if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
+    for fault in matrix.known_faults(str(version), "container_toolkit") if version else ():
+        yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"
+    if len(set(packages.values())) > 1:
+        told = ", ".join(f"{name} {version}" for name, version in packages.items())
+        yield ("warning", f"packages of the container toolkit are of different versions: {told}",
+               "Install all of them in one version; the role does so where it delivers the toolkit")
+
+
+def _reboot(host: Host) -> t.Iterator[Said]:
+    if host.facts["driver"]["reboot_pending"]:
+        yield ("warning", "a reboot is pending: the loaded driver is not the installed one, or the distribution asks "
+               "for it", "Reboot the host, or allow it by gpu_disruption: reboot")
+
+
+def _gpus(host: Host) -> t.Iterator[Said]:
+    broken = [f"{gpu['pci']}: {gpu['error']}" for gpu in host.facts["gpus"] if gpu.get("error")]
+    if broken:
+        yield "warning", f"a GPU does not answer ({'; '.join(broken)})", "Look at dmesg for NVRM and Xid messages"
+    models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
+    if len(models) > 1:
+        yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
+               "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
+
+
+def _vgpu(host: Host) -> t.Iterator[Said]:
+    vgpu = host.facts.get("vgpu")
+    if vgpu and host.place == "host":
+        yield ("error", f"this is a guest with a vGPU (host driver {vgpu['version']}), which needs the vGPU guest "
+               "driver", "Install the guest driver of that branch with its licence, and set driver.enabled to false")
+
+
+def _system(host: Host) -> t.Iterator[Said]:
+    system = host.facts["host"]["os"]
+    if host.release and system["id"] and system["version_id"] and host.place == "cluster" and matrix.os_supported(
+            host.release, system["id"], system["version_id"]) is False:
+        yield ("warning", f"{system['id']} {system['version_id']} is not in the support table of release "
+               f"{host.release.version}", "Use a system that is, or expect to be on your own")
+
+
+CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
+    "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
+    "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms, "foreign_driver": _foreign_driver,
+    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
+    "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
+    "profile": _profile,
+}

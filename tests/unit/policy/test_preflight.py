@@ -1,0 +1,344 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is found before anything is changed: each check with a case where it speaks and one where it is silent."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, counts, grouped
+from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
+
+TODAY = datetime.date(2026, 11, 21)
+VERSION = "580.173.02"
+ADOPTED = {"placement": "none", "version": None, "branch": None}
+IN_CLUSTER = {"placement": "cluster"}
+OFF = {"placement": "none"}
+BARE = {"gpus": ["26b9"] * 2}
+
+
+def plan_of(release: str = "26.7.0", preview: tuple[str, ...] = ("driver",), profile: dict[str, str] | None = None,
+            driver: dict[str, Any] | None = None, toolkit: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The plan of one host, gpu-1, that gets its driver and toolkit as a host."""
+    mine = {"driver": driver or {"placement": "host", "version": VERSION, "branch": 580},
+            "container_toolkit": toolkit or {"placement": "host", "version": "1.20.0"},
+            "preview": list(preview), "profile": profile}
+    return {"release": release, "placement": {"driver": "host", "container_toolkit": "host"}, "cluster": None,
+            "hosts": {"gpu-1": mine}}
+
+
+def found(known: dict[str, Any] | None, plan: dict[str, Any] | None = None) -> dict[str, str]:
+    """By check its severity, for one host. A check that speaks twice has both."""
+    every = preflight.checks(plan or plan_of(), {"gpu-1": known}, None, TODAY)
+    result: dict[str, str] = {}
+    for one in every:
+        assert one.host == "gpu-1" and one.text and not one.text.endswith(".") and not one.fix.endswith(".")
+        result[one.check] = f"{result[one.check]} {one.severity}" if one.check in result else one.severity
+    return result
+
+
+def client(**parts: Any) -> dict[str, Any]:
+    """A process that holds a GPU."""
+    return {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None, "unit": None, "container": None,
+            **parts}
+
+
+MANAGER = client(name="nv-fabricmanage", unit="nvidia-fabricmanager.service", gpu=None)
+PERSISTENCED = client(name="nvidia-persiste", unit="nvidia-persistenced.service")
+
+
+def on_board(**more: Any) -> dict[str, Any]:
+    """A board of eight A100 on which this driver runs."""
+    return {**driven(facts(), VERSION), **more}
+
+
+# name: (facts, plan or None for that of a host, what is found besides nothing)
+CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, str]]] = {
+    "nothing": (facts(**BARE), None, {}),
+    "nothing, converged": (driven(facts(**BARE), VERSION), plan_of(preview=()), {}),
+    "no answer": (None, None, {"facts": "warning"}),
+    "nouveau loaded, the role unloads it": (facts(**BARE, modules={"nouveau": True}), None, {"nouveau": "info"}),
+    "nouveau loaded, driver adopted": (facts(**BARE, modules={"nouveau": True}), plan_of(driver=ADOPTED),
+                                       {"nouveau": "error"}),
+    "nouveau loaded, driver container": (facts(**BARE, modules={"nouveau": True}), plan_of(driver=IN_CLUSTER),
+                                         {"nouveau": "error"}),
+    "nouveau not denied, driver container": (facts(**BARE), plan_of(driver=IN_CLUSTER), {"nouveau": "warning"}),
+    "nouveau denied, driver container": (facts(**BARE, modules={"nouveau_denied": True}), plan_of(driver=IN_CLUSTER),
+                                         {}),
+    "headers nowhere": (facts(**BARE, host={"kernel": {"headers": False, "headers_available": False}}), None,
+                        {"kernel_headers": "error"}),
+    "headers nowhere, driver container": (
+        facts(**BARE, modules={"nouveau_denied": True},
+              host={"kernel": {"headers": False, "headers_available": False}}), plan_of(driver=IN_CLUSTER),
+        {"kernel_headers": "warning"}),
+    "headers can be had": (facts(**BARE, host={"kernel": {"headers": False, "headers_available": True}}), None, {}),
+    "headers not known": (facts(**BARE, host={"kernel": {"headers": False}}), None, {"kernel_headers": "warning"}),
+    "headers not needed": (facts(**BARE, host={"kernel": {"headers": False, "headers_available": False}}),
+                           plan_of(driver={"placement": "host", "version": VERSION, "precompiled": True}), {}),
+    "headers, driver runs": (driven(facts(**BARE, host={"kernel": {"headers": False}}), VERSION), plan_of(), {}),
+    "next kernel": (facts(**BARE, host={"kernel": {"newest_installed": "6.8.0-90-generic"}}), None,
+                    {"next_kernel": "warning"}),
+    "DKMS built, not installed": (
+        facts(**BARE, driver={"dkms": [{"name": "nvidia", "version": "550.1", "kernel": "6.8.0-45-generic",
+                                        "state": "built"}]}), None, {"dkms": "warning"}),
+    "DKMS installed": (
+        facts(**BARE, driver={"dkms": [{"name": "nvidia", "version": "550.1", "kernel": "6.8.0-45-generic",
+                                        "state": "installed"}]}), None, {}),
+    "DKMS of another kernel": (
+        facts(**BARE, driver={"dkms": [{"name": "nvidia", "version": "550.1", "kernel": "5.15.0-1-generic",
+                                        "state": "built"}]}), None, {}),
+    "Secure Boot, no key": (facts(**BARE, secure_boot=True), None, {"secure_boot": "error"}),
+    "Secure Boot, key enrolled": (facts(**BARE, secure_boot=True, host={"mok": {"enrolled": True}}), None, {}),
+    "Secure Boot, key not known": (facts(**BARE, secure_boot=True, host={"mok": {"enrolled": None}}), None,
+                                   {"secure_boot": "warning"}),
+    "Secure Boot, signed modules": (
+        facts(**BARE, secure_boot=True),
+        plan_of(driver={"placement": "host", "version": VERSION, "secure_boot": "signed"}), {}),
+    "lockdown without Secure Boot": (facts(**BARE, host={"lockdown": "integrity"}), None, {"secure_boot": "warning"}),
+    "ended branch": (facts(**BARE), plan_of(driver={"placement": "host", "version": "535.309.01", "branch": 535}),
+                     {"driver_end_of_life": "warning"}),
+    "ended branch, adopted": (driven(facts(**BARE), "550.163.01"), plan_of(driver=ADOPTED, preview=()),
+                              {"driver_end_of_life": "warning"}),
+    "known fault": (facts(**BARE), plan_of(driver={"placement": "host", "version": "570.148.08", "branch": 570}),
+                    {"driver_faults": "warning", "driver_end_of_life": "warning"}),
+    "driver of a container": (driven(facts(**BARE), VERSION, source="container"), None, {"foreign_driver": "error"}),
+    "board, no driver": (facts(), None, {"fabric": "warning"}),
+    "board, manager installed beforehand": (facts(driver={"packages": {"nvidia-fabricmanager": "580.173.02-1"}}), None,
+                                            {}),
+    "board, manager runs": (on_board(clients=[MANAGER]), plan_of(preview=()), {}),
+    "board, manager does not run": (on_board(clients=[PERSISTENCED]), plan_of(preview=()), {"fabric": "error"}),
+    "board, manager of another version": (
+        on_board(clients=[MANAGER], driver={**on_board()["driver"],
+                                            "packages": {"nvidia-fabricmanager": "1:580.95.05-1"}}),
+        plan_of(preview=()), {"fabric": "error"}),
+    "board, driver container": (facts(modules={"nouveau_denied": True}), plan_of(driver=IN_CLUSTER), {}),
+    "HGX B200, no driver": (facts(["2901"] * 8), None, {"fabric": "warning warning"}),
+    "HGX B200, driver runs without manager": (
+        driven(facts(["2901"] * 8, modules={"ib_umad": True, "mlx5_core": True}), VERSION), plan_of(preview=()),
+        {"fabric": "warning"}),
+    "GB200 tray": (facts(["2941"] * 4, arch="aarch64"), None, {"fabric": "warning"}),
+    "GB200 tray with IMEX": (facts(["2941"] * 4, arch="aarch64", driver={"packages": {"nvidia-imex": "580.173.02-1"}}),
+                             None, {}),
+    "held while the driver changes": (driven(facts(**BARE, clients=[client()]), "570.211.01"), plan_of(),
+                                      {"holders": "warning"}),
+    "held while MIG changes": (driven(facts(["20b5"], clients=[client(unit="slurmd.service")]), VERSION),
+                               plan_of(preview=("mig_manager",)), {"holders": "warning"}),
+    "held, nothing changes": (driven(facts(**BARE, clients=[client()]), VERSION), plan_of(preview=()), {}),
+    "held by the driver's own services": (driven(facts(**BARE, clients=[PERSISTENCED]), "570.211.01"), plan_of(), {}),
+    "reboot pending": (driven(facts(**BARE, driver={"reboot_pending": True}), VERSION), plan_of(preview=()),
+                       {"reboot": "warning"}),
+    "no runtime": (facts(**BARE, runtimes={"containerd": None}), None, {"runtime": "warning"}),
+    "runtime stopped": (facts(**BARE, runtimes={"containerd": {"running": False}}), None, {"runtime": "warning"}),
+    "no runtime, no toolkit wanted": (facts(**BARE, runtimes={"containerd": None}), plan_of(toolkit=OFF), {}),
+    "toolkit beside k3s": (facts(**BARE, host={"markers": {"kubernetes": "k3s"}}), None, {"runtime": "error"}),
+    "old toolkit": (facts(**BARE), plan_of(toolkit={"placement": "host", "version": "1.17.5"}), {"toolkit": "warning"}),
+    "toolkit in parts": (facts(**BARE, toolkit={"version": "1.20.0", "packages": {
+        "nvidia-container-toolkit": "1.20.0-1", "libnvidia-container1": "1.17.8-1"}}), None, {"toolkit": "warning"}),
+    "lost GPU": (facts([{**facts(["26b9"])["gpus"][0], "error": "The GPU does not answer: Unknown Error."}]), None,
+                 {"gpus": "warning"}),
+    "two models": (facts(["26b9", "1eb8"]), None, {"gpus": "info"}),
+    "vGPU guest": (facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}), None, {"vgpu": "error"}),
+    "vGPU guest, its driver adopted": (facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
+                                       plan_of(driver=ADOPTED), {}),
+    "read-only /usr": (facts(**BARE, os="sl-micro6.1", host={"markers": {"immutable": True}}), None,
+                       {"immutable": "error"}),
+    "read-only /usr, all in the cluster": (
+        facts(**BARE, os="sl-micro6.1", modules={"nouveau_denied": True}, host={"markers": {"immutable": True}}),
+        plan_of(driver=ADOPTED, toolkit=IN_CLUSTER), {}),
+    "system not validated": (facts(**BARE, os="debian12", modules={"nouveau_denied": True}),
+                             plan_of(driver=IN_CLUSTER), {"system": "warning"}),
+    "profile": (facts(**BARE, host={"markers": {"dgx": {"name": "DGX", "version": "7"}}}),
+                plan_of(driver=ADOPTED, profile={"name": "dgx_os", "because": "found by x"}), {"profile": "info"}),
+    "profile switched off": (facts(**BARE, host={"markers": {"dgx": {"name": "DGX", "version": "7"}}}), None, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_host(case: str) -> None:
+    known, plan, expected = CASES[case]
+    assert found(known, plan) == expected
+
+
+def test_every_check_has_a_case() -> None:
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight_host import CHECKS
+
+    assert set(CHECKS) <= {check for _known, _plan, expected in CASES.values() for check in expected}
+
+
+def texts(known: dict[str, Any], plan: dict[str, Any] | None = None) -> str:
+    every = preflight.checks(plan or plan_of(), {"gpu-1": known}, None, TODAY)
+    return "\n".join(f"{one.text} → {one.fix}" for one in every)
+
+
+def test_findings_name_what_helps() -> None:
+    told = texts(facts(["2901"] * 8, os="ubuntu24.04"))
+    assert "Install nvidia-fabricmanager 580.173.02 and nvlsm after the driver" in told
+    assert "linux-modules-extra" in told and "802" in told
+    assert "nvidia-fabric-manager 570.211.01" in texts(
+        facts(os="rhel9.6"), plan_of(driver={"placement": "host", "version": "570.211.01", "branch": 570}))
+    holders = [client(), client(pid=1, unit="slurmd.service"), client(pid=2, container="0123456789abcdef"),
+               client(pid=3, name="jupyter")]
+    told = texts(driven(facts(**BARE, clients=holders), "570.211.01"))
+    assert "held by python3 (pid 4711), slurmd.service, python3 (container 0123456789ab) and 1 more" in told
+    assert "linux-headers-6.8.0-45-generic is not in the package index" in texts(
+        facts(**BARE, host={"kernel": {"headers": False, "headers_available": False}}))
+    assert "Set driver.version to one of 595.91.07, 580.173.02" in texts(
+        facts(**BARE), plan_of(driver={"placement": "host", "version": "535.309.01", "branch": 535}))
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """Facts of a Node: nearly everything is None."""
+    unknown = facts(**BARE, secure_boot=None, modules=dict.fromkeys(facts()["modules"]), nvlink={"fabric": None},
+                    driver={"reboot_pending": None}, host={
+                        "lockdown": None, "mok": {"tool": None, "enrolled": None}, "markers": {"immutable": None},
+                        "kernel": {"headers": None, "headers_available": None, "newest_installed": None}})
+    assert found(unknown) == {}
+
+
+def test_without_a_plan_facts_still_speak() -> None:
+    error = {"kind": "policy", "message": "The policy (x) cannot be carried out:\n  ...", "hint": "", "refusals": [
+        {"hosts": ["gpu-1", "gpu-2"], "reason": "driver 595 cannot drive Tesla V100", "remedy": "Set 580.",
+         "constraints": [{"id": "driver.version", "text": "x"}, {"id": "gpu:volta", "text": "y"}]},
+        {"hosts": ["gpu-2"], "reason": "Secure Boot is on", "remedy": "Switch it off.",
+         "constraints": [{"id": "secure_boot", "text": "z"}]}]}
+    known = facts(["1db5"], secure_boot=True)
+    every = preflight.refused(error, {"gpu-1": known, "gpu-2": copy.deepcopy(known)}, None, TODAY)
+    assert [(one.host, one.check, one.severity) for one in every] == [
+        ("gpu-1", "policy", "error"), ("gpu-2", "policy", "error"), ("gpu-2", "policy", "error"),
+        ("gpu-1", "secure_boot", "error")], "what a refusal says is not said twice"
+    assert every[0].fix == "Set 580"
+
+
+@pytest.mark.parametrize("kind, host", [("input", "policy"), ("policy", "policy"), ("api", "cluster"), ("", "cluster")])
+def test_other_errors_are_findings_too(kind: str, host: str) -> None:
+    error = {"kind": kind, "message": "spec.driver.verison: no such key.", "hint": "Did you mean version?"}
+    assert preflight.refused(error, {}, None, TODAY) == [
+        Finding(host, "policy", "error", "spec.driver.verison: no such key", "Did you mean version?")]
+
+
+def test_order_and_sums() -> None:
+    known = facts(["26b9", "1eb8"], secure_boot=True, runtimes={"containerd": None})
+    every = preflight.listed(preflight.checks(plan_of(), {"gpu-1": known, "gpu-2": known}, None, TODAY))
+    assert [one["severity"] for one in every] == ["error", "error", "warning", "warning", "info", "info"]
+    assert counts(every) == {"error": 1, "warning": 1, "info": 1}
+    assert [hosts for hosts, _one in grouped(every)] == [["gpu-1", "gpu-2"]] * 3
+
+
+def test_findings_do_not_depend_on_the_day_they_are_computed() -> None:
+    plan = plan_of(driver={"placement": "host", "version": VERSION, "branch": 580})
+    later = preflight.checks(plan, {"gpu-1": facts(**BARE)}, None, datetime.date(2028, 7, 1))
+    assert [one.check for one in later] == ["driver_end_of_life"]
+
+
+@pytest.mark.parametrize("release, severity", [("26.7.0", None), ("26.3.3", "info"), ("24.6.0", "warning")])
+def test_life_of_the_release(release: str, severity: str | None) -> None:
+    every = preflight.checks(plan_of(release, driver=ADOPTED), {}, None, TODAY)
+    assert [(one.host, one.check, one.severity) for one in every] == (
+        [("policy", "release", severity)] if severity else [])
+
+
+# --- a cluster ---
+
+LABEL = "feature.node.kubernetes.io/pci-10de.present"
+GPU = {LABEL: "true"}
+
+
+def node(**parts: Any) -> dict[str, Any]:
+    return {"labels": dict(GPU), "annotations": {}, "os": {"id": "ubuntu", "version": "24.04"},
+            "os_image": "Ubuntu 24.04.3 LTS", "kernel": "6.8.0-45-generic", "arch": "amd64", "runtime": "containerd",
+            "runtime_version": "2.1.4", "ready": True, "gpu": True, "kubelet": "v1.35.2", "provider": None,
+            "taints": [], **parts}
+
+
+def in_cluster(nodes: dict[str, Any], nfd: str = "ours", version: str = "v1.35.2", hosts: dict[str, Any] | None = None,
+               absent: tuple[str, ...] = (), common: dict[str, Any] | None = None, socket: str = "/run/containerd",
+               image: str = "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0") -> list[tuple[str, str, str]]:
+    """(host, check, severity) of a cluster whose plan delivers everything but what is absent."""
+    names = ("nfd", "driver", "container_toolkit", "device_plugin")
+    parts: dict[str, Any] = {name: {"state": "absent" if name in absent else "present"} for name in names}
+    parts["container_toolkit"].update(folders=[{"name": "containerd-socket", "path": socket}],
+                                      images={"container_toolkit": image})
+    plan = {"release": "26.7.0", "placement": dict.fromkeys(names, "cluster"), "hosts": {}, "cluster": {
+        "components": parts, "nodes": {"by_host": {name: name for name in hosts or {}}},
+        "common": {"nri": False, "runtime": "containerd", "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], **(common or {})}}}
+    seen = {"server": "https://x:6443", "version": version, "nodes": nodes, "nfd": nfd, "service_monitors": False}
+    every = preflight.checks(plan, hosts or {}, seen, TODAY)
+    assert all(one.text and not one.text.endswith(".") and not one.fix.endswith(".") for one in every)
+    return [(one.host, one.check, one.severity) for one in every]
+
+
+def test_a_good_cluster() -> None:
+    tainted = node(taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])
+    cordoned = node(taints=[{"key": "node.kubernetes.io/unschedulable", "value": None, "effect": "NoSchedule"}])
+    assert in_cluster({"a": tainted, "b": cordoned, "c": node(gpu=False, labels={}, ready=False)}) == []
+
+
+def test_nfd() -> None:
+    none = {"a": node(gpu=False, labels={})}
+    assert in_cluster(none, nfd="none", absent=("nfd",)) == [("cluster", "nfd", "error")]
+    assert in_cluster(none, nfd="none") == [("cluster", "nfd", "info")]
+    assert in_cluster(none, nfd="foreign") == [("cluster", "nfd", "warning")]
+    known = facts(**BARE, modules={"nouveau_denied": True})
+    nodes = {"a": node(), "b": node(gpu=False, labels={})}
+    assert in_cluster(nodes, hosts={"b": known}) == [("b", "nfd", "error")], "the host knows better"
+    assert in_cluster(nodes, hosts={"a": known}) == []
+
+
+@pytest.mark.parametrize("parts, expected", [
+    ({"ready": False}, ("ready", "warning")),
+    ({"taints": [{"key": "dedicated", "value": "ml", "effect": "NoExecute"}]}, ("taints", "warning")),
+    ({"taints": [{"key": "dedicated", "value": "ml", "effect": "PreferNoSchedule"}]}, None),
+    ({"taints": [{"key": "nvidia.com/gpu", "value": "", "effect": "NoExecute"}]}, ("taints", "warning")),
+    ({"os": {"id": "ubuntu", "version": "20.04"}}, ("system", "warning")),
+    ({"os": None}, None),
+    ({"runtime_version": "1.6.20"}, ("containerd", "warning")),
+    ({"runtime_version": ""}, None),
+    ({"labels": {**GPU, "cloud.google.com/gke-accelerator": "nvidia-l4"}}, ("device_plugin", "warning")),
+])
+def test_nodes(parts: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    said = [one for one in in_cluster({"a": node(**parts)}) if one[1] != "profile"]
+    assert said == ([("a", *expected)] if expected else [])
+
+
+def test_the_plan_against_its_nodes() -> None:
+    assert in_cluster({"a": node(), "b": node(runtime="crio")}) == [("cluster", "runtime", "warning")]
+    assert in_cluster({"a": node()}, version="v1.29.0") == [("cluster", "kubernetes", "warning")]
+    assert in_cluster({"a": node()}, image="x/container-toolkit:v1.17.5-ubuntu20.04") == [
+        ("cluster", "toolkit", "warning")]
+    for version, bad in (("1.7.29", True), ("1.7.30", False), ("2.0.5", True), ("2.1.4", False)):
+        assert in_cluster({"a": node(runtime_version=version)}, common={"nri": True}) == (
+            [("a", "nri", "error")] if bad else []), version
+
+
+def test_profiles_of_nodes() -> None:
+    k3s = {"a": node(kubelet="v1.35.2+k3s1")}
+    assert in_cluster(k3s) == [("a", "profile", "error"), ("a", "profile", "info")], "the socket is elsewhere"
+    assert in_cluster(k3s, socket="/run/k3s/containerd") == [("a", "profile", "info")]
+    assert in_cluster(k3s, absent=("container_toolkit",)) == [("a", "profile", "info")]
+
+
+def test_tolerations_as_kubernetes_matches_them() -> None:
+    tainted = {"a": node(taints=[{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}])}
+    for toleration, fits in (
+        ({"operator": "Exists"}, True), ({"key": "dedicated", "operator": "Exists"}, True),
+        ({"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "value": "ml"}, True), ({"key": "dedicated", "value": "web"}, False),
+        ({"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "x", "value": "ml"}, False),
+    ):
+        assert bool(in_cluster(tainted, common={"tolerations": [toleration]})) is not fits, toleration
+
+
+def test_a_cluster_without_a_plan() -> None:
+    seen = {"server": "x", "version": "v1.35.2", "nodes": {"a": node(ready=False)}, "nfd": "ours",
+            "service_monitors": False}
+    error = {"kind": "policy", "message": "m", "hint": "", "refusals": [
+        {"hosts": ["cluster"], "reason": "r", "remedy": "s"}]}
+    assert [(one.host, one.check) for one in preflight.refused(error, {}, seen, TODAY)] == [
+        ("cluster", "policy"), ("a", "ready")]
