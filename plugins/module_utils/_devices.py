@@ -39,7 +39,13 @@ _TABLE = """
 1db5|Tesla V100-SXM2-32GB|7.0|32768||390
 1db4|Tesla V100-PCIE-16GB|7.0|||384
 1db6|Tesla V100-PCIE-32GB|7.0|||390
+1df6|Tesla V100S-PCIE-32GB|7.0|||418
+1db2|Tesla V100-DGXS-16GB|7.0|||384
+1db7|Tesla V100-DGXS-32GB|7.0|||390
+1db3|Tesla V100-FHHL-16GB|7.0|||384
+1db8|Tesla V100-SXM3-32GB|7.0||s|390
 1eb8|Tesla T4|7.5|15360||410
+1eb4|NVIDIA T4G|7.5|||470
 1e30|Quadro RTX 6000|7.5|||410
 1e30:*:129e|Quadro RTX 8000|7.5|||410
 1e78||7.5|||410
@@ -55,6 +61,8 @@ _TABLE = """
 2231|NVIDIA RTX A5000|8.6|24564||460
 24b0|NVIDIA RTX A4000|8.6|16376||460
 20b7|NVIDIA A30|8.0|24576|m|460.73.01
+20b9|NVIDIA A30X|8.0||m|
+20b8|NVIDIA A100X|8.0||m|
 20b0|NVIDIA A100-SXM4-40GB|8.0|40960|ms|450.80.02
 20b0:10de:1450|NVIDIA A100-PG509-200|8.0|40960|ms|450.80.02
 20b1||8.0|40960|m|450.80.02
@@ -72,6 +80,8 @@ _TABLE = """
 27b8|NVIDIA L4|8.9|23034||525
 26b5|NVIDIA L40|8.9|46068||525
 26b9|NVIDIA L40S|8.9|46068||535
+26ba|NVIDIA L20|8.9|||535
+27b6|NVIDIA L2|8.9|||535
 26b1|NVIDIA RTX 6000 Ada Generation|8.9|49140||525
 2684|NVIDIA GeForce RTX 4090|8.9|24564||520
 2330|NVIDIA H100 80GB HBM3|9.0|81559|ms|525.85.12
@@ -85,6 +95,7 @@ _TABLE = """
 233a|NVIDIA H800 NVL|9.0|95830|m|
 2329|NVIDIA H20|9.0|97871|ms|535.161.07
 232c|NVIDIA H20-3e|9.0|143771|ms|550
+230e|NVIDIA H20 NVL16|9.0||m|
 2335|NVIDIA H200|9.0|143771|ms|550.90.07
 233b|NVIDIA H200 NVL|9.0|143771|m|550
 2342|NVIDIA GH200 480GB|9.0|97871|mg|535
@@ -104,10 +115,22 @@ _TABLE = """
 2bb3|NVIDIA RTX PRO 5000 Blackwell|12.0||m|575.57.08
 2bb3:*:227a|NVIDIA RTX PRO 5000 72GB Blackwell|12.0||m|575.57.08
 2c31|NVIDIA RTX PRO 4500 Blackwell|12.0||m|575.64
+2c34|NVIDIA RTX PRO 4000 Blackwell|12.0|||575
+2c33|NVIDIA RTX PRO 4000 Blackwell SFF Edition|12.0|||575
+2d30|NVIDIA RTX PRO 2000 Blackwell|12.0|||575
 2b85|NVIDIA GeForce RTX 5090|12.0|32607||570
 2e12|NVIDIA GB10|12.1||g|580
 """
 
+# Where the chips of a generation have their ids (pci.ids), for models that the table lacks: first, last, architecture.
+_GENERATIONS = (
+    (0x0fc0, 0x103f, "kepler"), (0x1180, 0x11ff, "kepler"), (0x1280, 0x12ff, "kepler"), (0x1340, 0x143f, "maxwell"),
+    (0x15f0, 0x15ff, "pascal"), (0x1617, 0x1667, "maxwell"), (0x1725, 0x172f, "pascal"), (0x174d, 0x17ff, "maxwell"),
+    (0x1b00, 0x1d7f, "pascal"), (0x1d80, 0x1dff, "volta"), (0x1e00, 0x1fff, "turing"), (0x2080, 0x20ff, "ampere"),
+    (0x2180, 0x21ff, "turing"), (0x2200, 0x223f, "ampere"), (0x2300, 0x23ff, "hopper"), (0x2400, 0x25ff, "ampere"),
+    (0x2600, 0x28ff, "ada-lovelace"), (0x2900, 0x29ff, "blackwell"), (0x2b00, 0x2fff, "blackwell"),
+    (0x3180, 0x31ff, "blackwell"),
+)
 # The last driver branch that drives an architecture; what is not named is driven by current branches.
 _LAST_BRANCH = {"kepler": 470, "maxwell": 580, "pascal": 580, "volta": 580}
 _FABRICS = {"s": "nvswitch", "l": "nvlink5", "r": "nvlink5_rack"}
@@ -186,3 +209,12 @@ def model_of(device_id: str, subsystem: str | None = None) -> Model | None:
             if key in MODELS and ("*" not in key or vendor in _WORKSTATION_VENDORS):
                 return MODELS[key]
     return MODELS.get(device_id)
+
+
+def generation_of(device_id: str) -> str | None:
+    """The architecture of a PCI device id, of models that are in no list as well; None outside of known ranges."""
+    model = model_of(device_id)
+    if model is not None:
+        return model.architecture
+    number = int(device_id, 16) if device_id else -1
+    return next((name for first, last, name in _GENERATIONS if first <= number <= last), None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, generation_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
@@ -43,7 +43,7 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
         "pci": function.address if function else read["pci"], "device_id": device_id, "subsystem": subsystem,
         "class": function.pci_class if function else None,
         "model": read.get("model") or (known.name if known else None),
-        "architecture": known.architecture if known else None,
+        "architecture": generation_of(device_id),
         "mig_capable": known.mig_capable if known else False,
         "kernel_driver": function.driver if function else None,
         **{key: read.get(key) for key in _FROM_NVML}, "fabric": read.get("fabric"),

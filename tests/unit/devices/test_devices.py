@@ -6,7 +6,13 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, architecture_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
+    _GENERATIONS,
+    MODELS,
+    architecture_of,
+    generation_of,
+    model_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,23 @@ def test_unknown_id() -> None:
     assert model_of("ffff", "10de:1463") is None
 
 
+@pytest.mark.parametrize(("device", "generation"), [
+    ("2206", "ampere"), ("1b06", "pascal"), ("1d81", "volta"), ("2702", "ada-lovelace"), ("2d04", "blackwell"),
+    ("13c0", "maxwell"), ("1f02", "turing"), ("2336", "hopper"), ("20b2", "ampere"), ("3fff", None), ("06c0", None),
+    ("", None),
+])
+def test_generation(device: str, generation: str | None) -> None:
+    """Cards that no table has: RTX 3080, GTX 1080 Ti, TITAN V, RTX 4080, RTX 5060 Ti, GTX 980, RTX 2070, an H100."""
+    assert generation_of(device) == generation
+
+
+def test_table_and_ranges_agree() -> None:
+    """The ranges would say the same of every device of the table."""
+    for model in MODELS.values():
+        number = int(model.device_id, 16)
+        assert [name for first, last, name in _GENERATIONS if first <= number <= last] == [model.architecture]
+
+
 @pytest.mark.parametrize(("capability", "name"), [
     ((3, 7), "kepler"), ((7, 0), "volta"), ((7, 5), "turing"), ((8, 0), "ampere"), ((8, 6), "ampere"),
     ((8, 9), "ada-lovelace"), ((9, 0), "hopper"), ((10, 3), "blackwell"), ((12, 1), "blackwell"),
@@ -91,6 +114,6 @@ def test_architecture(capability: tuple[int, int], name: str) -> None:
 def test_no_row_lost() -> None:
     """Every id of the sources is there, once; exceptions belong to a device that also has a default."""
     devices = {key for key in MODELS if ":" not in key}
-    assert len(devices) == 67
+    assert len(devices) == 81
     assert {key[:4] for key in MODELS} == devices
     assert all(model.device_id in devices for model in MODELS.values())
