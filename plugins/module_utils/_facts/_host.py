@@ -37,17 +37,16 @@ _FAMILIES = {
 
 def read_host(root: Root) -> dict[str, t.Any]:
     """Shape: the fact C(host) of gpu_info; C(kernel.headers_available) is left None here, as it costs a command."""
-    arch = os.uname().machine
     release = os_release(root)
     system = _system(release)
     return {
         "hostname": root.text("/proc/sys/kernel/hostname") or os.uname().nodename,
         "os": system,
         "kernel": read_kernel(root, system),
-        "arch": arch,
+        "arch": os.uname().machine,
         "machine": read_machine(root),
         "vendor": dmi(root, "sys_vendor") or None,
-        "virtual": read_virtual(root, arch),
+        "virtual": read_virtual(root),
         "cloud": read_cloud(root),
         "secure_boot": secure_boot(root),
         "mok": read_mok(root),

@@ -45,19 +45,20 @@ _KUBERNETES = (
 IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
 
 
-def read_virtual(root: Root, arch: str) -> str | None:
+def read_virtual(root: Root) -> str | None:
     """The hypervisor: C(kvm), C(vmware), C(amazon) ..., C(vm) for one without a name; None on bare metal.
 
-    Processors of x86 say whether there is one, so clouds' bare-metal machines are not taken for virtual ones.
+    Processors of x86 say whether there is one, so clouds' bare-metal machines are not taken for virtual ones;
+    elsewhere Amazon's are told by the names of their kinds, C(g5g.metal).
     """
     flags = re.search(r"^flags\s*:(.*)$", root.text("/proc/cpuinfo") or "", re.M)
     told = "hypervisor" in flags.group(1).split() if flags else None
-    if told is False:
+    if told is False or (not told and dmi(root, "product_name").endswith(".metal")):
         return None
     for key in ("product_name", "sys_vendor", "bios_vendor"):
         value = dmi(root, key).lower()
         found = next((name for start, name in _HYPERVISORS if value.startswith(start)), None)
-        if found and not (arch == "aarch64" and value.endswith(".metal")):
+        if found:
             return found
     kind = root.text("/sys/hypervisor/type")
     return kind or ("vm" if told else None)
