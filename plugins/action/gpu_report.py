@@ -4,53 +4,85 @@
 
 from __future__ import annotations
 
+import json
 import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, preflight, report_data, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     render_plan,
+    render_preflight,
     render_result,
     render_state,
     verdict,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
 
+_RENDER = {"plan": render_plan, "preflight": render_preflight, "result": render_result, "state": render_state}
+
 
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_report."""
 
     ARGUMENTS = {
-        "show": {"type": "str", "choices": ["plan", "result", "state"], "required": True},
+        "show": {"type": "str", "choices": [*_RENDER], "required": True},
         "plan": {"type": "dict"},
         "hosts": {"type": "dict"},
         "cluster": {"type": "dict"},
         "html_path": {"type": "path"},
+        "json_path": {"type": "path"},
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Prints, and writes the page where one is asked for."""
-        # A policy that cannot be carried out has an error instead of hosts.
+        """Prints, and writes the files that are asked for."""
         plan = arguments["plan"] or {}
-        problem = (plan.get("error") or {}).get("message")
+        error = _error(plan)
         cluster = arguments["cluster"]
         if cluster is None:
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
-        report = {"plan": plan if "hosts" in plan else None, "problem": problem, "hosts": hosts,
-                  "cluster": cluster or None}
-        render = {"plan": render_plan, "result": render_result, "state": render_state}[arguments["show"]]
-        display.display(f"\n{render(report, style())}")
-        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report)}
+        ahead = arguments["show"] in ("plan", "preflight")
+        found = _findings(plan, hosts) if ahead else []
+        report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
+                  "cluster": cluster or None, "findings": found}
+        display.display(f"\n{_RENDER[arguments['show']](report, style())}")
+        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report), "findings": found,
+                                    "counts": counts(found)}
         if arguments["html_path"]:
-            path = os.path.abspath(arguments["html_path"])
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_atomic(path, webpage.page(report).encode())
-            display.display(f"Report: {path}")
-            result["html_path"] = path
+            result["html_path"] = _write(arguments["html_path"], webpage.page(report))
+        if arguments["json_path"]:
+            document = report_data.document(report, error.get("refusals") or [])
+            result["json_path"] = _write(arguments["json_path"], json.dumps(document, indent=2) + "\n")
         return result
+
+
+def _error(plan: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The error that gpu_policy returned instead of a plan, empty where there is none."""
+    if not plan or "hosts" in plan:
+        return {}
+    return dict(plan.get("error") or {"kind": "", "message": str(plan.get("msg") or "there is no plan"), "hint": ""})
+
+
+def _findings(plan: t.Mapping[str, t.Any], hosts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    """What gpu_policy found; where it came to no plan, or was not asked, what the facts of the hosts tell."""
+    error = _error(plan)
+    found = plan.get("checks", error.get("checks"))
+    if found is not None:
+        return list(found)
+    facts = {host: entry["facts"] for host, entry in hosts.items()}
+    return preflight.listed(preflight.refused(error, facts) if error else
+                            preflight.checks(plan if "hosts" in plan else None, facts, None))
+
+
+def _write(name: str, text: str) -> str:
+    path = os.path.abspath(name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomic(path, text.encode())
+    display.display(f"Report: {path}")
+    return path
 
 
 def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:

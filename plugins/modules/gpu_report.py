@@ -18,13 +18,15 @@ extends_documentation_fragment:
 options:
   show:
     description:
-      - V(plan) prints what will be done, V(result) how every component of every host is compared with the plan,
-        V(state) what is there and what is pending.
+      - V(plan) prints what will be done, with the errors and warnings that were found, V(preflight) the same with all
+        findings, also where the policy cannot be carried out, V(result) how every component of every host is compared
+        with the plan, V(state) what is there and what is pending.
     type: str
-    choices: [plan, result, state]
+    choices: [plan, preflight, result, state]
     required: true
   plan:
-    description: What M(gpuops.nvidia.gpu_policy) returned. Its RV(ignore:cluster) is shown too.
+    description:
+      - What M(gpuops.nvidia.gpu_policy) returned, also where it failed. Its RV(ignore:cluster) is shown too.
     type: dict
   hosts:
     description:
@@ -41,6 +43,9 @@ options:
   html_path:
     description: Write the report as one self-contained page to this file on the controller.
     type: path
+  json_path:
+    description: Write the report as JSON to this file on the controller; docs/preflight.md has its keys.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -48,6 +53,13 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_report:
     show: result
     html_path: gpu-report.html
+  run_once: true
+
+- name: Print everything that stands in the way, and leave it as JSON for other programs
+  gpuops.nvidia.gpu_report:
+    show: preflight
+    plan: "{{ plan }}"
+    json_path: preflight.json
   run_once: true
 """
 
@@ -62,4 +74,41 @@ html_path:
   returned: when O(html_path) is given
   type: str
   sample: /home/user/gpu-report.html
+json_path:
+  description: The JSON file that was written.
+  returned: when O(json_path) is given
+  type: str
+  sample: /home/user/preflight.json
+findings:
+  description: What was found before anything is changed, errors first; empty where O(show) is V(result) or V(state).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    host:
+      description: The host, the Node, V(cluster) or V(policy).
+      type: str
+    check:
+      description: Which check found it.
+      type: str
+    severity:
+      description: V(error), V(warning) or V(info).
+      type: str
+    text:
+      description: What was found.
+      type: str
+    fix:
+      description: What to do about it; empty where nothing has to be done.
+      type: str
+  sample:
+    - host: gpu-1
+      check: nouveau
+      severity: error
+      text: nouveau drives the GPUs, so the NVIDIA driver cannot be loaded
+      fix: Deny-list nouveau, rebuild the initramfs, reboot
+counts:
+  description: How many different findings there are, by severity.
+  returned: success
+  type: dict
+  sample: {error: 1, warning: 0, info: 2}
 """

@@ -12,7 +12,7 @@ from ansible.utils.color import ANSIBLE_COLOR, stringc
 from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
 
-_COLOURS = {"ok": "green", "pending": "yellow", "failed": "red", "absent": "red"}
+_COLOURS = {"ok": "green", "pending": "yellow", "warning": "yellow", "failed": "red", "absent": "red", "error": "red"}
 display = Display()
 
 

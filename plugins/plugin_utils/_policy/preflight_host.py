@@ -48,8 +48,9 @@ class Host:
 
     @property
     def wanted(self) -> str | None:
-        """The version or branch of the driver that shall run: of the plan, else what is loaded."""
-        return str(self.driver.get("version") or self.driver.get("branch") or self.loaded or "") or None
+        """The version or branch of the driver that shall run, None where only a plan would tell."""
+        planned = self.driver.get("version") or self.driver.get("branch")
+        return str(planned or (self.loaded if self.place != "host" else None) or "") or None
 
     @property
     def runs(self) -> bool:

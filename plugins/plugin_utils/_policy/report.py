@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plan and the result of a run as text. Pure. PRIVATE.
 
-A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}, cluster}): plan is what L(resolve)
-returned or None, problem then says why; facts what gpu_info returned or None; checks a list of
+A report is C({plan, problem, hosts: {HOST: {facts, checks, steps, pending}}, cluster, findings}): plan is what
+L(resolve) returned or None, problem then says why; facts what gpu_info returned or None; checks a list of
 C({component, state, detail, hint}) or None; steps and pending by component what the modules returned; cluster the
-cluster's part (L(report_cluster)) or None.
+cluster's part (L(report_cluster)) or None; findings what a preflight found (L(findings)).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts, report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts, report_cluster, report_findings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
 
@@ -30,7 +30,7 @@ def headline(report: Report) -> str:
     """What the plan rests on, in one line."""
     plan = report.get("plan")
     if not plan:
-        return "no policy"
+        return "no plan" if report.get("problem") else "no policy"
     policy = plan["format"] if plan["format"] == "defaults" else f"{os.path.basename(plan['policy'])}, {plan['format']}"
     return f"release {plan['release']} · policy: {policy} · disruption: {plan['disruption']}"
 
@@ -96,18 +96,35 @@ def steps_by_hosts(report: Report, what: str = "steps") -> Groups:
 
 
 def render_plan(report: Report, style: Style) -> str:
-    """What will be done, before it is done."""
-    plan = report.get("plan")
-    cluster = report.get("cluster")
-    lines = [style.text(f"GPU plan: {headline(report)}"), *_overview(report, style)]
+    """What will be done, before it is done, and what stands in the way."""
+    lines = [style.entry("", f"GPU plan: {headline(report)}", 0), *_plan_lines(report, style),
+             *report_findings.render_short(report["findings"], style)]
+    return "\n".join(lines)
+
+
+def render_preflight(report: Report, style: Style) -> str:
+    """The plan, or why there is none, and all findings."""
+    lines = [style.entry("", f"GPU preflight: {headline(report)}", 0)]
+    lines += _plan_lines(report, style) if report.get("plan") else _overview(report, style)
+    if report.get("problem"):
+        lines.append(style.paint(style.entry("", f"{problem(report)}: see the errors below.", 0), "failed"))
+    return "\n".join([*lines, *report_findings.render(report["findings"], style)])
+
+
+def problem(report: Report) -> str:
+    """Why there is no plan, in one sentence; a refusal's reasons are findings."""
+    return str(report["problem"]).split("\n", 1)[0].rstrip(":. ")
+
+
+def _plan_lines(report: Report, style: Style) -> list[str]:
+    plan, cluster = report.get("plan"), report.get("cluster")
+    lines = _overview(report, style)
     steps = [*_grouped("Steps", steps_by_hosts(report), style),
              *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
     if steps or report["hosts"] or not cluster:
-        lines += steps or ["Nothing to do: every host is as the policy says."]
+        lines += steps or [f"Nothing to do{' on hosts' if cluster else ''}: every host is as the policy says."]
     lines += report_cluster.render_plan(cluster, style) if cluster else []
-    if plan:
-        lines += [style.entry("note:", text, 0) for text in plan["notes"]]
-    return "\n".join(lines)
+    return lines + [style.entry("note:", text, 0) for text in plan["notes"]] if plan else lines
 
 
 def render_state(report: Report, style: Style) -> str:

@@ -53,6 +53,50 @@ def pool_rows(cluster: Cluster) -> list[list[Cell]]:
 POOL_HEAD = ("nodes", "GPU", "system", "kernel", "runtime")
 
 
+def component_rows(cluster: Cluster) -> list[list[Cell]]:
+    """One row an image that the cluster gets: component, image without its registry, for how many Nodes."""
+    plan = cluster.get("plan") or {}
+    rows = []
+    for name, part in (plan.get("components") or {}).items():
+        if part["state"] != "present":
+            continue
+        for number, (reference, count) in enumerate(_images(name, part, plan)):
+            rows.append([Cell("" if number else title_of(name)), Cell(_short(reference)),
+                         Cell(count, "" if count else "none")])
+    return rows
+
+
+COMPONENT_HEAD = ("component", "image", "nodes")
+
+
+def _images(name: str, part: t.Mapping[str, t.Any], plan: t.Mapping[str, t.Any]) -> list[tuple[str, str]]:
+    """C([(reference, number of Nodes)]): one of a component, of the driver one for each pool."""
+    nodes = plan["nodes"]
+    on_host = plan.get("deploy", {}).get("on_host") or {}
+    count = sum(name not in on_host.get(node, ()) for node in nodes["gpu"])
+    if name == "nfd":
+        count = len(nodes["gpu"]) + nodes["cpu"]
+    told = str(count) if plan.get("server") else ""
+    if name != "driver":
+        # Feature discovery tells which GPUs can be cut; the others' Nodes get no MIG manager.
+        told = f"up to {told}" if name == "mig_manager" and told else told
+        return [(reference, told) for one, reference in (part.get("images") or {}).items() if one == name]
+    pools: dict[str, int] = {}
+    for pool in plan.get("pools") or ():
+        if pool["driver"]:
+            pools[pool["driver"]["image"]] = pools.get(pool["driver"]["image"], 0) + len(pool["nodes"])
+    if pools and plan.get("server"):
+        return [(image, str(count)) for image, count in pools.items()]
+    only = len(part["pools"]) == 1
+    return [(pool["images"]["driver"], told if only else "") for pool in part["pools"]]
+
+
+def _short(reference: str) -> str:
+    """C(driver:595.91.07-ubuntu22.04), C(driver@sha256:0123456789ab)."""
+    name = reference.rsplit("/", 1)[-1]
+    return name[:name.index("sha256:") + 19] if "sha256:" in name else name
+
+
 def left_out(cluster: Cluster) -> list[str]:
     """The components that the cluster does not get, with the reason: C(driver (gpu_placement delivers it on hosts))."""
     parts = (cluster.get("plan") or {}).get("components") or {}
@@ -121,6 +165,8 @@ RESULT_HEAD = ("component", "ready", "state")
 def render_plan(cluster: Cluster, style: Style) -> list[str]:
     """The lines of the plan."""
     lines = render_nodes(cluster, style)
+    rows = component_rows(cluster)
+    lines += [style.table(COMPONENT_HEAD, rows)] if rows else []
     if left_out(cluster):
         lines.append(style.entry("Not in the cluster:", ", ".join(left_out(cluster)), 0))
     done = _steps(cluster, style, "Steps in the cluster:")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 # (unicode, ASCII) of everything that is not a letter.
 _SIGNS = {
     "ok": ("✔", "ok"), "pending": ("…", ".."), "failed": ("✖", "XX"), "absent": ("✖", "XX"), "none": ("–", "-"),
+    "error": ("✖", "XX"), "warning": ("▲", "!!"), "info": ("·", "--"),
     "arrow": ("→", "->"), "horizontal": ("─", "-"), "vertical": ("│", "|"),
     "top": ("┌┬┐", "+++"), "middle": ("├┼┤", "+++"), "bottom": ("└┴┘", "+++"),
 }
@@ -20,7 +21,7 @@ Paint = t.Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell. state: ok, pending, failed, absent, none, or empty for plain text."""
+    """A table cell. state: ok, pending, failed, absent, none, a severity, or empty for plain text."""
 
     text: str
     state: str = ""
@@ -47,8 +48,8 @@ class Style:
         """A text in what the terminal can show."""
         return text if self.fancy else text.replace("→", "->").replace("·", "-").encode("ascii", "replace").decode()
 
-    def table(self, head: t.Sequence[str], rows: t.Sequence[t.Sequence[Cell]]) -> str:
-        """A table no wider than the terminal; cells that do not fit are wrapped."""
+    def table(self, head: t.Sequence[str], rows: t.Sequence[t.Sequence[Cell]], rules: bool = False) -> str:
+        """A table no wider than the terminal; cells that do not fit are wrapped. rules: lines between rows."""
         texts = [[self._cell(cell) for cell in row] for row in rows]
         columns = list(zip(head, *texts))
         widths = _fit([max(len(item) for item in column) for column in columns],
@@ -56,7 +57,9 @@ class Style:
         edge = self.sign("vertical")
         lines = [self._rule("top", widths), self._row([Cell(name, "title") for name in head], head, widths, edge),
                  self._rule("middle", widths)]
-        for row, row_texts in zip(rows, texts):
+        for number, (row, row_texts) in enumerate(zip(rows, texts)):
+            if rules and number:
+                lines.append(self._rule("middle", widths))
             lines.append(self._row(row, row_texts, widths, edge))
         return "\n".join([*lines, self._rule("bottom", widths)])
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import html
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster, report_findings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     Report,
     gpus_of,
     headline,
     plan_cells,
+    problem,
     steps_by_hosts,
     verdict,
 )
@@ -28,6 +30,7 @@ _STYLE = """
 body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI",Roboto,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:40px 0 12px}p.soft{color:var(--soft);margin:0}
+p.problem{color:var(--failed);background:var(--failedbg);border-radius:10px;padding:12px 20px;margin:24px 0 0}
 .wide+p.soft,p.soft+.wide{margin-top:12px}
 .tiles{display:flex;flex-wrap:wrap;gap:12px;margin:24px 0 0}
 .tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 20px;min-width:120px}
@@ -39,7 +42,8 @@ tr:last-child td{border-bottom:0}th{font-size:13px;color:var(--soft);font-weight
 td:first-child{font-weight:600;white-space:nowrap}
 .mark{display:inline-block;border-radius:20px;padding:1px 10px;font-size:13px;font-weight:600}
 .mark.ok{color:var(--ok);background:var(--okbg)}.mark.pending{color:var(--pending);background:var(--pendingbg)}
-.mark.failed,.mark.absent{color:var(--failed);background:var(--failedbg)}
+.mark.warning{color:var(--pending);background:var(--pendingbg)}.mark.info{color:var(--soft);background:var(--ground)}
+.mark.failed,.mark.absent,.mark.error{color:var(--failed);background:var(--failedbg)}
 td small{display:block;color:var(--soft);margin-top:4px}
 ol,ul{margin:0;padding:12px 16px 12px 40px}li{margin:2px 0}li small{color:var(--soft)}
 details{background:var(--paper);border:1px solid var(--line);border-radius:10px;margin:8px 0}
@@ -55,13 +59,21 @@ def page(report: Report) -> str:
     plan, cluster = report.get("plan"), report.get("cluster")
     title = "GPU hosts and cluster" if cluster and report["hosts"] else "GPU cluster" if cluster else "GPU hosts"
     body = [f"<h1>{title}</h1><p class=soft>{_e(headline(report))}</p>", _tiles(report)]
+    if report.get("problem"):
+        body.append(f"<p class=problem>{_e(problem(report))}: see the errors below.</p>")
+    if report["findings"]:
+        rows = [[_mark(row[0].text, row[0].state), *[_e(cell.text) for cell in row[1:]]]
+                for row in report_findings.rows(report["findings"])]
+        body.append(f"<h2>Findings</h2>{_table(report_findings.HEAD, rows)}"
+                    f"<p class=soft>{_e(report_findings.verdict(report['findings']))}</p>")
     if any(entry["checks"] is not None for entry in report["hosts"].values()):
         body.append(f"<h2>Result</h2>{_results(report)}<p class=soft>{_e(verdict(report))}</p>")
     body.append(_cluster(cluster) if cluster else "")
     if report["hosts"] or not cluster:
         rows = [[_plan_cell(cell.text, cell.state) for cell in plan_cells(host, entry, plan)]
                 for host, entry in report["hosts"].items()]
-        body.append(f"<h2>Plan</h2>{_table(['host', 'GPUs', 'driver', 'toolkit', 'MIG'], rows)}")
+        body.append(f"<h2>{'Plan' if plan else 'Hosts'}</h2>"
+                    f"{_table(['host', 'GPUs', 'driver', 'toolkit', 'MIG'], rows)}")
     body.append(_steps(report, "steps", "Steps"))
     body.append(_steps(report, "pending", "Pending"))
     if plan:
@@ -82,6 +94,8 @@ def _tiles(report: Report) -> str:
     tiles = [(len(report["hosts"]), "hosts"), (gpus, "GPUs")] if report["hosts"] or not cluster else []
     if cluster:
         tiles += report_cluster.tiles(cluster)
+    tiles += [(count, report_findings.word(severity, count)) for severity, count in counts(report["findings"]).items()
+              if count]
     if states:
         tiles += [(states.count("ok"), "checks ok"), (states.count("pending"), "pending"),
                   (len(states) - states.count("ok") - states.count("pending"), "failed")]
@@ -128,6 +142,8 @@ def _cluster(cluster: report_cluster.Cluster) -> str:
         text += f"{_table(report_cluster.RESULT_HEAD, rows)}<p class=soft>{_e(report_cluster.verdict(cluster))}.</p>"
     pools = [[_e(cell.text or "–") for cell in row] for row in report_cluster.pool_rows(cluster)]
     text += f"<h2>GPU nodes</h2>{_table(report_cluster.POOL_HEAD, pools)}" if pools else ""
+    images = [[_e(cell.text or "–") for cell in row] for row in report_cluster.component_rows(cluster)]
+    text += f"<h2>Components</h2>{_table(report_cluster.COMPONENT_HEAD, images)}" if images else ""
     steps = report_cluster.steps(cluster)
     if steps:
         text += "<h2>Steps in the cluster</h2><details open><summary>Objects and Nodes</summary>" + "".join(

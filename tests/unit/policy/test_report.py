@@ -46,7 +46,7 @@ def fleet() -> dict[str, Any]:
            for number in (7, 8, 9) for what, needs in (("enable MIG mode", "idle"), ("create MIG instances", "never"))]
     hosts["gpu01"]["steps"] = {"driver": packages, "mig_manager": mig}
     hosts["gpu02"]["steps"] = {"driver": [RELOAD]}
-    return {"plan": plan, "problem": None, "hosts": hosts}
+    return {"plan": plan, "problem": None, "hosts": hosts, "findings": []}
 
 
 @pytest.mark.parametrize("name", ["plan-119", "plan-79", "result-119", "result-79", "state-100"])

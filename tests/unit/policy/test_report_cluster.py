@@ -20,6 +20,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal imp
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import Parser, fleet
 
 NAMES = ("nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter")
+IMAGES = {
+    "nfd": {"nfd": "registry.k8s.io/nfd/node-feature-discovery:v0.19.0"},
+    "validator": {"validator": "nvcr.io/nvidia/gpu-operator:v26.7.0"},
+    "device_plugin": {"device_plugin": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", "validator": "left out here"},
+    "feature_discovery": {"feature_discovery": "nvcr.io/nvidia/k8s-device-plugin@sha256:" + 64 * "a"},
+    "dcgm_exporter": {"dcgm_exporter": "nvcr.io/nvidia/k8s/dcgm-exporter:4.6.0-4.8.3-distroless"},
+}
 PRODUCT = "nvidia.com/gpu.product"
 
 
@@ -50,7 +57,8 @@ def part() -> dict[str, Any]:
     plan = {
         "server": "https://10.0.0.1:6443", "namespace": "gpu-operator", "render_to": None,
         "components": {"driver": {"state": "absent", "because": ["gpu_placement delivers it on hosts"]},
-                       **{name: {"state": "present"} for name in NAMES}},
+                       **{name: {"state": "present", "images": IMAGES[name]} for name in NAMES}},
+        "deploy": {"on_host": {"gpu-00": ["device_plugin"]}},
         "nodes": {"gpu": [name for name, one in nodes().items() if one["gpu"]], "cpu": 1, "by_host": {},
                   "pools": cluster_nodes.pools(nodes())}}
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet")
@@ -172,3 +180,38 @@ def test_page() -> None:
                   "restart the runtime", "NVIDIA-L40S", "3 of 5 components"):
         assert words in text
     assert "GPU hosts" not in webpage.page(alone())
+
+
+def images(**plan: Any) -> list[list[str]]:
+    """The rows of components of a plan of the cluster, as text."""
+    return [[cell.text for cell in row] for row in report_cluster.component_rows({"plan": {**part()["plan"], **plan}})]
+
+
+def test_images_and_for_how_many_nodes() -> None:
+    assert images() == [["NFD", "node-feature-discovery:v0.19.0", "22"], ["validator", "gpu-operator:v26.7.0", "21"],
+                        ["device plugin", "k8s-device-plugin:v0.20.0", "20"],
+                        ["labels", "k8s-device-plugin@sha256:aaaaaaaaaaaa", "21"],
+                        ["DCGM exporter", "dcgm-exporter:4.6.0-4.8.3-distroless", "21"]]
+    assert {row[2] for row in images(server=None)} == {""}, "nobody knows the nodes of rendered manifests"
+    mig = {"mig_manager": {"state": "present", "images": {"mig_manager": "x/k8s-mig-manager:v0.15.0"}}}
+    assert images(components=mig) == [["MIG", "k8s-mig-manager:v0.15.0", "up to 21"]]
+
+
+def test_driver_images_by_pools() -> None:
+    def pool(version: str) -> dict[str, Any]:
+        return {"os": f"ubuntu{version}", "images": {"driver": f"nvcr.io/nvidia/driver:595.91.07-ubuntu{version}"}}
+
+    one = {"driver": {"state": "present", "pools": [pool("22.04")]}}
+    assert images(components=one) == [["driver", "driver:595.91.07-ubuntu22.04", "21"]]
+    two = {"driver": {"state": "present", "pools": [pool("22.04"), pool("24.04")]}}
+    resolved = [{"nodes": ["a", "b"], "driver": {"image": "x/driver:595.91.07-ubuntu22.04"}},
+                {"nodes": ["c"], "driver": {"image": "x/driver:595.91.07-ubuntu22.04"}},
+                {"nodes": ["d"], "driver": {"image": "x/driver:580.173.02-ubuntu24.04"}},
+                {"nodes": ["e"], "driver": None}]
+    assert images(components=two, pools=resolved) == [["driver", "driver:595.91.07-ubuntu22.04", "3"],
+                                                      ["", "driver:580.173.02-ubuntu24.04", "1"]]
+
+
+def test_hosts_are_named_where_a_cluster_stands_beside() -> None:
+    calm = {**both(), "hosts": {"gpu03": both()["hosts"]["gpu03"]}}
+    assert "Nothing to do on hosts: every host is as the policy says." in render_plan(calm, Style())
