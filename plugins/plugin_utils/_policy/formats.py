@@ -1,48 +1,58 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading a policy: which format it is, whether it is well formed, and the same shape from all of them. PRIVATE."""
+"""Reading a policy: which formats it is made of, whether it is well formed, and one shape from all. PRIVATE."""
 
 from __future__ import annotations
 
 import copy
 import os
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, rules, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, Path, load_data, parse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check, nearest, shown, to_json_schema
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, load_data, parse
 
-SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver (nvidia.com/v1alpha1), GPUClusterPolicy (gpu.nvidia.com/v1), "
-             "values of the GPU Operator's Helm chart")
+SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
+             "(gpu.nvidia.com/v1), values of the GPU Operator's Helm chart")
+LIVE = "live"  # the word that means the objects in the cluster
 
-# What holds where a document is silent. The operator treats an unset switch of these components as on.
-_DEFAULTS: dict[str, t.Any] = {
-    "driver": {"enabled": True, "kernelModuleType": "auto", "usePrecompiled": False, "rdma": {"enabled": False}},
-    "toolkit": {"enabled": True},
-    "devicePlugin": {"enabled": True},
-    "gfd": {"enabled": True},
-    "mig": {"strategy": "none"},
-    "migManager": {"enabled": True},
-    "gds": {"enabled": False},
-    "gdrcopy": {"enabled": False},
-    "cuda": {"enabled": False},
-    "sandboxWorkloads": {"enabled": False},
-}
-# Where the chart's own defaults differ from those of the resource.
-_CHART_DEFAULTS: dict[str, t.Any] = {"mig": {"strategy": "single"}, "driver": {"upgradePolicy": {"autoUpgrade": True}}}
+Data = t.Dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One document as it was given. kind: as in L(Policy); name: its metadata.name; spec: without what is null."""
+
+    kind: str
+    name: str
+    spec: t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class DriverPool:
+    """An NVIDIADriver for some nodes. spec: C({driver, gds, gdrcopy}) as in L(Policy), with the same defaults."""
+
+    name: str
+    node_selector: t.Mapping[str, str]
+    spec: t.Mapping[str, t.Any]
 
 
 @dataclass(frozen=True)
 class Policy:
     """A policy, whatever its format was.
 
-    kind: ClusterPolicy, values, NVIDIADriver, GPUClusterPolicy or defaults. origin: the file, or what stands for it.
+    kind: ClusterPolicy, values, NVIDIADriver, GPUCluster, GPUClusterPolicy or defaults. origin: the file, or what
+    stands for it. release: whose defaults are filled in.
     spec: in the shape of the ClusterPolicy's spec, defaults and versions of the release filled in.
     mig_config: the mig-parted document that the chart's values carry, or None. sharing: likewise of the device plugin.
+    documents: the kinds that went in; sources: the documents themselves.
+    pools: NVIDIADrivers with a nodeSelector; spec.driver counts for the nodes that none of them takes. fallback: False
+    where such nodes get no driver, as every NVIDIADriver has a selector.
     """
 
     kind: str
@@ -51,174 +61,256 @@ class Policy:
     mig_config: t.Mapping[str, t.Any] | None
     sharing: t.Mapping[str, t.Any] | None
     warnings: t.Tuple[str, ...]
+    release: str = ""
+    sources: t.Tuple[Source, ...] = ()
+    pools: t.Tuple[DriverPool, ...] = ()
+    fallback: bool = True
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """Kinds of the documents, in their order."""
+        return tuple(source.kind for source in self.sources)
 
     def get(self, path: str) -> t.Any:
         """The value at C(driver.version), None where nothing is set."""
-        value: t.Any = self.spec
-        for part in path.split("."):
-            if not isinstance(value, dict):
-                return None
-            value = value.get(part)
-        return value
+        return look(self.spec, path)
+
+    def enabled(self, section: str) -> bool:
+        """Whether C(devicePlugin) or C(driver.rdma) is on; where nothing is set, as the operator has it."""
+        value = self.get(f"{section}.enabled")
+        return value if isinstance(value, bool) else defaults.on_when_silent(section)
+
+    def for_pool(self, pool: DriverPool) -> Policy:
+        """The policy as it is for the nodes of one pool: with its driver, GDS and GDRCopy."""
+        kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
+        return replace(self, spec={**kept, **pool.spec}, pools=(), fallback=True)
 
 
-def read(source: str | t.Mapping[str, t.Any] | None, release: Release) -> Policy:
-    """Reads a policy from a file (path), a mapping, or nothing (the release's defaults).
+def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release: Release,
+         origin: str = "gpu_policy") -> Policy:
+    """Reads a policy from a file (path), a mapping, a list of mappings, or nothing (the release's defaults).
 
-    Raises InputError that lists every fault with its path, line and nearest known key.
+    origin: for messages, where it is not a file. Raises InputError that lists every fault with its path, line and
+    nearest known key.
     """
-    if source is None or source == "":
-        return _policy("defaults", "defaults", {}, _CHART_DEFAULTS, release, [])
-    if isinstance(source, str):
-        document, origin = _from_file(source), source
-    elif isinstance(source, dict):
-        document, origin = Document(copy.deepcopy(source)), "gpu_policy"
-    else:
-        raise InputError(f"a path or a mapping is expected, {type(source).__name__} is given.", f"Give {SUPPORTED}.",
-                         path="gpu_policy", value=source)
-    if not isinstance(document.data, dict):
-        raise InputError(f"{origin}: a mapping is expected, {type(document.data).__name__} stands there.",
-                         f"Give {SUPPORTED}.")
-    kind = _detect(document.data, origin)
-    form = _FORMATS[kind]
-    spec, faults = _spec(document, form)
-    if faults:
-        count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-        listed = "".join(f"\n  {fault}" for fault in faults)
-        raise InputError(f"{origin} ({kind}) has {count}:{listed}\nNothing was changed.", faults=faults)
-    return _policy(kind, origin, spec, form.defaults, release, _deprecations(spec, document, form.root))
+    try:
+        if source is None or source == "":
+            return _policy("defaults", "defaults", [], release)
+        if isinstance(source, str):
+            return _read(_from_file(source), source, release)
+        return _read(_from_data(source), origin, release)
+    except RecursionError as error:
+        raise InputError(f"{origin} is nested too deep, or contains itself.", f"Give {SUPPORTED}.") from error
 
 
-def _from_file(path: str) -> Document:
+# -- documents
+
+def _from_file(path: str) -> list[Document]:
     try:
         with open(path, encoding="utf-8") as handle:
-            documents = parse(handle.read(), path)
-    except (OSError, UnicodeDecodeError) as error:
+            text = handle.read()
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                          "Give the path of the policy's file.", path="gpu_policy", value=path) from error
-    if not documents:
-        return Document({})
-    if len(documents) > 1:
-        kinds = ", ".join(str(one.data.get("kind", "?")) if isinstance(one.data, dict) else "?" for one in documents)
-        raise InputError(f"{path} holds {len(documents)} documents ({kinds}), one is expected.",
-                         "Keep the policy in a file of its own.", path="gpu_policy", value=path)
-    return documents[0]
+    try:
+        return parse(text, path) or [Document({})]
+    except InputError as error:
+        line = _flat(text)
+        if line is None:
+            raise
+        raise _indentation_lost(f"{path}, line {line}") from error
 
 
-def _detect(data: t.Mapping[str, t.Any], origin: str) -> str:
+def _flat(text: str) -> int | None:
+    """The line of spec in a text that has lost its indentation, None for others."""
+    lines = text.splitlines()
+    tops = [line.partition(":")[0] for line in lines]
+    if "kind" not in tops or "spec" not in tops:
+        return None
+    at = tops.index("spec")
+    below = next((line for line in lines[at + 1:] if line.strip() and not line.lstrip().startswith("#")), "")
+    told = lines[at].partition(":")[2].partition("#")[0].strip()
+    return at + 1 if not told and below[:1].isalpha() else None
+
+
+def _indentation_lost(where: str) -> InputError:
+    return InputError(f"{where}: nothing stands below spec: the indentation of this document is lost.",
+                      "Indent metadata's and spec's keys, as kubectl explain shows them.", path="spec")
+
+
+def _from_data(source: t.Any) -> list[Document]:
+    if isinstance(source, dict):
+        return [Document(copy.deepcopy(source))]
+    if not isinstance(source, (list, tuple)):
+        raise InputError(f"a path or a mapping is expected, {type(source).__name__} is given.", f"Give {SUPPORTED}.",
+                         path="gpu_policy", value=shown(source))
+    return [Document(copy.deepcopy(one)) for one in source] or [Document({})]
+
+
+def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
+    """Every document; of a List, as kubectl writes it, each of its items."""
+    for document in documents:
+        data = document.data
+        if isinstance(data, dict) and data.get("kind") == "List" and isinstance(data.get("items"), list):
+            yield from (document.part("items", index) for index in range(len(data["items"])))
+        else:
+            yield document
+
+
+def _detect(data: t.Any, origin: str) -> str:
     """The format, by content."""
+    if not isinstance(data, dict):
+        raise InputError(f"{origin}: a mapping is expected, {type(data).__name__} stands there.",
+                         f"Give {SUPPORTED}.")
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None:
         return "values"
-    expected = {"ClusterPolicy": "nvidia.com/v1", "NVIDIADriver": "nvidia.com/v1alpha1",
-                "GPUClusterPolicy": "gpu.nvidia.com/v1"}.get(str(kind))
-    if kind == "GPUCluster":
-        raise InputError(f"{origin}: GPUCluster describes parts of a cluster only, hosts take nothing of it.",
+    form = fields.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
+    if form is None:
+        hint = nearest(str(kind)[:60], [name for name in fields.FORMS if name != "values"])
+        told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
+        raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else ''}.",
                          f"Give one of {SUPPORTED}.")
-    if expected is None:
-        raise InputError(f"{origin}: {version} {kind} is not a policy.", f"Give one of {SUPPORTED}.")
-    if version != expected:
-        raise InputError(f"{origin}: {kind} has apiVersion {version!r}, expected is {expected!r}.", "Mend apiVersion.")
-    return str(kind)
+    if version != form.api_version:
+        raise InputError(f"{origin}: {kind} has apiVersion {shown(version)}, expected is {form.api_version!r}.",
+                         "Mend apiVersion.")
+    return form.kind
 
 
-# -- one entry a format: its schema, whether the keys stand below spec, its defaults, its way to the common shape
+# -- from documents to a policy
 
-def _cluster_policy(spec: dict[str, t.Any]) -> list[str]:
-    # The API server fills this in where the section is there.
-    upgrade = spec.get("driver", {}).get("upgradePolicy")
-    if upgrade is not None:
-        upgrade.setdefault("autoUpgrade", False)
-    return []
-
-
-def _nvidia_driver(spec: dict[str, t.Any]) -> list[str]:
-    driver = dict(spec)
-    spec.clear()
-    spec.update({key: driver.pop(key) for key in ("gds", "gdrcopy") if key in driver}, driver=driver)
-    if "upgradePolicy" in driver:
-        driver["upgradePolicy"].setdefault("autoUpgrade", True)
-    faults = []
-    if driver.get("driverType", "gpu") != "gpu":
-        faults.append(f"spec.driverType: {driver['driverType']!r} is not supported on hosts; allowed: 'gpu'")
-    if driver.get("nodeSelector") or driver.get("nodeAffinity"):
-        faults.append("spec.nodeSelector: hosts have no node labels; leave it out and use groups of the inventory")
-    return faults
-
-
-def _as_it_is(spec: dict[str, t.Any]) -> list[str]:
-    return []
-
-
-@dataclass(frozen=True)
-class _Format:
-    """schema: its keys; root: where they stand; defaults: its own; common: changes a spec into the common shape and
-    returns what cannot be expressed in it."""
-
-    schema: t.Mapping[str, t.Any]
-    root: Path = ("spec",)
-    defaults: t.Mapping[str, t.Any] = field(default_factory=dict)
-    common: t.Callable[[dict[str, t.Any]], list[str]] = _as_it_is
-
-
-_FORMATS: dict[str, _Format] = {
-    "ClusterPolicy": _Format(fields.CLUSTER_POLICY, common=_cluster_policy),
-    "values": _Format(fields.VALUES, root=(), defaults=_CHART_DEFAULTS),
-    "NVIDIADriver": _Format(fields.NVIDIA_DRIVER, common=_nvidia_driver),
-    "GPUClusterPolicy": _Format(fields.GPU_CLUSTER_POLICY),
-}
-
-
-def _spec(document: Document, form: _Format) -> tuple[dict[str, t.Any], list[str]]:
-    """The spec in the common shape, and all faults."""
-    spec = document.data
-    if form.root:
-        faults = check(document, fields.ENVELOPE)
-        spec = spec.get("spec")
-        if not isinstance(spec, dict):
-            known = ", ".join(sorted(form.schema)[:12])
-            return {}, [*faults, f"spec: a mapping is expected; known here: {known}"]
-        faults += check(document, form.schema, form.root)
-    else:
-        faults = check(document, form.schema)
+def _read(documents: t.Sequence[Document], origin: str, release: Release) -> Policy:
+    given = [(document, _detect(document.data, origin)) for document in _unfold(documents)]
+    if not given:
+        raise InputError(f"{origin} holds an empty List.", f"Give {SUPPORTED}.")
+    found = [*given, *_in_values(given)]
+    several = len(found) > 1
+    faults: list[str] = []
+    for document, kind in found:
+        said = _faults(document, kind, origin)
+        faults += [f"{kind} {_name(document.data)}: {fault}" for fault in said] if several else said
+    if not faults:
+        faults = [*rules.beside([kind for _document, kind in given]), *rules.of_drivers(
+            [(_name(document.data), _spec(document, kind)) for document, kind in found if kind == "NVIDIADriver"])]
     if faults:
-        return {}, faults
-    result = _without_null(spec)
-    return result, form.common(result)
+        count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
+        listed = "".join(f"\n  {fault}" for fault in faults)
+        kinds = ", ".join(kind for _document, kind in found)
+        raise InputError(f"{origin} ({kinds}) has {count}:{listed}\nNothing was changed.", faults=faults)
+    main = next((kind for _document, kind in found if kind != "NVIDIADriver"), "NVIDIADriver")
+    return _policy(main, origin, found, release)
 
 
-def _without_null(value: t.Any) -> t.Any:
-    """A copy in which everything null is left out: null is "not set"."""
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return value
+def _in_values(given: t.Sequence[tuple[Document, str]]) -> list[tuple[Document, str]]:
+    """NVIDIADrivers that the chart's values carry among extraObjects."""
+    found = []
+    for document, kind in given:
+        extra = document.data.get("extraObjects") if kind == "values" else None
+        for index, one in enumerate(extra if isinstance(extra, list) else ()):
+            if isinstance(one, dict) and one.get("kind") == "NVIDIADriver":
+                inner = document.part("extraObjects", index)
+                found.append((inner, _detect(inner.data, "extraObjects")))
+    return found
 
 
-def merge(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Both mappings; where both have a key, above wins, mappings are merged in depth."""
-    result = dict(below)
-    for key, value in above.items():
-        former = result.get(key)
-        result[key] = merge(former, value) if isinstance(former, dict) and isinstance(value, dict) else value
-    return result
+def _name(data: t.Mapping[str, t.Any]) -> str:
+    metadata = data.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name else "without a name"
 
 
-# -- the rest is the same for all formats
+def _root(kind: str) -> tuple[str, ...]:
+    return () if kind == "values" else ("spec",)
 
-def _policy(kind: str, origin: str, spec: dict[str, t.Any], defaults: t.Mapping[str, t.Any], release: Release,
-            warnings: list[str]) -> Policy:
-    base = merge(merge(_DEFAULTS, {"cdi": {"enabled": release.defaults["cdi"]}}), defaults)
+
+def _spec(document: Document, kind: str) -> Data:
+    return t.cast("Data", document.data if kind == "values" else document.data["spec"])
+
+
+def _faults(document: Document, kind: str, origin: str) -> list[str]:
+    """All faults of one document."""
+    schema, data = fields.FORMS[kind].schema, document.data
+    if kind != "values":
+        if data.get("spec") is None and any(key in schema for key in data):
+            raise _indentation_lost(origin)
+        faults = check(document, fields.ENVELOPE)
+        if not isinstance(data.get("spec"), dict):
+            return [*faults, f"spec: a mapping is expected; known here: {', '.join(sorted(schema)[:12])}"]
+        faults += check(document, schema, ("spec",))
+    else:
+        faults = check(document, schema)
+    return faults or rules.of_document(kind, document, _root(kind))
+
+
+def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], release: Release) -> Policy:
+    warnings: list[str] = []
+    specs = [_common(document, one, release, warnings) for document, one in found]
+    if not found:
+        specs = [defaults.of_chart(release)]
+    main = next((spec for spec, (_document, one) in zip(specs, found) if one != "NVIDIADriver"), None)
+    drivers = [(_name(document.data), spec) for spec, (document, one) in zip(specs, found) if one == "NVIDIADriver"]
+    spec = specs[0] if not found else main or {}
+    drivers = _counted(kind, spec, drivers, warnings)
+    base = defaults.of_resource(release)
+    pools, lone = _pools(drivers, base)
+    if lone is not None:
+        spec = _with_driver(spec, lone)
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
-    return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings))
+    sources = tuple(Source(one, _name(document.data) if one != "values" else "", without_null(_spec(document, one))
+                           if one != "values" else _spec(document, one)) for document, one in found)
+    return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
+                  pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers))
 
 
-def _config(spec: t.Mapping[str, t.Any], section: str) -> dict[str, t.Any]:
-    config = (spec.get(section) or {}).get("config")
+def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: list[str]) -> list[tuple[str, Data]]:
+    """The NVIDIADrivers that count: beside a ClusterPolicy or values only where these say so."""
+    used = kind not in ("ClusterPolicy", "values") or bool(look(spec, "driver.useNvidiaDriverCRD"))
+    if drivers and not used:
+        warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)}: left aside, as the operator does "
+                        "while driver.useNvidiaDriverCRD is not true.")
+    elif used and not drivers and kind == "ClusterPolicy":
+        warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver counts.")
+    return drivers if used else []
+
+
+def _common(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:
+    """The spec of a document in the common shape, old keys translated."""
+    own: t.Mapping[str, t.Any] = _spec(document, kind)
+    if kind == "values":
+        own = merge(defaults.of_chart(release), own, drop_null=True)
+    spec = translate.common(kind, own)
+    warnings += translate.unknown_then(kind, spec, document, _root(kind), release)
+    warnings += translate.retire(kind, spec, document, _root(kind), release)
+    translate.complete(kind, spec)
+    return spec
+
+
+def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data) -> tuple[tuple[DriverPool, ...], Data | None]:
+    """(NVIDIADrivers with a selector, the spec that counts for all other nodes or, without one, the only there is)."""
+    below = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
+    pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(below, spec)) for name, spec in drivers
+                  if spec["driver"].get("nodeSelector"))
+    rest = [spec for _name, spec in drivers if not spec["driver"].get("nodeSelector")]
+    # One that is no default takes every node, so that nothing is left for the default.
+    rest.sort(key=lambda spec: bool(spec["driver"].get("default")))
+    return pools, rest[0] if rest else drivers[0][1] if len(drivers) == 1 else None
+
+
+def _with_driver(spec: Data, driver: Data) -> Data:
+    """An NVIDIADriver in place of the sections of a ClusterPolicy, whose own switches stay."""
+    kept = {key: value for key, value in spec.items() if key not in translate.BESIDE_DRIVER}
+    switches = {key: value for key, value in (spec.get("driver") or {}).items()
+                if key in ("enabled", "useNvidiaDriverCRD")}
+    return {**kept, **driver, "driver": {**driver["driver"], **switches}}
+
+
+def _config(spec: t.Mapping[str, t.Any], section: str) -> Data:
+    config = look(spec, f"{section}.config")
     return config if isinstance(config, dict) else {}
 
 
-def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) -> dict[str, t.Any] | None:
+def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) -> Data | None:
     """The document that the chart's values carry as the content of a ConfigMap."""
     data = _config(spec, section).get("data")
     text = data.get(key) if isinstance(data, dict) else None
@@ -231,18 +323,29 @@ def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) 
     return content
 
 
-def _deprecations(spec: t.Mapping[str, t.Any], document: Document, root: Path) -> list[str]:
+def hosts_cannot(policy: Policy) -> list[str]:
+    """What of a well-formed policy hosts cannot follow, each a sentence; empty where they can."""
     found = []
-    for path, text in fields.DEPRECATED.items():
-        value: t.Any = spec
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        # An empty or switched-off section is how the chart and the samples carry old keys along.
-        if value and not _switched_off(value):
-            line = document.line((*root, *path.split(".")))
-            found.append(f"{path}{f' (line {line})' if line else ''} {text}.")
+    by_chart = policy.get("driver.useNvidiaDriverCRD") and policy.get("driver.nvidiaDriverCRD.driverType")
+    kind = policy.get("driver.driverType") or by_chart or "gpu"
+    if kind != "gpu":
+        found.append(f"spec.driverType: {kind!r} is not supported on hosts; allowed: 'gpu'")
+    if (policy.pools and not policy.fallback) or policy.get("driver.nodeAffinity"):
+        found.append("spec.nodeSelector: hosts have no node labels; give an NVIDIADriver without one, or use groups of "
+                     "the inventory")
+    if policy.documents == ("GPUCluster",):
+        found.append("GPUCluster describes parts of a cluster only, hosts take nothing of it; give NVIDIADrivers with "
+                     "it, or another format")
     return found
 
 
-def _switched_off(value: t.Any) -> bool:
-    return isinstance(value, dict) and not value.get("enabled", True)
+def json_schema(kind: str) -> Data:
+    """The JSON schema of a format, as in the folder schemas."""
+    notes: dict[str, Data] = {path: {"description": text} for path, text in fields.ABOUT.items()}
+    for path, (_since, text, _kept) in fields.DEPRECATED.items():
+        notes[path] = {"description": f"{path} {text}.", "deprecated": True}
+    if kind == "NVIDIADriver":
+        own = {old: new for new, old in translate.DRIVER_PAIRS}
+        notes = {own.get(path, path): note for path, note in (
+            (path[len("driver."):] if path.startswith("driver.") else path, note) for path, note in notes.items())}
+    return to_json_schema(fields.FORMS[kind], fields.ENVELOPE, notes)

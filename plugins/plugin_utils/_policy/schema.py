@@ -3,31 +3,80 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a document may hold: a small schema language, its checker, and the nearest known key. Pure. PRIVATE.
 
-A schema is plain data. A C(dict) is a mapping with these keys and no others. A tuple lists the strings that are
-allowed. A string names a type: C(str), C(bool), C(int) (with C(int>=1) a lower limit), C(int-or-str), C(map) (of free
-content), C(strs), C(objects) (list of mappings), C(env) (list of name and value), C(any). C(null) is accepted
-everywhere and means "not set", as the API server and Helm have it.
+A schema is plain data. A C(dict) is a mapping with these keys and no others. A C(list) of one schema is a list whose
+items follow it. A tuple lists the strings that are allowed. L(Needed) marks a key that must be there. A string names a
+type of L(TYPES), for C(int) with limits (C(int>=1), C(int>=1<=65535)); C(any) is anything. C(null) is accepted
+everywhere else and means "not set", as the API server and Helm have it.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import typing as t
+from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, Path, dotted
 
-Schema = t.Union[str, t.Tuple[str, ...], t.Mapping[str, t.Any]]
 
-_TYPES: dict[str, tuple[t.Any, str]] = {
-    "str": (str, "a string"),
-    "bool": (bool, "true or false"),
-    "int": (int, "a whole number"),
-    "int-or-str": ((int, str), "a whole number or a string such as 25%"),
-    "map": (dict, "a mapping"),
-    "strs": (list, "a list of strings"),
-    "objects": (list, "a list of mappings"),
-    "env": (list, "a list of {name, value}"),
+@dataclass(frozen=True)
+class Needed:
+    """The schema of a key that must be there and not be null."""
+
+    schema: t.Any
+
+
+@dataclass(frozen=True)
+class Type:
+    """classes: of Python; text: for messages; pattern: that a string must match; items: type of a mapping's values."""
+
+    classes: t.Tuple[type, ...]
+    text: str
+    pattern: str = ""
+    items: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format. kind: its word in messages and results; api_version: empty where the keys stand at the top, else they
+    stand below spec; schema: its keys; title: for people."""
+
+    kind: str
+    api_version: str
+    schema: t.Mapping[str, t.Any]
+    title: str
+
+
+Schema = t.Union[str, Needed, t.Tuple[str, ...], t.List[t.Any], t.Mapping[str, t.Any]]
+
+TYPES: dict[str, Type] = {
+    "str": Type((str,), "a string"),
+    "bool": Type((bool,), "true or false"),
+    "int": Type((int,), "a whole number"),
+    "int-or-str": Type((int, str), "a whole number or a string"),
+    "map": Type((dict,), "a mapping"),
+    "strmap": Type((dict,), "a mapping of strings", items="str"),
+    "boolmap": Type((dict,), "a mapping of true or false", items="bool"),
+    "quantities": Type((dict,), "a mapping of quantities such as 500m or 1Gi", items="quantity"),
+    "strs": Type((list,), "a list of strings", items="str"),
+    "objects": Type((list,), "a list of mappings", items="map"),
+    # Source of the patterns: the resource definitions of GPU Operator 26.7 and the quantities of Kubernetes.
+    "image": Type((str,), "the name of an image", r"[a-zA-Z0-9-]"),
+    "duration": Type((str,), "a duration such as 15s or 1m30s",
+                     r"^(0|([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$"),
+    "quantity": Type((int, str), "a quantity such as 500m or 1Gi",
+                     r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))?$"),
+    "amount": Type((str,), "a number or a percentage in quotes such as '1' or '25%'", r"^[0-9]+%?$"),
+    "amount-or-int": Type((int, str), "a whole number or a percentage such as 25%", r"^[0-9]+%?$"),
 }
+
+
+def limits(schema: str) -> tuple[str, int | None, int | None]:
+    """(type, smallest, largest) of C(int>=1<=65535); None where there is no limit."""
+    match = re.fullmatch(r"([a-z-]+)(?:>=(\d+))?(?:<=(\d+))?", schema)
+    if match is None:
+        raise ValueError(f"{schema!r} is no type")
+    return match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else None
 
 
 def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
@@ -39,67 +88,104 @@ def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
 
 
 def _faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
-    if value is None or schema == "any":
+    if isinstance(schema, Needed):
+        yield from _faults(document, value, schema.schema, path)
+    elif value is None or schema == "any":
         return
-    if isinstance(schema, t.Mapping):
+    elif isinstance(schema, t.Mapping):
         yield from _mapping_faults(document, value, schema, path)
+    elif isinstance(schema, list):
+        yield from _list_faults(document, value, schema[0], path)
     elif isinstance(schema, tuple):
         if value not in schema or not isinstance(value, str):
             allowed = ", ".join(repr(item) for item in schema)
-            yield _say(document, path, f"{_shown(value)} is not allowed; allowed: {allowed}{_quote_hint(value)}")
+            yield say(document, path, f"{shown(value)} is not allowed; allowed: {allowed}{_quote_hint(value)}")
     else:
         yield from _type_faults(document, value, schema, path)
 
 
 def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.Any], path: Path) -> t.Iterator[str]:
     if not isinstance(value, dict):
-        yield _say(document, path, f"a mapping is expected, {_shown(value)} stands here")
+        yield say(document, path, f"a mapping is expected, {shown(value)} stands here")
         return
     for key, inner in value.items():
-        if key in schema:
+        if isinstance(key, str) and key in schema:
             yield from _faults(document, inner, schema[key], (*path, key))
         else:
-            yield _say(document, (*path, str(key)), f"unknown key{nearest(str(key), schema)}")
+            yield say(document, (*path, _short(str(key))), f"unknown key{nearest(str(key), schema)}")
+    for key, inner in schema.items():
+        if isinstance(inner, Needed) and value.get(key) is None:
+            yield say(document, (*path, key), "is missing")
+
+
+def _list_faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
+    if not isinstance(value, list):
+        wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
+        yield say(document, path, f"{wanted} is expected, {shown(value)} stands here")
+        return
+    for index, item in enumerate(value):
+        if item is None:
+            yield say(document, (*path, index), "an item is expected, null stands here")
+        yield from _faults(document, item, schema, (*path, index))
 
 
 def _type_faults(document: Document, value: t.Any, schema: str, path: Path) -> t.Iterator[str]:
-    name, _sep, limit = schema.partition(">=")
-    kind, text = _TYPES[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and name != "bool"):
-        hint = _quote_hint(value) if name == "str" else ""
-        yield _say(document, path, f"{text} is expected, {_shown(value)} stands here{hint}")
-    elif limit and value < int(limit):
-        yield _say(document, path, f"{value} is too small; the smallest value is {limit}")
-    elif name == "strs":
-        for index, item in enumerate(value):
-            if not isinstance(item, str):
-                yield _say(document, (*path, index), f"a string is expected, {_shown(item)} stands here")
-    elif name in ("objects", "env"):
-        for index, item in enumerate(value):
-            if not isinstance(item, dict) or (name == "env" and not {"name"} <= set(item) <= {"name", "value"}):
-                wanted = "{name, value}" if name == "env" else "a mapping"
-                yield _say(document, (*path, index), f"{wanted} is expected, {_shown(item)} stands here")
+    name, least, most = limits(schema)
+    kind = TYPES[name]
+    fits = isinstance(value, kind.classes) and (not isinstance(value, bool) or bool in kind.classes)
+    if not fits:
+        hint = _quote_hint(value) if str in kind.classes else ""
+        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here{hint}")
+    elif kind.pattern and isinstance(value, str) and not re.search(kind.pattern, value):
+        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here")
+    elif least is not None and value < least:
+        yield say(document, path, f"{shown(value)} is too small; the smallest value is {least}")
+    elif most is not None and value > most:
+        yield say(document, path, f"{shown(value)} is too large; the largest value is {most}")
+    elif kind.items:
+        yield from _item_faults(document, value, kind.items, path)
+
+
+def _item_faults(document: Document, value: t.Any, items: str, path: Path) -> t.Iterator[str]:
+    """Of a mapping or a list with items of one type; null is none."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in pairs:
+        if isinstance(value, dict) and not isinstance(key, str):
+            yield say(document, (*path, _short(str(key))), f"a string is expected as key{_quote_hint(key)}")
+        elif item is None and isinstance(value, list):
+            yield say(document, (*path, key), f"{TYPES[items].text} is expected, null stands here")
+        elif item is not None:
+            yield from _type_faults(document, item, items, (*path, key))
 
 
 def nearest(key: str, known: t.Iterable[str]) -> str:
     """C(; did you mean 'x'?) or the known keys where none is near."""
     names = [str(name) for name in known]
     folded = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(key.lower(), list(folded), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(key.lower()[:80], list(folded), n=1, cutoff=0.6)
     if found:
         return f"; did you mean '{folded[found[0]]}'?"
-    shown = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
-    return f"; known here: {shown}" if names else ""
+    listed = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
+    return f"; known here: {listed}" if names else ""
 
 
-def _say(document: Document, path: Path, text: str) -> str:
+def say(document: Document, path: Path, text: str) -> str:
+    """A sentence about a place: C(spec.driver.version (line 7): TEXT)."""
     line = document.line(path)
     return f"{dotted(path)}{f' (line {line})' if line else ''}: {text}"
 
 
-def _shown(value: t.Any) -> str:
+def shown(value: t.Any) -> str:
     """A value for a message, short."""
-    text = {True: "true", False: "false"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        return _short(repr(value))
+    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
+        return f"a {type(value).__name__} too long to show"
+
+
+def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -109,8 +195,72 @@ def _quote_hint(value: t.Any) -> str:
 
 def paths(schema: Schema, path: str = "") -> t.Iterator[str]:
     """Every path that a schema knows, for tests and documentation."""
+    if isinstance(schema, Needed):
+        schema = schema.schema
     if isinstance(schema, t.Mapping):
         for key, inner in schema.items():
             full = f"{path}.{key}" if path else key
             yield full
             yield from paths(inner, full)
+
+
+# -- the same as JSON schema, for editors
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", dict: "object", list: "array"}
+Notes = t.Mapping[str, t.Mapping[str, t.Any]]
+
+
+def to_json_schema(form: Form, envelope: t.Mapping[str, t.Any], notes: Notes) -> dict[str, t.Any]:
+    """The JSON schema (draft 2020-12) of a format's documents; it accepts what L(check) accepts.
+
+    envelope: the schema of what surrounds a spec; notes: by path below the spec what to add to its schema
+    (C(description), C(deprecated)).
+    """
+    head = {"$schema": _DRAFT, "title": form.title}
+    if not form.api_version:
+        return {**head, **_json(form.schema, "", notes)}
+    whole = _json({**envelope, "spec": Needed(form.schema)}, "", notes, below="spec")
+    whole["properties"]["apiVersion"], whole["properties"]["kind"] = {"const": form.api_version}, {"const": form.kind}
+    whole["required"] += ["apiVersion", "kind"]
+    return {**head, **whole}
+
+
+def _json(schema: Schema, path: str, notes: Notes, below: str = "", null: bool = True) -> dict[str, t.Any]:
+    """below: the part of the path that notes leave out."""
+    if isinstance(schema, Needed):
+        return _json(schema.schema, path, notes, below, null=False)
+    note = dict(notes.get(path[len(below) + 1:] if below else path, {}))
+    if isinstance(schema, t.Mapping):
+        inner = {key: _json(one, f"{path}.{key}" if path else key, notes, below) for key, one in schema.items()}
+        needed = [key for key, one in schema.items() if isinstance(one, Needed)]
+        return {**note, "type": _or_null("object", null and bool(path)), "additionalProperties": False,
+                "properties": inner, **({"required": needed} if needed or path == "" and below else {})}
+    if isinstance(schema, list):
+        return {**note, "type": _or_null("array", null), "items": _json(schema[0], path, {}, null=False)}
+    if isinstance(schema, tuple):
+        return {**note, "enum": [*schema, None] if null else [*schema]}
+    return {**note, **_json_type(schema, null)}
+
+
+def _json_type(schema: str, null: bool) -> dict[str, t.Any]:
+    if schema == "any":
+        return {}
+    name, least, most = limits(schema)
+    kind = TYPES[name]
+    names: t.Any = [_NAMES[one] for one in kind.classes]
+    found: dict[str, t.Any] = {"type": [*names, "null"] if null else names if len(names) > 1 else names[0]}
+    if kind.pattern:
+        found["pattern"] = kind.pattern
+    if least is not None:
+        found["minimum"] = least
+    if most is not None:
+        found["maximum"] = most
+    if kind.items:
+        key = "items" if list in kind.classes else "additionalProperties"
+        found[key] = _json_type(kind.items, null=dict in kind.classes)
+    return found
+
+
+def _or_null(name: str, null: bool) -> t.Any:
+    return [name, "null"] if null else name

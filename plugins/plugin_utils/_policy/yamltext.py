@@ -33,6 +33,14 @@ class Document:
             path = path[:-1]
         return self.lines.get(path)
 
+    def part(self, *path: str | int) -> Document:
+        """What stands at a path, as a document of its own that keeps its lines."""
+        data = self.data
+        for one in path:
+            data = data[one]
+        lines = {inner[len(path):]: line for inner, line in self.lines.items() if inner[:len(path)] == path}
+        return Document(data, lines)
+
 
 def parse(text: str, origin: str) -> list[Document]:
     """All documents of a YAML (or JSON) text, empty ones left out. origin: the file, for messages.

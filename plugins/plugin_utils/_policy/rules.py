@@ -1,0 +1,93 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keys of a document, and documents of a policy, exclude beyond the type of each key. Pure. PRIVATE.
+
+Source: the resource definitions, the code and the chart's own checks (templates/validations.yaml) of GPU Operator 26.7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import say
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
+
+Spec = t.Mapping[str, t.Any]
+
+# The operator writes this label itself to route nodes to drivers.
+_RESERVED = "nvidia.com/gpu-operator.driver.owner"
+_ALONE = ("values", "GPUClusterPolicy")
+
+
+def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
+    """Faults of one document whose keys are well formed."""
+    spec: t.Any = document.data
+    for part in root:
+        spec = spec[part]
+    found = []
+    driver = "" if kind == "NVIDIADriver" else "driver."
+    version = look(spec, f"{driver}version")
+    if look(spec, f"{driver}usePrecompiled") and str(version or "").startswith("sha256:"):
+        found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which makes the tag of branch, "
+                                          "kernel and system; write the branch, such as '595'"))
+    found += {"NVIDIADriver": _of_driver, "values": _of_values}.get(kind, _nothing)(spec)
+    return [say(document, (*root, *path.split(".")), text) for path, text in found]
+
+
+def _nothing(spec: Spec) -> list[tuple[str, str]]:
+    return []
+
+
+def _of_driver(spec: Spec) -> list[tuple[str, str]]:
+    selector = spec.get("nodeSelector") or {}
+    found = []
+    if spec.get("default") and selector:
+        found.append(("nodeSelector", "the default NVIDIADriver takes the nodes that no other takes and must not have "
+                                      "a selector; leave it out, or set default to false"))
+    if _RESERVED in selector:
+        found.append(("nodeSelector", f"the label {_RESERVED} is the operator's own; select by another"))
+    return found
+
+
+def _of_values(spec: Spec) -> list[tuple[str, str]]:
+    found = []
+    if look(spec, "clusterPolicy.deployCR") and look(spec, "gpuCluster.deployCR"):
+        found.append(("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one of deployCR to "
+                                             "false"))
+    if look(spec, "cdi.nriPluginEnabled"):
+        found += [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
+                  for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
+    return found
+
+
+def beside(kinds: t.Sequence[str]) -> list[str]:
+    """Kinds of documents that make no policy together."""
+    found = [f"{kind} stands {kinds.count(kind)} times; a cluster has one, remove the others"
+             for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
+    if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
+        found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
+    return found + [f"{kind} cannot stand beside other documents ({', '.join(dict.fromkeys(kinds))}); give it alone"
+                    for kind in _ALONE if kind in kinds and set(kinds) != {kind}]
+
+
+def of_drivers(drivers: t.Sequence[tuple[str, Spec]]) -> list[str]:
+    """Faults of NVIDIADrivers, C((name, spec)) of each, together."""
+    names = [name for name, _spec in drivers]
+    found = [f"NVIDIADriver {name} stands {names.count(name)} times; give each a name of its own"
+             for name in dict.fromkeys(names) if names.count(name) > 1]
+    defaults = [name for name, spec in drivers if spec.get("default")]
+    if len(defaults) > 1:
+        found.append(f"NVIDIADrivers {', '.join(defaults)} all are the default; one may be")
+    others = [(name, spec.get("nodeSelector") or {}) for name, spec in drivers if not spec.get("default")]
+    for (one, wider), (other, narrower) in itertools.combinations(others, 2):
+        if wider.items() <= narrower.items() or narrower.items() <= wider.items():
+            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) take the same "
+                         "nodes; give them selectors that exclude each other, or make one the default")
+    return found
+
+
+def _selector(selector: Spec) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "every GPU node"

@@ -1,0 +1,117 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the shape of each format to the common one, that of a ClusterPolicy's spec, and what becomes of old keys.
+
+Source of the pairs: the templates of the chart of GPU Operator 26.7 and its resource definitions. Pure. PRIVATE.
+"""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, put, take, without_null
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
+
+Data = t.Dict[str, t.Any]
+
+# (what the chart calls it, what the resource calls it)
+VALUES_PAIRS = (
+    ("driver.upgradePolicy.gpuPodDeletion", "driver.upgradePolicy.podDeletion"),
+    ("driver.nvidiaDriverCRD.enabled", "driver.useNvidiaDriverCRD"),
+)
+# (what an NVIDIADriver calls it, what the section driver of a ClusterPolicy calls it)
+DRIVER_PAIRS = (
+    ("repoConfig.name", "repoConfig.configMapName"),
+    ("licensingConfig.name", "licensingConfig.configMapName"),
+    ("virtualTopologyConfig.name", "virtualTopology.config"),
+)
+# Sections of a ClusterPolicy beside driver that an NVIDIADriver has too.
+BESIDE_DRIVER = ("gds", "gdrcopy")
+
+
+def common(kind: str, spec: t.Mapping[str, t.Any]) -> Data:
+    """A spec of a format in the common shape; nothing is filled in, null is left out. The argument stays as it is."""
+    found = copy.deepcopy(without_null(spec))
+    if kind == "values":
+        rename(found, VALUES_PAIRS)
+    elif kind == "NVIDIADriver":
+        found = _of_driver(found)
+    elif kind == "GPUCluster":
+        put(found, "gpuCluster.deployCR", True)
+    return t.cast("Data", found)
+
+
+def rename(data: Data, pairs: t.Iterable[tuple[str, str]], back: bool = False) -> None:
+    """Moves what stands at the first path of each pair to the second, or back. A section left empty goes."""
+    for one, other in pairs:
+        source, target = (other, one) if back else (one, other)
+        value = take(data, source)
+        if value is not None:
+            put(data, target, value)
+            parent = source.rpartition(".")[0]
+            if look(data, parent) == {}:
+                take(data, parent)
+
+
+def _of_driver(spec: Data) -> Data:
+    beside = {key: spec.pop(key) for key in BESIDE_DRIVER if key in spec}
+    rename(spec, DRIVER_PAIRS)
+    return {**beside, "driver": spec}
+
+
+def complete(kind: str, spec: Data) -> None:
+    """Fills in what the API server or the operator would fill in where a section is there."""
+    upgrade = look(spec, "driver.upgradePolicy")
+    if kind == "NVIDIADriver" and upgrade is None:
+        put(spec, "driver.upgradePolicy", {"autoUpgrade": True})
+    elif isinstance(upgrade, dict):
+        upgrade.setdefault("autoUpgrade", kind == "NVIDIADriver")
+
+
+def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
+    """Translates deprecated keys of a spec in the common shape or takes them out; returns what to say about it."""
+    said = []
+    for path, (since, text, kept) in fields.DEPRECATED.items():
+        value = look(spec, path)
+        if value is None or version_key(release.version) < version_key(since):
+            continue
+        if not _switched_off(value):
+            said.append(f"{place(kind, path, document, root)} {text}.")
+        if not kept:
+            take(spec, path)
+    switch = look(spec, "driver.useOpenKernelModules")
+    if switch is not None and look(spec, "driver.kernelModuleType") is None:
+        flavour = "open" if switch else "proprietary"
+        put(spec, "driver.kernelModuleType", flavour)
+        if switch:
+            where = place(kind, "driver.useOpenKernelModules", document, root)
+            said.append(f"{where} is read as driver.kernelModuleType: {flavour}; from 25.3 on it has no effect.")
+    return said
+
+
+def unknown_then(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
+    """What to say about keys that the operator of an older release does not know."""
+    return [f"{place(kind, path, document, root)} is new in {since}; the operator of release {release.version} does "
+            f"not know it." for path, since in fields.SINCE.items()
+            if version_key(since) > version_key(release.version) and not _switched_off(look(spec, path))]
+
+
+def _switched_off(value: t.Any) -> bool:
+    # An empty or switched-off section is how the chart and the samples carry keys along.
+    return not value or (isinstance(value, dict) and not value.get("enabled", True))
+
+
+def place(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
+    """C(driver.licensingConfig.configMapName (line 7)): the common name of a key and where it stands."""
+    own = path
+    if kind == "NVIDIADriver":
+        own = path[len("driver."):] if path.startswith("driver.") else path
+        own = {new: old for old, new in DRIVER_PAIRS}.get(own, own)
+    elif kind == "values":
+        own = {new: old for old, new in VALUES_PAIRS}.get(path, path)
+    line = document.line((*root, *own.split(".")))
+    return f"{path} (line {line})" if line else path
