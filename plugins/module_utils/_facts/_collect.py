@@ -43,7 +43,7 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
     kernel = host["kernel"]
     if gpus and not kernel["headers"] and driver["loaded"] is None:
         # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
-        kernel["headers_available"] = knows_package(run, host["os"]["family"], kernel["headers_package"])
+        kernel["headers_available"] = knows_package(root, run, host["os"]["family"], kernel["headers_package"])
     clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
     return {
         "schema": SCHEMA,

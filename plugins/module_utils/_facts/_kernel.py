@@ -17,6 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 _DASHED = re.compile(r"\d[^-]*-(?:\d[^-]*-)*([a-z].*)\Z")
 # 5.14.0-427.el9.aarch64+64k; before 9.3 real-time kernels had it inside: 4.18.0-477.rt7.261.el8.x86_64.
 _PLUS = re.compile(r"\+([a-z0-9]+)\Z")
+# A source in apt-cache's version table: priority and place.
+_FROM_INDEX = re.compile(r"^ {8,}-?\d+ (?!/var/lib/dpkg/status)\S+", re.M)
 _INSIDE = re.compile(r"\.(rt)\d|el\d+(uek)\b")
 
 
@@ -61,25 +63,27 @@ def has_headers(root: Root, release: str) -> bool:
     return False
 
 
-def knows_package(run: Runner, family: str | None, package: str | None) -> bool | None:
-    """Whether the package manager's present index has the package; None where that cannot be asked without a network.
+def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:
+    """Whether the package manager's present index has the package; None where there is no index, or no such question.
 
     apt-cache answers in tens of milliseconds, dnf from its cache in about a second.
     """
-    if package is None or family not in ("debian", "redhat"):
+    if family == "debian":
+        if not any("_Packages" in name for name in root.names("/var/lib/apt/lists")):
+            return None
+        argv = ["apt-cache", "policy", str(package)]
+    elif family == "redhat":
+        argv = ["dnf", "--quiet", "--cacheonly", "repoquery", str(package)]
+    else:
         return None
-    argv = ["apt-cache", "policy", package] if family == "debian" else \
-        ["dnf", "--quiet", "--cacheonly", "repoquery", package]
     try:
         done = run(argv, check=False, timeout=20)
     except CommandError:
         return None
     if done.rc != 0:
         return None
-    if family == "debian":
-        found = re.search(r"^ +Candidate: (.+)$", done.stdout, re.M)
-        return bool(found and found.group(1) != "(none)")
-    return bool(done.stdout.strip())
+    # A version that apt knows from dpkg alone is installed, and comes from nowhere.
+    return bool(_FROM_INDEX.search(done.stdout) if family == "debian" else done.stdout.strip())
 
 
 def newest_kernel(root: Root, release: str, family: str | None) -> str | None:

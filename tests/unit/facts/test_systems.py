@@ -126,12 +126,19 @@ def test_kernels(host: Host, system: str, kernel: str, flavour: str | None, pack
     assert host.run.asked == []
 
 
-POLICY = "linux-headers-6.8.0-45-generic:\n  Installed: (none)\n  Candidate: {}\n  Version table:\n"
+POLICY = """linux-headers-6.8.0-45-generic:
+  Installed: (none)
+  Candidate: 6.8.0-45.45
+  Version table:
+     6.8.0-45.45 {}
+        {} {}
+"""
+INDEX = "500 http://archive.ubuntu.com/ubuntu noble-updates/main amd64 Packages"
 
 
 @pytest.mark.parametrize(("system", "answers", "available"), [
-    (UBUNTU, {("apt-cache", "policy"): POLICY.format("6.8.0-45.45")}, True),
-    (UBUNTU, {("apt-cache", "policy"): POLICY.format("(none)")}, False),
+    (UBUNTU, {("apt-cache", "policy"): POLICY.format("500", "", INDEX)}, True),
+    (UBUNTU, {("apt-cache", "policy"): POLICY.format("100", "100", "/var/lib/dpkg/status")}, False),
     (UBUNTU, {("apt-cache", "policy"): ""}, False), (UBUNTU, {}, None),
     (RHEL, {("dnf",): "kernel-devel-0:5.14.0-427.13.1.el9_4.x86_64\n"}, True), (RHEL, {("dnf",): "\n"}, False),
     (RHEL, {}, None),
@@ -140,10 +147,19 @@ def test_headers_in_the_index(host: Host, system: str, answers: dict[tuple[str, 
                               available: bool | None) -> None:
     """Missing headers are looked up once; without a package manager nobody knows."""
     host.system(system, "6.8.0-45-generic", headers=False)
+    host.put("/var/lib/apt/lists/archive.ubuntu.com_ubuntu_dists_noble_main_binary-amd64_Packages.lz4")
     host.run = trees.Answers(answers)
     found = host.facts()["host"]["kernel"]
     assert (found["headers"], found["headers_available"]) == (False, available)
     assert len(host.run.asked) == 1
+
+
+@pytest.mark.parametrize("system", [UBUNTU, 'ID="sles"\nVERSION_ID="15.7"\n', "ID=flatcar\n"])
+def test_no_index(host: Host, system: str) -> None:
+    """An apt that was never updated knows nothing; of others there is no cheap way to ask."""
+    host.system(system, "6.8.0-45-generic", headers=False).put("/var/lib/apt/lists/lock")
+    assert host.facts()["host"]["kernel"]["headers_available"] is None
+    assert host.run.asked == []
 
 
 @pytest.mark.parametrize("how", ["no GPU", "headers", "driver"])
