@@ -96,8 +96,8 @@ def driver_version(context: Context) -> str:
     if text.startswith("sha256:"):
         return text
     wanted = parse_version(text, f"driver.version of {context.policy.origin}")
-    if wanted.version:
-        return wanted.version
+    if wanted.text:
+        return wanted.text
     known = [version for version in context.release.drivers if branch_of(version) == wanted.branch]
     if not known:
         raise Refused(f"no driver of branch {wanted.branch} is known to release {context.release.version}",

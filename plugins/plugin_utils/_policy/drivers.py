@@ -1,188 +1,254 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of one host: version, branch and module flavour that all of its GPUs accept, or why none does.
+"""The driver of one host or pool: the best one that nothing excludes, or what excludes them all and what would free it.
 
-Pure. PRIVATE. Sources of the facts used: L(matrix) and C(_devices).
+Pure. PRIVATE. Sources of the facts used: L(matrix), L(packages) and C(_devices).
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, solve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import (
+    IN_CLUSTER,
+    ON_HOSTS,
+    Candidate,
+    Universe,
+    Version,
+    universe,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish, constraints
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
+
+Named = t.Tuple[str, str]
 
 
 class Refused(Exception):
-    """No plan: the constraints that exclude each other, and what would free it."""
+    """No plan. constraints: (id, text) of those that exclude each other; free: C({drop, also, result}) of each that a
+    user can change: its id, what must be changed with it, what would be the plan then."""
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    def __init__(self, reason: str, remedy: str, constraints: t.Sequence[Named] = (),
+                 free: t.Sequence[t.Mapping[str, t.Any]] = ()) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
+        self.constraints = tuple(constraints)
+        self.free = tuple(free)
+
+    def as_dict(self, hosts: t.Sequence[str]) -> dict[str, t.Any]:
+        """C({hosts, reason, remedy, constraints, free})."""
+        return {"hosts": list(hosts), "reason": self.reason, "remedy": self.remedy,
+                "constraints": [{"id": name, "text": text} for name, text in self.constraints],
+                "free": [dict(one) for one in self.free]}
+
+
+class Refusals(Exception):
+    """Several reasons at once."""
+
+    def __init__(self, reasons: t.Sequence[Refused]) -> None:
+        super().__init__()
+        self.reasons = tuple(reasons)
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What one model of GPU needs of a driver. open_modules: no, optional, required, or None where unknown."""
+class Choice:
+    """The driver that is taken, and why."""
 
-    name: str
-    open_modules: str | None
-    first: str | None
-    last_branch: int | None
+    driver: Candidate
+    because: t.Tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A version (C(595.91.07)) or, with version None, the newest of a branch; source says who asked for it."""
-
-    version: str | None
-    branch: int
-    source: str
-
-    @property
-    def text(self) -> str:
-        return f"driver {self.version or f'branch {self.branch}'}"
-
-
-def needs_of(gpu: t.Mapping[str, t.Any]) -> Needs:
-    """The needs of a GPU of the facts: by its model, else by its architecture."""
-    model = model_of(gpu["device_id"], gpu.get("subsystem"))
-    if model is not None:
-        name = gpu.get("model") or model.name or f"GPU {gpu['device_id']}"
-        return Needs(f"{name} ({model.architecture})", model.open_modules, model.first_driver, model.last_branch)
-    architecture = matrix.architecture(gpu.get("architecture"))
-    name = gpu.get("model") or f"GPU {gpu['device_id']}"
-    if architecture is None:
-        return Needs(name, None, None, None)
-    first = str(architecture.first_branch) if architecture.first_branch else None
-    return Needs(f"{name} ({gpu['architecture']})", architecture.open_modules, first, architecture.last_branch)
-
-
-def models(gpus: t.Sequence[t.Mapping[str, t.Any]]) -> list[Needs]:
-    """The different models of a host, in order."""
-    return list(dict.fromkeys(needs_of(gpu) for gpu in gpus))
-
-
-def wanted_version(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wanted:
-    """Whose word counts: the host's variables, else the policy, else the release. Raises Refused."""
-    for value, source in (
-        (mine.get("driver_version"), "driver_version of this host"),
-        (mine.get("driver_branch"), "driver_branch of this host"),
-        (policy.get("driver.version"), f"driver.version of {policy.origin}"),
-        (release.components["driver"], f"the default of release {release.version}"),
-    ):
-        if value not in (None, ""):
-            return parse_version(str(value), source)
-    raise Refused("no driver version is given anywhere", "Set driver.version.")
-
-
-def parse_version(text: str, source: str) -> Wanted:
+def parse_version(text: str, by: str) -> Version:
     """C(595.91.07), C(595), C(R595), also with an image's system suffix. Raises Refused for anything else."""
     match = re.fullmatch(r"[Rr]?(\d{3})((?:\.\d+){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
-        raise Refused(f"{text!r} ({source}) is not a driver version",
-                      "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.")
-    return Wanted(f"{match[1]}{match[2]}" if match[2] else None, int(match[1]), source)
+        raise Refused(f"{text!r} ({by}) is not a driver version",
+                      "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
+                      [("driver.version", f"{by} is {text!r}")])
+    return Version.of(match[1] + (match[2] or ""))
 
 
-def check_together(host_models: t.Sequence[Needs]) -> None:
-    """Raises Refused where two GPUs of the host exclude each other under any driver."""
-    required = [model for model in host_models if model.open_modules == "required"]
-    impossible = [model for model in host_models if model.open_modules == "no"]
-    if required and impossible:
-        raise Refused(f"{required[0].name} needs open kernel modules and {impossible[0].name} has none: the open ones "
-                      f"would ignore the latter", "Put these GPUs into different hosts.")
-    limited = [(model.last_branch, model) for model in host_models if model.last_branch is not None]
-    floored = [(branch_of(model.first), model) for model in host_models if model.first is not None]
-    if limited and floored:
-        last, old = min(limited, key=lambda pair: pair[0])
-        first, new = max(floored, key=lambda pair: pair[0])
-        if first > last:
-            raise Refused(f"no driver serves both {old.name}, whose last branch is {last}, and {new.name}, which needs "
-                          f"{new.first} or newer", "Put these GPUs into different hosts.")
-
-
-def check_branch(wanted: Wanted, host_models: t.Sequence[Needs], release: Release) -> None:
-    """Raises Refused where a GPU of the host cannot be driven by the version."""
-    too_new = [model for model in host_models if model.last_branch is not None and model.last_branch < wanted.branch]
-    too_old = [model for model in host_models if model.first is not None and _older(wanted, model.first)]
-    if too_new:
-        model = too_new[0]
-        raise Refused(f"{wanted.text} ({wanted.source}) cannot drive {model.name}, whose last branch is "
-                      f"{model.last_branch}", _suggest(host_models, release))
-    if too_old:
-        model = too_old[0]
-        raise Refused(f"{wanted.text} ({wanted.source}) cannot drive {model.name}, which needs {model.first} or newer",
-                      _suggest(host_models, release))
-
-
-def _older(wanted: Wanted, first: str) -> bool:
-    if wanted.version is None:
-        return wanted.branch < branch_of(first)
-    return version_key(wanted.version) < version_key(first)
-
-
-def _suggest(host_models: t.Sequence[Needs], release: Release) -> str:
-    """What to set instead, of the versions that the release supports."""
-    for version in release.drivers:
-        wanted = Wanted(version, branch_of(version), "")
-        if all((model.last_branch is None or wanted.branch <= model.last_branch)
-               and (model.first is None or not _older(wanted, model.first)) for model in host_models):
-            return f"Set driver.version {version!r} in the policy, or driver_version for this host."
-    return f"Release {release.version} supports no driver for it: choose another release by gpu_release."
-
-
-def module_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any], wanted: Wanted,
-                host_models: t.Sequence[Needs]) -> tuple[str, str]:
-    """(open or proprietary, why). Raises Refused where the flavour asked for drives not all GPUs."""
-    asked, source = _asked_type(policy, release, mine)
-    required = [model for model in host_models if model.open_modules == "required"]
-    impossible = [model for model in host_models if model.open_modules == "no"]
-    branch = matrix.branch(wanted.branch)
-    flavours = branch.flavours if branch else ("open", "proprietary")
-    if asked == "auto":
-        asked, source = _choose(wanted, flavours, required, impossible)
-    if asked == "open" and impossible:
-        raise Refused(f"{impossible[0].name} has no open kernel modules, {source} asks for them",
-                      "Set it to auto or proprietary.")
-    if asked == "proprietary" and required:
-        raise Refused(f"{required[0].name} needs open kernel modules, {source} asks for proprietary ones",
-                      "Set it to auto or open.")
-    if asked not in flavours:
-        raise Refused(f"branch {wanted.branch} ({wanted.source}) has no {asked} kernel modules, {source} asks for them",
-                      f"Set it to auto, or choose a branch that has {asked} modules.")
-    return asked, source
+def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
+    """What policy and host variables ask of the driver. Whose word counts: the host's, else the policy's. Raises
+    Refused for what is not a version or a module type."""
+    wish = Wish()
+    for value, by, key in (
+        (mine.get("driver_version"), "driver_version of this host", "driver_version"),
+        (mine.get("driver_branch"), "driver_branch of this host", "driver_version"),
+        (policy.get("driver.version"), f"driver.version of {policy.origin}", "driver.version"),
+    ):
+        if value not in (None, ""):
+            wish = replace(wish, version=parse_version(str(value), by), by=by, key=key,
+                           grid=str(value).endswith("-grid"))
+            break
+    flavour, flavour_by = _asked_type(policy, release, mine)
+    gds = policy.get("gds.enabled")
+    source = mine.get("driver_source")
+    return replace(
+        wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
+        source=None if source in (None, "", "auto") else str(source), gds=bool(gds),
+        gds_open=bool(gds) and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
+        gdrcopy=bool(policy.get("gdrcopy.enabled")),
+        cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
 
 
 def _asked_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> tuple[str, str]:
     asked = mine.get("driver_kernel_module_type")
     if asked:
         if asked not in ("auto", "open", "proprietary"):
-            raise Refused(f"driver_kernel_module_type {asked!r} is not allowed", "Set auto, open or proprietary.")
+            raise Refused(f"driver_kernel_module_type {asked!r} is not allowed", "Set auto, open or proprietary.",
+                          [("driver.kernelModuleType", f"driver_kernel_module_type of this host is {asked!r}")])
         return str(asked), "driver_kernel_module_type of this host"
     # Before 25.3 the operator obeyed this switch, and nothing but it.
     switch = policy.get("driver.useOpenKernelModules")
     if switch is not None and version_key(release.version) < (25, 3):
         return ("open" if switch else "proprietary"), "driver.useOpenKernelModules"
-    return str(policy.get("driver.kernelModuleType")), "driver.kernelModuleType"
+    return str(policy.get("driver.kernelModuleType") or "auto"), "driver.kernelModuleType"
 
 
-def _choose(wanted: Wanted, flavours: t.Sequence[str], required: t.Sequence[Needs],
-            impossible: t.Sequence[Needs]) -> tuple[str, str]:
-    """What auto means here."""
-    if required:
-        return "open", f"auto: {required[0].name} needs open modules"
-    if impossible:
-        return "proprietary", f"auto: {impossible[0].name} has no open modules"
-    if len(flavours) == 1:
-        return flavours[0], f"auto: branch {wanted.branch} has {flavours[0]} modules only"
-    first = matrix.open_by_default_from()
-    if wanted.branch >= first:
-        return "open", "auto: every GPU supports open modules"
-    return "proprietary", f"auto: open modules are the vendor's choice from branch {first} on"
+def choose(here: Situation, wish: Wish, release: Release) -> Choice:
+    """The driver for a situation. Raises Refusals. Equal situations and wishes are worked out once."""
+    # Which kernel it is counts only where modules may come built, or cannot be built.
+    if here.headers and here.secure_boot != "signed" and not wish.precompiled and not wish.source:
+        here = replace(here, kernel="", kernel_flavour=None)
+    found = _choose(here, wish, release)
+    if isinstance(found, Choice):
+        return found
+    raise Refusals(found)
+
+
+@functools.lru_cache(maxsize=8192)
+def _choose(here: Situation, wish: Wish, release: Release) -> Choice | tuple[Refused, ...]:
+    named = [Version.of(text) for text in dict.fromkeys((release.components["driver"], *release.drivers))]
+    space = _space([wish.version] if wish.version else named, wish)
+    rules = constraints(space, here, wish, release)
+    left = solve.allowed(space.all, rules)
+    if left:
+        driver = _best(space.members(left), wish, release)
+        return Choice(driver, (_why_version(space, rules, driver, wish, release),
+                               _why_flavour(space, rules, driver, wish)))
+    return tuple(_refusals(here, wish, release))
+
+
+def _space(versions: t.Iterable[Version], wish: Wish) -> Universe:
+    return universe(tuple(dict.fromkeys(versions)), IN_CLUSTER if wish.cluster else ON_HOSTS, wish.features)
+
+
+def _best(found: t.Iterable[Candidate], wish: Wish, release: Release) -> Candidate:
+    """The release's default, else the newest that it supports, else what the newest release has that has one."""
+    default, sources = release.components["driver"], IN_CLUSTER if wish.cluster else ON_HOSTS
+
+    def rank(one: Candidate) -> tuple[t.Any, ...]:
+        text = one.version.text
+        usual = "open" if one.version.branch >= matrix.open_by_default_from() else "proprietary"
+        return (text == default, text in release.drivers, _naming().get(text, (-1, False)), one.version.key,
+                -sources.index((one.source, one.signed)), one.flavour == usual)
+
+    return max(found, key=rank)
+
+
+@functools.lru_cache(maxsize=1)
+def _naming() -> dict[str | None, tuple[int, bool]]:
+    """By version the number of the newest release that names it, and whether it is the default there."""
+    return {text: (number, text == matrix.release(name).components["driver"])
+            for number, name in enumerate(matrix.available()) for text in matrix.release(name).drivers}
+
+
+# -- why
+
+def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, wish: Wish,
+                 release: Release) -> str:
+    default = release.components["driver"]
+    if wish.version:
+        return f"driver {driver.version}: {wish.by}"
+    if driver.version.text == default:
+        return f"driver {driver.version}: the default of release {release.version}"
+    why = _excluded(space, rules, lambda one: one.version.text == default)
+    return (f"driver {driver.version}: the newest of release {release.version} that suits this host; its default "
+            f"{default} does not: {why}")
+
+
+def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, wish: Wish) -> str:
+    if wish.flavour != "auto":
+        return f"{driver.flavour} kernel modules: {wish.flavour_by}"
+    why = _excluded(space, rules, lambda one: one.version == driver.version and one.flavour != driver.flavour)
+    if not why:
+        first = matrix.open_by_default_from()
+        why = ("every GPU supports open modules" if driver.flavour == "open"
+               else f"open modules are the vendor's choice from branch {first} on")
+    return f"{driver.flavour} kernel modules: auto: {why}"
+
+
+def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
+    """The fewest constraints that exclude all of these candidates, in words; empty where one of them is left."""
+    conflict = solve.core(space.where(which), rules)
+    return " and ".join(rule.text for rule in conflict or ())
+
+
+# -- why not
+
+def _refusals(here: Situation, wish: Wish, release: Release) -> t.Iterator[Refused]:
+    """Every conflict, explained among all drivers that are known to any release."""
+    every = {Version.of(text) for name in matrix.available() for text in matrix.release(name).drivers}
+    every |= {Version.of(release.components["driver"])}
+    every |= {Version.of(str(number)) for number in matrix.branches()} - {Version(None, one.branch) for one in every}
+    versions = sorted(every, key=lambda one: one.key)
+    space = _space([*versions, *([wish.version] if wish.version else [])], wish)
+    rules = constraints(space, here, wish, release)
+    for conflict in solve.cores(space.all, rules):
+        free = _enough(list(_free(space, rules, conflict, wish, release)))
+        yield Refused(_reason(conflict), _remedy(conflict, free, here), [(one.id, one.text) for one in conflict], free)
+
+
+def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], wish: Wish,
+          release: Release) -> t.Iterator[dict[str, t.Any]]:
+    """What would be the plan without each constraint that a user can change."""
+    for dropped in dict.fromkeys(one.id for one in conflict if one.change):
+        more = solve.also(space.all, rules, dropped)
+        if more is None:
+            continue
+        gone = [dropped, *more]
+        driver = _best(space.members(solve.allowed(space.all, solve.without(rules, gone))), wish, release)
+        changes = dict.fromkeys(_change(rule, driver, release) for name in gone for rule in rules if rule.id == name)
+        done = " and ".join(changes)
+        details = ", ".join([f"driver {driver.version}"] * (str(driver.version) not in done)
+                            + [f"{driver.flavour} modules"] * (driver.flavour not in done))
+        yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
+
+
+def _enough(free: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """Without those that change more than another one of them does."""
+    sets = [{one["drop"], *one["also"]} for one in free]
+    return [one for one, mine in zip(free, sets) if not any(other < mine for other in sets)]
+
+
+def _change(rule: Constraint, driver: Candidate, release: Release) -> str:
+    version = driver.version.text or str(driver.version.branch)
+    if rule.id == "release":
+        number, _default = _naming().get(driver.version.text, (None, False))
+        return f"driver.version: {version}" if number is None else f"gpu_release: {matrix.available()[number]}"
+    return rule.change.format(version=version, flavour=driver.flavour, source=driver.source)
+
+
+def _reason(conflict: t.Sequence[Constraint]) -> str:
+    texts = [rule.text for rule in conflict]
+    return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
+
+
+def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[t.Mapping[str, t.Any]], here: Situation) -> str:
+    if free:
+        return f"What would free it: {', or '.join(str(one['result']) for one in free)}."
+    if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
+        only = [gpu.name for gpu in here.gpus if gpu.open_modules == "required"]
+        mixed = any(gpu.open_modules == "no" for gpu in here.gpus)
+        partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
+        return f"Put these GPUs into different hosts.{partly}"
+    return "Install a driver that suits it yourself and set driver_state to adopted, or take the host out of gpu_hosts."

@@ -13,17 +13,18 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, layouts, matrix, verify
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
-    Refused,
-    check_branch,
-    check_together,
-    models,
-    module_type,
-    wanted_version,
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    components,
+    host_driver,
+    layouts,
+    profiles,
+    verify,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import short_name
 
 Facts = t.Mapping[str, t.Any]
 Mine = t.Mapping[str, t.Any]
@@ -31,7 +32,8 @@ Plan = t.Dict[str, t.Any]
 
 
 class PolicyError(GpuopsError):
-    """A well-formed policy that these hosts cannot follow. details: C(refusals: [{hosts, reason, remedy}])."""
+    """A well-formed policy that these hosts cannot follow. details: C(refusals: [{hosts, reason, remedy, constraints:
+    [{id, text}], free: [{drop, also, result}]}])."""
 
     kind = "policy"
 
@@ -57,67 +59,102 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
         notes.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
     hosts: dict[str, Plan] = {}
     explanations: dict[str, list[str]] = {}
-    refusals: list[tuple[str, Refused]] = []
+    refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
+    heard: dict[str, list[str]] = {}
     for host, known in facts.items():
         if known is None:
             continue
         try:
-            hosts[host], explanations[host], said = _host(policy, release, known, overrides.get(host, {}), places,
-                                                          disruption)
-            notes += [f"{host}: {text}" for text in said]
-        except _Refusals as error:
-            refusals += [(host, reason) for reason in error.reasons]
+            hosts[host], explanations[host], said = _host(
+                policy, release, known, overrides.get(host, {}), places, disruption, _asked(placement))
+            for text in said:
+                heard.setdefault(text, []).append(host)
+        except Refusals as error:
+            for reason in error.reasons:
+                refusals.setdefault((reason.reason, reason.remedy), (reason, []))[1].append(host)
     if refusals:
-        raise _refuse(policy, release, refusals)
+        raise _refuse(policy, release, list(refusals.values()))
+    notes += [f"{_named(named)}: {text}" for text, named in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
 
 
-class _Refusals(Exception):
-    def __init__(self, reasons: list[Refused]) -> None:
-        super().__init__()
-        self.reasons = reasons
+def _asked(placement: t.Any) -> t.Collection[str]:
+    """The components for which gpu_placement itself says that hosts get them."""
+    return {name for name, place in placement.items() if place == "host"} if isinstance(placement, dict) else set()
 
 
-def _refuse(policy: Policy, release: Release, refusals: t.Sequence[tuple[str, Refused]]) -> PolicyError:
+def _named(hosts: t.Sequence[str]) -> str:
+    """The names of hosts, as many as somebody reads."""
+    more = f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
+    return ", ".join(hosts[:_SHOWN]) + more
+
+
+_SHOWN = 20
+
+
+def _refuse(policy: Policy, release: Release, refusals: t.Sequence[tuple[Refused, t.Sequence[str]]]) -> PolicyError:
     """One message; hosts with the same reason stand together."""
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for host, reason in refusals:
-        grouped.setdefault((reason.reason, reason.remedy), []).append(host)
-    lines = "".join(f"\n  {', '.join(hosts)}: {reason}.\n    {remedy}" for (reason, remedy), hosts in grouped.items())
-    listed = [{"hosts": hosts, "reason": reason, "remedy": remedy} for (reason, remedy), hosts in grouped.items()]
+    lines = "".join(f"\n  {_named(hosts)}: {one.reason}.\n    {one.remedy}" for one, hosts in refusals)
     return PolicyError(f"The policy ({policy.origin}, release {release.version}) cannot be carried out:{lines}\n"
-                       "Nothing was changed.", refusals=listed)
+                       "Nothing was changed.", refusals=[one.as_dict(hosts) for one, hosts in refusals])
 
 
-def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.Mapping[str, str],
-          disruption: str) -> tuple[Plan, list[str], list[str]]:
-    """(plan, explanations, notes) of one host. Raises _Refusals with every reason, not only the first."""
+def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
+          asked: t.Collection[str]) -> tuple[Plan, list[str], list[str]]:
+    """(plan, explanations, notes) of one host. Raises Refusals with every reason, not only the first."""
     plan: Plan = {}
     said: list[str] = []
     reasons: list[Refused] = []
     if not facts["gpus"]:
-        raise _Refusals([Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts.")])
+        raise Refusals([Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts.")])
+    profile = profiles.chosen(facts, mine.get("gpu_profile"))
     for name, part in _PARTS.items():
-        place = "host" if places[name] == "hybrid" else places[name]
-        if place == "cluster":
-            plan[name] = {"placement": place, "disruption": disruption, "because": ["delivered in the cluster"]}
-            continue
-        if place == "host" and not policy.get(f"{components.by_name(name).section}.enabled"):
-            place = "none"
         try:
-            plan[name] = part(policy, release, facts, mine, place, said)
+            place, why = _place(policy, name, places[name], profile, name in asked or _wanted(name, mine))
+            if place == "cluster":
+                plan[name] = {"placement": place, "because": [why]}
+            else:
+                plan[name] = part(policy, release, facts, mine, place, why, said)
             plan[name]["disruption"] = disruption
         except Refused as error:
             reasons.append(error)
+        except Refusals as error:
+            reasons += error.reasons
     if reasons:
-        raise _Refusals(reasons)
+        raise Refusals(reasons)
     plan["driver"]["disruption"] = _driver_disruption(policy, disruption)
     if plan["driver"]["disruption"] != disruption:
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
+    plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
     plan["preview"] = [check.component for check in verify.verify(plan, facts) if check.state != "ok"]
     explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
     return plan, explained, said
+
+
+def _wanted(name: str, mine: Mine) -> bool:
+    """Whether the variables of a host ask for a component, whatever its profile says."""
+    return {"driver": mine.get("driver_state") == "present", "mig_manager": bool(mine.get("mig_manager_selected")),
+            }.get(name, False)
+
+
+def _place(policy: Policy, name: str, place: str, profile: Profile | None, wanted: bool) -> tuple[str, str]:
+    """(host, cluster or none; why). Raises Refused for what is asked for and impossible under the host's profile."""
+    section = components.by_name(name).section
+    if place == "cluster":
+        return place, "delivered in the cluster"
+    if place == "none":
+        return place, "gpu_placement says so"
+    if not policy.get(f"{section}.enabled"):
+        return "none", f"{section}.enabled is false"
+    if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
+        return "host", ""
+    if wanted:
+        raise Refused(f"{components.by_name(name).title} is asked for, but {profile.reason(name)}",
+                      f"Leave {name} to it, or set gpu_profile of this host to none.",
+                      [("profile", profile.reason(name))],
+                      [{"drop": "profile", "also": [], "result": f"gpu_profile: none ({name} is ours then)"}])
+    return "none", profile.reason(name)
 
 
 def _driver_disruption(policy: Policy, disruption: str) -> str:
@@ -129,43 +166,7 @@ def _driver_disruption(policy: Policy, disruption: str) -> str:
     return "never" if policy.get("driver.upgradePolicy.autoUpgrade") is False else disruption
 
 
-def _driver(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, said: list[str]) -> Plan:
-    if place == "none":
-        # A driver that somebody else looks after: used, verified, never touched.
-        return {"placement": "none", "state": "adopted", "version": None, "branch": None, "kernel_module_type": None,
-                "source": None, "because": ["driver.enabled is false: the installed driver is adopted as it is"]}
-    if policy.get("driver.usePrecompiled"):
-        raise Refused("driver.usePrecompiled is not supported on hosts yet", "Set it to false.")
-    host_models = models(facts["gpus"])
-    check_together(host_models)
-    wanted = wanted_version(policy, release, mine)
-    check_branch(wanted, host_models, release)
-    flavour, why = module_type(policy, release, mine, wanted, host_models)
-    known = matrix.branch(wanted.branch)
-    _check_cuda(policy, wanted.text, known)
-    if known is None:
-        said.append(f"driver branch {wanted.branch} is newer than this collection; what it drives is not checked.")
-    elif known.end_of_life == "ended":
-        said.append(f"driver branch {wanted.branch} gets no more fixes.")
-    said += [f"{model.name} is not known; what it needs is not checked." for model in host_models
-             if model.open_modules is None]
-    if facts["host"].get("secure_boot"):
-        said.append("Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil).")
-    return {"placement": place, "state": mine.get("driver_state") or "present", "version": wanted.version,
-            "branch": wanted.branch, "kernel_module_type": flavour,
-            "source": mine.get("driver_source") or "cuda_repository",
-            "because": [f"{wanted.text}: {wanted.source}", f"{flavour} kernel modules: {why}"]}
-
-
-def _check_cuda(policy: Policy, driver: str, known: matrix.Branch | None) -> None:
-    """The CUDA level that a policy names must run on the driver (minor versions are compatible within a major)."""
-    level = policy.get("cuda.version") if policy.get("cuda.enabled") else None
-    if level and known and known.cuda and version_key(str(level))[:1] > version_key(known.cuda)[:1]:
-        raise Refused(f"CUDA {level} (cuda.version) needs a newer driver than {driver}, which runs up to {known.cuda}",
-                      "Set a newer driver.version or a lower cuda.version.")
-
-
-def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str,
+def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
     cdi = _first(mine.get("container_toolkit_cdi"), policy.get("cdi.enabled"))
     environment = {str(item.get("name")): item.get("value") for item in policy.get("toolkit.env") or []}
@@ -183,31 +184,45 @@ def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Min
             "runtime": mine.get("container_toolkit_runtime") or "auto",
             "set_as_default": _first(mine.get("container_toolkit_set_as_default"), default), "cdi": cdi,
             "mode": mine.get("container_toolkit_mode"),
-            "because": [] if place == "host" else ["not delivered: toolkit.enabled or gpu_placement says so"]}
+            "because": [] if place == "host" else [f"not delivered: {why}"]}
 
 
-def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, said: list[str]) -> Plan:
+def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
+                 said: list[str]) -> Plan:
     selected = mine.get("mig_manager_selected")
     own = mine.get("mig_manager_config") or None
     config = own or policy.mig_config
     if (selected or own) and place != "host":
-        raise Refused(f"MIG layout {selected!r} is selected while migManager.enabled or gpu_placement switches MIG off",
-                      "Remove mig_manager_selected, or switch migManager on.")
+        raise Refused(f"MIG layout {selected!r} is selected while {why}, which switches MIG off",
+                      "Remove mig_manager_selected, or switch migManager on.",
+                      [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [_NO_LAYOUT])
     try:
         if own and not selected:
             selected = layouts.only(own)
         if selected:
             layouts.wanted(config, selected, facts["gpus"])
     except InputError as error:
-        what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
-        raise Refused(f"{what}: {error.message.rstrip('.')}", error.hint) from error
+        raise _impossible(selected, error, facts) from error
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
             "selected": selected or None, "because": [because]}
 
 
-def _feature_discovery(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str,
+_NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
+
+
+def _impossible(selected: str | None, error: InputError, facts: Facts) -> Refused:
+    """A layout that is wrong by itself, or that a GPU which the error names cannot have."""
+    what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
+    said = error.message.rstrip(".")
+    models = sorted({str(gpu["model"]) for gpu in facts["gpus"] if gpu.get("model") and gpu["model"] in said})
+    named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
+             *((f"gpu:{short_name(model)}", said) for model in models)]
+    return Refused(f"{what}: {said}", error.hint, named, [_NO_LAYOUT])
+
+
+def _feature_discovery(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
     return {"placement": place, "state": "gathered", "target": "facts",
             "mig_strategy": mine.get("feature_discovery_mig_strategy") or policy.get("mig.strategy"),
@@ -219,8 +234,8 @@ def _first(*values: t.Any) -> t.Any:
     return next((value for value in values if value is not None), None)
 
 
-_PARTS: dict[str, t.Callable[[Policy, Release, Facts, Mine, str, list[str]], Plan]] = {
-    "driver": _driver,
+_PARTS: dict[str, t.Callable[[Policy, Release, Facts, Mine, str, str, list[str]], Plan]] = {
+    "driver": host_driver.plan,
     "container_toolkit": _container_toolkit,
     "mig_manager": _mig_manager,
     "feature_discovery": _feature_discovery,

@@ -1,0 +1,236 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What excludes drivers: wishes of a user, the GPUs, the system, the data of the release, by name. Pure. PRIVATE.
+
+The order of the list counts: of several explanations that are equally short, the one that stands first is given.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Universe, Version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Needs, Situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
+
+ARCHITECTURES = ("x86_64", "aarch64")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of the driver of one host or pool.
+
+    version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
+    grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
+    source: None where nobody asks. gds_open: whether this GPUDirect Storage needs open modules. mig: the selected
+    layout. cuda: the level that must run. cluster: in containers, else on the host.
+    """
+
+    version: Version | None = None
+    by: str = ""
+    key: str = "driver.version"
+    grid: bool = False
+    flavour: str = "auto"
+    flavour_by: str = "driver.kernelModuleType"
+    precompiled: bool = False
+    source: str | None = None
+    gds: bool = False
+    gds_open: bool = True
+    gdrcopy: bool = False
+    mig: str | None = None
+    cuda: str | None = None
+    cluster: bool = False
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Of L(candidates.FEATURES) those that are asked for."""
+        asked = {"gds": self.gds, "mig": self.mig, "cuda": self.cuda}
+        return frozenset(name for name, value in asked.items() if value)
+
+
+def constraints(space: Universe, here: Situation, wish: Wish, release: Release) -> list[Constraint]:
+    """Everything that excludes a candidate, each with its name."""
+    every = [*_wishes(space, wish), *_host(space, here, wish), *_gpus(space, here, wish), *_coherent(space, here),
+             _flavours(space, wish), *_system(space, here, wish, release), *_fabric(space, here, wish),
+             *_defaults(space, wish, release)]
+    return [constraint for constraint in every if constraint.allows != space.all]
+
+
+def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
+    """What a user asks for and can take back."""
+    if wish.version:
+        yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
+                         space.where(lambda one: one.version == wish.version), wish.key + ": {version}")
+    if wish.flavour != "auto":
+        yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",
+                         space.where(lambda one: one.flavour == wish.flavour),
+                         wish.flavour_by.split(" ")[0] + ": {flavour}")
+    if wish.precompiled:
+        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled asks for modules that come built",
+                         space.where(lambda one: one.signed), "driver.usePrecompiled: false")
+    if wish.source:
+        yield Constraint("driver.source", f"driver_source of this host asks for {wish.source}",
+                         space.where(lambda one: one.signed if wish.source == "precompiled"
+                                     else one.source == wish.source), "driver_source: {source}")
+    if wish.gds:
+        needs = "open kernel modules that are built" if wish.gds_open else "kernel modules that are built"
+        yield Constraint("gds.enabled", f"gds.enabled (GPUDirect Storage) needs {needs}",
+                         space.where(lambda one: one.gds and not one.signed
+                                     and (one.flavour == "open" or not wish.gds_open)), "gds.enabled: false")
+    if wish.gdrcopy:
+        yield Constraint("gdrcopy.enabled", "gdrcopy.enabled needs kernel modules that are built",
+                         space.where(lambda one: not one.signed), "gdrcopy.enabled: false")
+    if wish.mig:
+        yield Constraint("mig.layout", f"MIG layout {wish.mig!r} is selected for this host",
+                         space.where(lambda one: one.mig), "no mig_manager_selected")
+    if wish.cuda:
+        yield _cuda(space, wish.cuda)
+
+
+def _cuda(space: Universe, level: str) -> Constraint:
+    """Within a major every driver of that major runs every minor, from a first version on."""
+    major = version_key(level)[:1]
+    first = matrix.cuda_needs(level)
+
+    def runs(one: Candidate) -> bool:
+        if first:
+            return one.version.key >= version_key(first)
+        branch = matrix.branch(one.version.branch)
+        return branch is None or branch.cuda is None or version_key(branch.cuda)[:1] >= major
+
+    needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
+    return Constraint("cuda.version", f"CUDA {level} (cuda.version) {needs}",
+                      space.where(lambda one: one.cuda and runs(one)), "a lower cuda.version")
+
+
+def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    """What its administrator can change on the host itself."""
+    if here.secure_boot == "signed":
+        yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled: only signed modules load",
+                         space.where(lambda one: one.signed),
+                         "a key of DKMS that is enrolled (mokutil --import), or Secure Boot off")
+    if not here.headers and not wish.cluster:
+        yield Constraint("kernel.headers", f"kernel {here.kernel} has no headers, neither installed nor in the package "
+                         "manager's index: nothing can be built for it", space.where(lambda one: one.signed),
+                         "a kernel whose headers are in the repositories")
+    if here.vgpu and not wish.grid:
+        yield Constraint("vgpu", "this is a vGPU guest: only the guest driver of the vGPU licence portal drives it, "
+                         "which no repository has", 0)
+
+
+def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    """First what holds for an architecture, then what is a model's own."""
+    families: dict[str, list[Needs]] = {}
+    for gpu in here.gpus:
+        if gpu.family and gpu.architecture:
+            families.setdefault(gpu.family, []).append(gpu)
+    for family, gpus in sorted(families.items()):
+        known = gpus[0].architecture
+        if known is not None:
+            first = str(known.first_branch) if known.first_branch else None
+            yield _gpu(space, f"gpu:{family}", " and ".join(gpu.name for gpu in gpus), known.open_modules, first,
+                       known.last_branch, known if wish.cuda else None, wish.cuda)
+    for gpu in here.gpus:
+        generation = gpu.architecture.open_modules if gpu.architecture else None
+        own = gpu.open_modules if gpu.open_modules and gpu.open_modules != generation else "optional"
+        if gpu.first or own != "optional":
+            yield _gpu(space, f"gpu:{gpu.short}", gpu.name, own, gpu.first, None)
+
+
+def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None, last: int | None,
+         known: matrix.Architecture | None = None, cuda: str | None = None) -> Constraint:
+    floor = version_key(first) if first else ()
+    needed = {"no": "proprietary", "required": "open"}.get(modules)
+    compiles = known is None or cuda is None or _compiles(known, cuda)
+
+    def drives(one: Candidate) -> bool:
+        return ((needed is None or one.flavour == needed) and one.version.key >= floor
+                and (last is None or one.version.branch <= last) and (compiles or not one.cuda))
+
+    words = [f"{needed} kernel modules" if needed else "", f"driver {first} or newer" if first else "",
+             f"a branch up to {last}" if last else "",
+             "" if compiles else f"an older CUDA than {cuda}"]
+    asked = [word for word in words if word]
+    text = " and ".join([", ".join(asked[:-1]), asked[-1]] if len(asked) > 1 else asked)
+    return Constraint(name, f"{gpus} needs {text}", space.where(drives))
+
+
+def _compiles(known: matrix.Architecture, level: str) -> bool:
+    """Whether a CUDA level has this architecture; a level is known by its major."""
+    wanted, limits = version_key(level)[:1], known.cuda
+    return len(limits) < 2 or wanted <= version_key(limits[1])[:1]
+
+
+def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
+    coherent = [gpu.short for gpu in here.gpus if gpu.coherent]
+    if coherent:
+        first = matrix.floor("coherent_memory")
+        floor = version_key(first)
+        yield Constraint("cdmm", f"{' and '.join(coherent)} with driver {first} or newer uses coherent driver memory "
+                         "(CDMM), which excludes MIG and GPUDirect Storage",
+                         space.where(lambda one: one.version.key < floor or not (one.gds or one.mig)))
+
+
+def _flavours(space: Universe, wish: Wish) -> Constraint:
+    known = matrix.branch(wish.version.branch) if wish.version else None
+    text = (f"branch {known.number} has {' and '.join(known.flavours)} kernel modules only" if known
+            else "not every branch has both flavours of kernel modules")
+
+    def has(one: Candidate) -> bool:
+        branch = matrix.branch(one.version.branch)
+        return branch is None or one.flavour in branch.flavours
+
+    return Constraint("branch.flavours", text, space.where(has))
+
+
+def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+    """What is published for the machine, the operating system and the kernel."""
+    if here.arch and here.arch not in ARCHITECTURES:
+        yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {here.arch}", 0)
+    if here.os is None:
+        return
+    system, words = here.os, " ".join(here.os).strip()
+    built = space.where(lambda one: one.signed or wish.cluster or packages.publishes(
+        system, one.source, one.flavour, one.version.branch))
+    # Which kernels, and of which branch, there are on this system.
+    kernels = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
+    images = {number: [kernel for kernel in kernels if matrix.precompiled(release, number, *system, kernel)]
+              for number in sorted({one.version.branch for one in space.candidates})}
+    signed = space.where(lambda one: not one.signed or bool(images[one.version.branch]))
+    branches = " and ".join(str(number) for number in images if images[number])
+    has = [packages.limits(system)] if built != space.all else []
+    has += [f"{f'precompiled modules of branch {branches} only' if branches else 'no precompiled modules'} "
+            f"(release {release.version})"] if signed != space.all else []
+    yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
+                     f"no driver is published for {words}", built & signed)
+    if here.kernel:
+        mine = {number: matrix.precompiled(release, number, *system, here.kernel_flavour, here.kernel)
+                for number in images}
+        yield Constraint("kernel", f"release {release.version} has no precompiled modules for kernel {here.kernel}",
+                         space.where(lambda one: not one.signed or mine[one.version.branch]))
+
+
+def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    fabric = here.fabric
+    if fabric in ("nvswitch", "nvlink5") and not wish.cluster:
+        yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
+                         space.where(lambda one: packages.has_fabric_manager(one.source, here.os, fabric)))
+
+
+def _defaults(space: Universe, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+    """What holds as nobody asks for anything else; least to blame, so it stands last."""
+    if not wish.precompiled and not wish.source:
+        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
+                         space.where(lambda one: not one.signed), "driver.usePrecompiled: true")
+    named = {*release.drivers, release.components["driver"]}
+    yield Constraint("release", f"release {release.version} supports drivers {', '.join(named_sorted(named))}",
+                     space.where(lambda one: one.version == wish.version or one.version.text in named), "{release}")
+
+
+def named_sorted(versions: t.Collection[str]) -> list[str]:
+    """Newest first."""
+    return sorted(versions, key=version_key, reverse=True)

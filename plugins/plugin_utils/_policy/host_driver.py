@@ -1,0 +1,93 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan of a host's driver: what was chosen, with its packages and companions. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import choose, wish_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
+
+Facts = t.Mapping[str, t.Any]
+Plan = t.Dict[str, t.Any]
+
+# A layout under which no GPU is cut.
+_WHOLE = "all-disabled"
+
+
+def plan(policy: Policy, release: Release, facts: Facts, mine: t.Mapping[str, t.Any], place: str, why: str,
+         said: list[str]) -> Plan:
+    """What C(gpu_plan.hosts[HOST].driver) holds; said: notes for the user. Raises Refused and Refusals.
+
+    place: C(host), or C(none) for a driver that somebody else looks after: used, verified, never touched.
+    """
+    here = situation(facts)
+    if place == "none":
+        return {"placement": "none", "state": "adopted", "version": None, "branch": None, "kernel_module_type": None,
+                "source": None, "packages": [], "repository": None, "kernel_packages": [], "precompiled": False,
+                "fabric": _fabric(here, None), "cuda": None, "secure_boot": None,
+                "because": [f"{why}: the installed driver is adopted as it is"]}
+    wish = wish_of(policy, release, mine)
+    selected = mine.get("mig_manager_selected")
+    if selected and selected != _WHOLE and any(gpu.coherent for gpu in here.gpus):
+        wish = replace(wish, mig=str(selected))
+    choice = choose(here, wish, release)
+    driver = choice.driver
+    said += _notes(here, driver, wish.cuda)
+    return {"placement": place, "state": mine.get("driver_state") or "present", "version": driver.version.text,
+            "branch": driver.version.branch, "kernel_module_type": driver.flavour,
+            "source": "precompiled" if wish.source == "precompiled" else driver.source,
+            **_packages(here, facts, driver), "precompiled": driver.signed,
+            "fabric": _fabric(here, driver.version.text), "cuda": _cuda(driver),
+            "secure_boot": "signed" if here.secure_boot and driver.signed else "mok" if here.secure_boot == "mok"
+            else None, "because": list(choice.because)}
+
+
+def _cuda(driver: Candidate) -> str | None:
+    known = matrix.branch(driver.version.branch)
+    return known.cuda if known else None
+
+
+def _packages(here: Situation, facts: Facts, driver: Candidate) -> Plan:
+    """C({packages, repository, kernel_packages}) for people: what installs decides for itself."""
+    if here.os is None:
+        return {"packages": [], "repository": None, "kernel_packages": []}
+    arch, branch = here.arch or "x86_64", driver.version.branch
+    kernel, family = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family")
+    named = packages.names(here.os, arch, driver.source, driver.signed, branch, driver.flavour, kernel.get("flavour"))
+    beside = packages.fabric_names(here.os, arch, driver.source, driver.version.text or str(branch), here.fabric)
+    return {"packages": [*named, *beside.values()],
+            "repository": packages.repository(here.os, arch, driver.source, branch, driver.flavour),
+            "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os)}
+
+
+def _fabric(here: Situation, version: str | None) -> Plan:
+    """C({manager, imex, version}): on HGX boards the host runs the manager, in racks (NVL72) the switches do."""
+    manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(here.fabric or "")
+    return {"manager": manager, "imex": here.fabric == "nvlink5_rack", "version": version if manager else None}
+
+
+def _notes(here: Situation, driver: Candidate, cuda: str | None) -> t.Iterator[str]:
+    branch = matrix.branch(driver.version.branch)
+    if branch is None:
+        yield f"driver branch {driver.version.branch} is newer than this collection; what it drives is not checked."
+    elif branch.end_of_life == "ended":
+        yield f"driver branch {branch.number} gets no more fixes."
+    for gpu in here.gpus:
+        if gpu.open_modules is None:
+            yield f"{gpu.name} is not known; what it needs is not checked."
+    if here.secure_boot == "unknown":
+        yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
+    if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
+        yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
+               "needs a newer driver fails.")
+    if here.os and not packages.installs(here.os, here.arch or "x86_64", driver.source):
+        yield (f"this version of the collection does not install drivers from {driver.source} on {' '.join(here.os)}; "
+               "what it would take is in the plan.")
