@@ -6,16 +6,28 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, gathered, matrix, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    differences,
+    export,
+    formats,
+    gathered,
+    matrix,
+    preflight,
+    settings,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 
 Data = t.Dict[str, t.Any]
+
+_EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
+    "cluster_policy": export.to_cluster_policy, "values": export.to_values, "nvidia_driver": export.to_nvidia_driver,
+}
 
 
 class ActionModule(ControllerAction):
@@ -37,36 +49,69 @@ class ActionModule(ControllerAction):
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
         "resolve": {"type": "bool", "default": True},
+        "compare_with": {"type": "raw"},
+        "export": {"type": "str", "choices": sorted(_EXPORTS)},
     }
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
-        """Reads, resolves, returns the plan."""
+        """Reads, compares, exports, resolves, returns the plan."""
         wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
-        for file in ("policy", "kubeconfig"):
-            if isinstance(wanted[file], str):
-                wanted[file] = find_file(task_vars, wanted[file])
-        if not arguments["resolve"]:
-            place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
-            meant = wanted["kubeconfig"] and not gathered.cluster_is_left_out(task_vars)
-            return {"changed": False, "cluster": place if meant else None}
+        if isinstance(wanted["kubeconfig"], str):
+            wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
+        asked = arguments["export"] or arguments["compare_with"]
+        if not arguments["resolve"] and not asked:
+            return {"changed": False, "cluster": _place(wanted, task_vars)}
         release = matrix.release(wanted["release"])
-        policy = formats.read(wanted["policy"], release)
+        policy = _read(wanted["policy"], wanted, task_vars, release)
+        result = self._look_at(policy, arguments, wanted, task_vars, release)
+        if arguments["resolve"]:
+            plan = self._plan(policy, release, wanted, arguments, task_vars)
+            plan["notes"] += result.pop("notes")
+            return {"changed": False, **plan, **result}
+        about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
+        result["notes"] = [*policy.warnings, *result["notes"]]
+        return {"changed": False, "cluster": _place(wanted, task_vars), **about, **result}
+
+    def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
+                 release: matrix.Release) -> Data:
+        """What is asked about the policy itself: C(differences, exported), and notes about the latter."""
+        result: Data = {"notes": []}
+        if arguments["compare_with"]:
+            other = _read(arguments["compare_with"], wanted, task_vars, release)
+            found = differences.compare(policy, other)
+            result["differences"] = [{**one, "text": text} for one, text in zip(found, differences.told(found))]
+        if arguments["export"]:
+            result["exported"] = _EXPORTS[arguments["export"]](policy)
+            result["notes"] += export.left_out(policy, arguments["export"])
+        return result
+
+    def _plan(self, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
+              task_vars: Data) -> Data:
         facts = gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"]
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
-        plan = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"])
-        plan["cluster"] = None
-        if {"cluster", "hybrid"} & set(plan["placement"].values()):
-            self._cluster(plan, policy, release, wanted, arguments, task_vars)
-        return {"changed": False, **plan}
+        seen = arguments["cluster_facts"]
+        try:
+            plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"])
+            _check_hosts(policy, plan)
+            plan["cluster"] = None
+            if {"cluster", "hybrid"} & set(plan["placement"].values()):
+                seen = self._cluster(plan, policy, release, wanted, arguments, task_vars)
+        except GpuopsError as error:
+            known = {host: mine for host, mine in facts.items() if mine is not None}
+            error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], known, seen))
+            raise
+        on_hosts = {"host", "hybrid"} & set(plan["placement"].values())
+        plan["checks"] = preflight.listed(preflight.checks(plan, facts if on_hosts else {}, seen))
+        return plan
 
     def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
-                 task_vars: Data) -> None:
-        """Completes the plan by the part of the cluster."""
+                 task_vars: Data) -> Data | None:
+        """Completes the plan by the part of the cluster; returns what is there, None where nobody was asked."""
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
-            return
-        seen = arguments["cluster_facts"]
+            return None
+        seen: Data | None = arguments["cluster_facts"]
         if seen is None and wanted["kubeconfig"]:
             seen = _look(wanted["kubeconfig"], wanted["context"])
         elif seen is None and not wanted["render_to"]:
@@ -80,6 +125,35 @@ class ActionModule(ControllerAction):
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"]}
+        return seen
+
+
+def _place(wanted: Data, task_vars: Data) -> Data | None:
+    """Which cluster is meant."""
+    place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
+    return place if wanted["kubeconfig"] and not gathered.cluster_is_left_out(task_vars) else None
+
+
+def _read(source: t.Any, wanted: Data, task_vars: Data, release: matrix.Release) -> formats.Policy:
+    """A policy from a file, data, or the cluster."""
+    if source != formats.LIVE:
+        return formats.read(find_file(task_vars, source) if isinstance(source, str) and source else source, release)
+    if not wanted["kubeconfig"]:
+        raise InputError("the policy is to be read from a cluster (live), and none is named.",
+                         "Name the file of the cluster that is meant.", path="gpu_kubeconfig")
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, read_policy
+
+    server = client.Client(wanted["kubeconfig"], wanted["context"])
+    return formats.read(read_policy.read_policy(server), release, f"the policy in {server.server}")
+
+
+def _check_hosts(policy: formats.Policy, plan: Data) -> None:
+    """Raises InputError where hosts get their driver here and cannot follow the policy."""
+    said = formats.hosts_cannot(policy)
+    if said and any(host["driver"].get("placement") == "host" for host in plan["hosts"].values()):
+        listed = "".join(f"\n  {one}" for one in said)
+        raise InputError(f"{policy.origin} ({policy.kind}) cannot be followed on hosts:{listed}\nNothing was changed.",
+                         faults=said)
 
 
 def _look(kubeconfig: str, context: str | None) -> Data:

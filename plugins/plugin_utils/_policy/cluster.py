@@ -30,7 +30,8 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("driver.usePrecompiled", True, "Set it to false: the driver is built on the nodes."),
     ("driver.useNvidiaDriverCRD", True, "Set it to false; an NVIDIADriver may be the policy itself."),
-    ("driver.nvidiaDriverCRD.enabled", True, "Set it to false; an NVIDIADriver may be the policy itself."),
+    ("driver.driverType", "vgpu", "Set it to gpu: this version delivers drivers of that type only."),
+    ("driver.driverType", "vgpu-host-manager", "Set it to gpu: this version delivers drivers of that type only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("platform.openshift", True, "OpenShift is not supported yet."),
     ("gpuCluster.deployCR", True, "Set it to false: dynamic resource allocation is not supported yet."),
@@ -128,6 +129,8 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
 def _unsupported(policy: Policy) -> list[Refused]:
     found = [Refused(f"{path}: {policy.get(path)!r} is not supported in a cluster yet", remedy)
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
+    found += [Refused(f"NVIDIADriver {pool.name} is for some nodes (nodeSelector), which is not supported in a cluster "
+                      "yet", "Give one NVIDIADriver without nodeSelector.") for pool in policy.pools]
     return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
                             "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
 

@@ -193,6 +193,27 @@ def _quote_hint(value: t.Any) -> str:
     return "; write it in quotes" if isinstance(value, (bool, int, float)) else ""
 
 
+def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
+          path: str = "") -> tuple[dict[str, t.Any], list[str]]:
+    """(what of data a schema knows, the paths of the rest that say something)."""
+    kept: dict[str, t.Any] = {}
+    lost: list[str] = []
+    for key, value in data.items():
+        full, inner = f"{path}.{key}" if path else key, schema.get(key)
+        if inner is None:
+            lost += [full] if _says(value) else []
+        elif isinstance(inner, t.Mapping) and isinstance(value, dict):
+            kept[key], more = known(value, inner, full)
+            lost += more
+        else:
+            kept[key] = value
+    return kept, lost
+
+
+def _says(value: t.Any) -> bool:
+    return any(_says(inner) for inner in value.values()) if isinstance(value, dict) else bool(value)
+
+
 def paths(schema: Schema, path: str = "") -> t.Iterator[str]:
     """Every path that a schema knows, for tests and documentation."""
     if isinstance(schema, Needed):

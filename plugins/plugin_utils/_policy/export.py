@@ -1,0 +1,169 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A policy in another format. Pure. PRIVATE.
+
+What is exported is what the documents say, not what defaults add; where the other format has another default, it is
+said there, too. So ClusterPolicy, values and ClusterPolicy again give the first one. Nothing that has no place in the
+other format is lost silently: L(left_out) names it.
+"""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, matrix, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import known
+
+Data = t.Dict[str, t.Any]
+
+# The resource's definition wants these sections to be there, even if they say nothing.
+_REQUIRED = ("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd", "nodeStatusExporter", "operator",
+             "toolkit")
+# Sections that mean something by being there; without them the resource is silent.
+_WHOLE = ("driver.upgradePolicy",)
+# What the templates of the chart of GPU Operator 26.7 do not pass on to the ClusterPolicy.
+_NOT_RENDERED = (
+    "operator.labels", "operator.annotations", "operator.defaultRuntime", "operator.initContainer", "cdi.default",
+    "daemonsets.podSecurityContext", "driver.useOpenKernelModules", "driver.manager.imagePullSecrets", "toolkit.args",
+    "devicePlugin.mps", "dcgm.hostPort", "psp", "vfioManager.driverManager.imagePullSecrets",
+    "vgpuManager.driverManager.imagePullSecrets",
+)
+# Keys of the daemonsets section that an NVIDIADriver has for its own.
+_SHARED = ("labels", "annotations", "tolerations", "priorityClassName", "podSecurityContext")
+# Keys of the driver section that say where a driver comes from; an NVIDIADriver is that.
+_SWITCHES = ("enabled", "useNvidiaDriverCRD", "useOpenKernelModules", "nvidiaDriverCRD")
+
+
+def to_cluster_policy(policy: Policy) -> Data:
+    """A ClusterPolicy object. Raises InputError for a policy that a single ClusterPolicy cannot hold."""
+    spec, _left_out = _cluster_policy(policy)
+    source = _of_kind(policy, "ClusterPolicy")
+    for section in _REQUIRED:
+        spec.setdefault(section, {})
+    return _object("ClusterPolicy", source[0].name if source else "cluster-policy", spec)
+
+
+def to_values(policy: Policy) -> Data:
+    """Values of the Helm chart. Null stands where the chart's default would say more than the policy does."""
+    values = _of_kind(policy, "values")
+    if values:
+        return copy.deepcopy(dict(values[0].spec))
+    if not policy.sources:
+        return {}
+    spec, _left_out = _cluster_policy(policy)
+    chart = defaults.of_chart(matrix.release(policy.release))
+    silent = _silence(chart, spec, "")
+    result = merge(silent, spec)
+    translate.rename(result, translate.VALUES_PAIRS, back=True)
+    drivers = to_nvidia_driver(policy) if _of_kind(policy, "NVIDIADriver") else []
+    if drivers and _of_kind(policy, "ClusterPolicy"):
+        put(result, "driver.nvidiaDriverCRD.deployDefaultCR", False)
+        result["extraObjects"] = drivers
+    return result
+
+
+def to_nvidia_driver(policy: Policy) -> t.List[Data]:
+    """NVIDIADriver objects: those of the policy, or one that is the default. Empty where the policy has no driver."""
+    own = _of_kind(policy, "NVIDIADriver")
+    if own:
+        return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in own]
+    if not policy.enabled("driver"):
+        return []
+    release = matrix.release(policy.release)
+    said = _stated(policy)
+    driver = {key: value for key, value in (said.get("driver") or {}).items() if key not in _SWITCHES}
+    driver.update({key: value for key, value in (said.get("daemonsets") or {}).items() if key in _SHARED})
+    driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
+    translate.rename(driver, translate.DRIVER_PAIRS, back=True)
+    # Nothing stands in for a part of the image that an NVIDIADriver does not name.
+    for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"), ("version",
+                                                                               release.components["driver"])):
+        if not driver.get(key) and not (key != "image" and "/" in str(driver.get("image") or "")):
+            driver[key] = value
+    driver["driverType"] = look(said, "driver.nvidiaDriverCRD.driverType") or "gpu"
+    if version_key(release.version) >= version_key("26.7"):
+        driver["default"] = True
+        # An NVIDIADriver without a word upgrades by itself, a ClusterPolicy does not.
+        driver["upgradePolicy"] = {"autoUpgrade": False, **driver.get("upgradePolicy", {})}
+    else:
+        driver.pop("upgradePolicy", None)
+    return [_object("NVIDIADriver", "default", driver)]
+
+
+def left_out(policy: Policy, form: str) -> t.List[str]:
+    """What of a policy has no place in C(cluster_policy), C(values) or C(nvidia_driver), each a sentence."""
+    if form == "nvidia_driver" or (form == "values" and (_of_kind(policy, "values") or not policy.sources)):
+        return []
+    spec, lost = _cluster_policy(policy)
+    found = [f"These have no place in a ClusterPolicy: {', '.join(lost)}."] if lost else []
+    if form == "values":
+        kept = [path for path in _NOT_RENDERED if look(spec, path)]
+        found += [f"These are for this collection, the chart does not pass them on: {', '.join(kept)}."] if kept else []
+    return found
+
+
+def _object(kind: str, name: str, spec: t.Mapping[str, t.Any]) -> Data:
+    metadata = {} if name == "without a name" else {"name": name}
+    return {"apiVersion": fields.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _of_kind(policy: Policy, kind: str) -> list[Source]:
+    return [source for source in policy.sources if source.kind == kind]
+
+
+def _stated(policy: Policy) -> Data:
+    """What the main document says, in the common shape, the chart's own defaults among it where it is of the chart."""
+    main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
+    if main is not None and main.kind != "values":
+        return translate.common(main.kind, main.spec)
+    chart = defaults.of_chart(matrix.release(policy.release))
+    return translate.common("values", merge(chart, main.spec if main else {}, drop_null=True))
+
+
+def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
+    """(spec of a ClusterPolicy, paths that it has no place for)."""
+    if policy.kind in ("GPUCluster", "GPUClusterPolicy"):
+        _refuse_kind(policy)
+    if policy.kind != "NVIDIADriver":
+        stated = _stated(policy)
+        if not look(stated, "driver.useNvidiaDriverCRD"):
+            take(stated, "driver.nvidiaDriverCRD")
+        return known(stated, fields.CLUSTER_POLICY)
+    if len(policy.sources) > 1 or policy.pools or policy.get("driver.nodeAffinity"):
+        raise InputError(f"{policy.origin}: NVIDIADrivers for some nodes cannot become a ClusterPolicy, which has one "
+                         "driver for all.", "Export each NVIDIADriver by itself, without its selector.", path="export")
+    if policy.get("driver.driverType") not in (None, "gpu"):
+        raise InputError(f"{policy.origin}: driverType {policy.get('driver.driverType')!r} has no place in a "
+                         "ClusterPolicy.", "Set driverType to gpu.", path="export")
+    spec = translate.common("NVIDIADriver", policy.sources[0].spec)
+    shared = {key: take(spec, f"driver.{key}") for key in _SHARED if look(spec, f"driver.{key}")}
+    for key in ("default", "driverType", "nodeSelector"):
+        take(spec, f"driver.{key}")
+    translate.complete("NVIDIADriver", spec)
+    spec, lost = known(spec, fields.CLUSTER_POLICY)
+    return ({**spec, "daemonsets": shared} if shared else spec), lost
+
+
+def _refuse_kind(policy: Policy) -> t.NoReturn:
+    raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can hold.",
+                     "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
+
+
+def _silence(chart: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Any], path: str) -> Data:
+    """Null for every default of the chart about which the resource says nothing."""
+    found: Data = {}
+    for key, value in chart.items():
+        full, said = f"{path}.{key}" if path else key, spec.get(key)
+        if said is None and (full in _WHOLE or not isinstance(value, dict)):
+            found[key] = None
+        elif isinstance(value, dict):
+            inner = _silence(value, said if isinstance(said, dict) else {}, full)
+            if inner:
+                found[key] = inner
+    return found
