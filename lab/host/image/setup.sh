@@ -47,10 +47,11 @@ headers=linux-headers-$kernel
 image=linux-image-$kernel
 modules=lib/modules/$kernel
 mkdir -p "/tmp/deb/$headers/usr/src/$headers/include/generated" "/tmp/deb/$headers/$modules" \
-    "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau"
+    "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau" "/tmp/deb/$image/boot"
 ln -s "/usr/src/$headers" "/tmp/deb/$headers/$modules/build"
 echo '# The stand-in modules are not built with it.' > "/tmp/deb/$headers/usr/src/$headers/Makefile"
 echo "#define UTS_RELEASE \"$kernel\"" > "/tmp/deb/$headers/usr/src/$headers/include/generated/utsrelease.h"
+: > "/tmp/deb/$image/boot/vmlinuz-$kernel"
 : > "/tmp/deb/$image/$modules/modules.order"
 : > "/tmp/deb/$image/$modules/modules.builtin"
 sed "s/@kernel@/$kernel/" "$here/nouveau.modinfo" | tr '\n' '\0' > /tmp/modinfo
