@@ -196,16 +196,9 @@ def precompiled(found: Release, number: int, os_id: str, os_version: str, flavou
 
     flavour: of the kernel (C(generic), C(aws)). kernel: its release (C(6.8.0-60-generic)); without it any counts.
     """
-    return flavour in precompiled_flavours(found, number, os_id, os_version, kernel)
-
-
-def precompiled_flavours(found: Release, number: int, os_id: str, os_version: str,
-                         kernel: str | None = None) -> frozenset[str]:
-    """The flavours of kernels for which L(precompiled) holds."""
-    return frozenset(flavour for row in found.precompiled or ()
-                     if row.get(os_id) == os_version and number in row["branches"]
-                     and (kernel is None or any(version_key(kernel)[:2] == version_key(one) for one in row["kernels"]))
-                     for flavour in row["flavours"])
+    return any(row.get(os_id) == os_version and number in row["branches"] and flavour in row["flavours"]
+               and (kernel is None or any(version_key(kernel)[:2] == version_key(one) for one in row["kernels"]))
+               for row in found.precompiled or ())
 
 
 @functools.lru_cache(maxsize=None)
@@ -250,26 +243,9 @@ def cuda_needs(level: str) -> str | None:
     return None if first is None else str(first)
 
 
-def cuda_compiles(known: Architecture, level: str) -> bool:
-    """Whether the CUDA toolkit of a level (C(12.8), C(13)) compiles for an architecture."""
-    wanted = version_key(level)
-    first, last = version_key(known.cuda[0]), known.cuda[1:]
-    return wanted >= first[:len(wanted)] and all(wanted[:1] <= version_key(major) for major in last)
-
-
 def floor(name: str) -> str:
-    """The version from which something holds: coherent_memory, container_auto, gpu_cluster (drivers), gds_open_modules.
-
-    Each is explained in drivers.yml.
-    """
+    """The version from which something holds: coherent_memory (driver), gds_open_modules; drivers.yml explains them."""
     return str(_drivers()["floors"][name])
-
-
-def reaches(version: str, first: str) -> bool:
-    """Whether a driver version, or the newest of a branch (C(580)), is not older than another."""
-    if "." not in version:
-        return branch_of(version) >= branch_of(first)
-    return version_key(version) >= version_key(first)
 
 
 def gds_needs_open(version: str) -> bool:
