@@ -96,28 +96,20 @@ class ActionModule(ControllerAction):
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
-                seen = self._cluster(plan, policy, release, wanted, arguments, task_vars)
+                seen = _seen(seen, wanted, task_vars)
+                self._cluster(plan, policy, release, wanted, seen, task_vars)
         except GpuopsError as error:
-            known = {host: mine for host, mine in facts.items() if mine is not None}
-            error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], known, seen))
+            error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], facts, seen))
             raise
-        on_hosts = {"host", "hybrid"} & set(plan["placement"].values())
-        plan["checks"] = preflight.listed(preflight.checks(plan, facts if on_hosts else {}, seen))
+        plan["checks"] = preflight.listed(preflight.checks(plan, facts, seen))
         return plan
 
-    def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
-                 task_vars: Data) -> Data | None:
-        """Completes the plan by the part of the cluster; returns what is there, None where nobody was asked."""
+    def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, seen: Data | None,
+                 task_vars: Data) -> None:
+        """Completes the plan by the part of the cluster. seen: what is there, None where nobody was asked."""
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
-            return None
-        seen: Data | None = arguments["cluster_facts"]
-        if seen is None and wanted["kubeconfig"]:
-            seen = _look(wanted["kubeconfig"], wanted["context"])
-        elif seen is None and not wanted["render_to"]:
-            raise InputError("it is not set, and a cluster is never taken from the environment.",
-                             "Name the file of the cluster that is meant, or set gpu_render_to to write manifests.",
-                             path="gpu_kubeconfig")
+            return
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), wanted,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
@@ -125,7 +117,19 @@ class ActionModule(ControllerAction):
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"]}
-        return seen
+
+
+def _seen(given: Data | None, wanted: Data, task_vars: Data) -> Data | None:
+    """What is in the cluster that is meant; None where it is left out, or manifests are only rendered."""
+    if given is not None or gathered.cluster_is_left_out(task_vars):
+        return given
+    if wanted["kubeconfig"]:
+        return _look(wanted["kubeconfig"], wanted["context"])
+    if wanted["render_to"]:
+        return None
+    raise InputError("it is not set, and a cluster is never taken from the environment.",
+                     "Name the file of the cluster that is meant, or set gpu_render_to to write manifests.",
+                     path="gpu_kubeconfig")
 
 
 def _place(wanted: Data, task_vars: Data) -> Data | None:

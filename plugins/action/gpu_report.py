@@ -45,7 +45,8 @@ class ActionModule(ControllerAction):
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
         ahead = arguments["show"] in ("plan", "preflight")
-        found = _findings(plan, hosts) if ahead else []
+        found = preflight.with_failures(_findings(plan, hosts), {
+            host: gathered.errors(task_vars, host) for host in hosts if arguments["hosts"] is None}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
                   "cluster": cluster or None, "findings": found}
         display.display(f"\n{_RENDER[arguments['show']](report, style())}")

@@ -20,6 +20,9 @@ CHECKS = "preflight_checked"
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
+# What a user says a host is, see L(profiles).
+PROFILE = "gpu_profile"
+
 TaskVars = t.Mapping[str, t.Any]
 
 
@@ -67,11 +70,11 @@ def facts(task_vars: TaskVars) -> dict[str, t.Any]:
 
 
 def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
-    """By host the variables of roles that its inventory sets. Defaults of roles do not show up here."""
+    """By host the variables of roles, and gpu_profile, that its inventory sets. Defaults of roles do not show up."""
     found = {}
     for host in hosts(task_vars):
         mine = task_vars["hostvars"][host]
-        found[host] = {name: mine[name] for name in VARIABLES if name in mine}
+        found[host] = {name: mine[name] for name in (*VARIABLES, PROFILE) if name in mine}
     return found
 
 
@@ -89,6 +92,16 @@ def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str
         items = _registered(task_vars, host, component.result).get(what)
         if isinstance(items, list) and items:
             found[component.name] = items
+    return found
+
+
+def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
+    """By component the C({message, hint}) with which its module failed on a host."""
+    found = {}
+    for component in ON_HOSTS:
+        result = _registered(task_vars, host, component.result)
+        if result.get("failed"):
+            found[component.name] = result.get("error") or {"message": str(result.get("msg") or ""), "hint": ""}
     return found
 
 

@@ -45,7 +45,8 @@ def refused(error: t.Mapping[str, t.Any], facts: t.Mapping[str, Facts | None], c
     refusals = error.get("refusals")
     if refusals is None:
         host = "policy" if error.get("kind") in ("input", "policy") else "cluster"
-        first = [Finding(host, "policy", "error", _sentence(error["message"]), _sentence(error["hint"]))]
+        first = [Finding(host, "policy", "error", _sentence(text), _sentence(error["hint"]))
+                 for text in error.get("faults") or [error["message"]]]
     else:
         first = from_refusals(refusals)
     said = {(host, _SAID_BY.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
@@ -58,6 +59,13 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
     """Refusals of resolve, C([{hosts, reason, remedy}]), as errors."""
     return [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
             for one in refusals for host in one["hosts"]]
+
+
+def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:
+    """Findings with the errors of modules that were asked what they would do: C({HOST: {COMPONENT: error}})."""
+    errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))
+              for host, mine in failed.items() for component, error in mine.items()]
+    return [*listed(errors), *found]
 
 
 def listed(found: t.Iterable[Finding]) -> list[Dict]:

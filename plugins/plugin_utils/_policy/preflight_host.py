@@ -67,9 +67,12 @@ class Host:
 def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
             today: datetime.date) -> t.Iterator[Finding]:
     """All findings of one host."""
+    if facts is None and plan is not None and not {"host", "hybrid"} & set(plan["placement"].values()):
+        # Nothing is delivered by way of the host.
+        return
     if facts is None:
-        yield Finding(name, "facts", "warning", "it could not be asked: unreachable, or left out by --limit",
-                      "Make it reachable, or leave it out of the inventory")
+        yield Finding(name, "facts", "error", "it could not be asked, as it is not reached or gave an error",
+                      "Make it reachable, or leave it out by --limit")
         return
     if not facts["gpus"]:
         # resolve refuses it; without a plan nothing else matters here.

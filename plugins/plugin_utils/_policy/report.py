@@ -121,8 +121,11 @@ def _plan_lines(report: Report, style: Style) -> list[str]:
     lines = _overview(report, style)
     steps = [*_grouped("Steps", steps_by_hosts(report), style),
              *_grouped("Pending", steps_by_hosts(report, "pending"), style)]
-    if steps or report["hosts"] or not cluster:
-        lines += steps or [f"Nothing to do{' on hosts' if cluster else ''}: every host is as the policy says."]
+    # Of a host that could not be asked, or whose modules gave an error, nobody knows.
+    known = not any(one["severity"] == "error" for one in report["findings"])
+    if not steps and known and (report["hosts"] or not cluster):
+        steps = [f"Nothing to do{' on hosts' if cluster else ''}: every host is as the policy says."]
+    lines += steps
     lines += report_cluster.render_plan(cluster, style) if cluster else []
     return lines + [style.entry("note:", text, 0) for text in plan["notes"]] if plan else lines
 

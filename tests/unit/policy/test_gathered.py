@@ -33,8 +33,8 @@ def test_facts_of_all_hosts_of_the_play() -> None:
 
 def test_overrides_are_the_variables_of_roles_alone() -> None:
     mine = {"driver_version": "595.91.07", "driver_result": {}, "mig_manager_selected": "x", "other": 1}
-    assert gathered.overrides(task_vars(a=mine, b={})) == {
-        "a": {"driver_version": "595.91.07", "mig_manager_selected": "x"}, "b": {}}
+    assert gathered.overrides(task_vars(a=mine, b={"gpu_profile": "none"})) == {
+        "a": {"driver_version": "595.91.07", "mig_manager_selected": "x"}, "b": {"gpu_profile": "none"}}
 
 
 def test_steps_and_pending_by_component() -> None:
@@ -42,6 +42,13 @@ def test_steps_and_pending_by_component() -> None:
     found = task_vars(a={"driver_result": {"plan": [step], "pending": []}, "mig_manager_result": {"skipped": True}})
     assert gathered.listed(found, "a", "plan") == {"driver": [step]}
     assert gathered.listed(found, "a", "pending") == {}
+
+
+def test_errors_of_modules() -> None:
+    error = {"kind": "host", "message": "no.", "hint": "do."}
+    found = task_vars(a={"driver_result": {"failed": True, "msg": "no. do.", "error": error},
+                         "container_toolkit_result": {"failed": True, "msg": "broke"}, "mig_manager_result": {}})
+    assert gathered.errors(found, "a") == {"driver": error, "container_toolkit": {"message": "broke", "hint": ""}}
 
 
 def test_facts_serve_until_a_role_changes_the_host() -> None:

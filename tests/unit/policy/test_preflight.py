@@ -61,7 +61,7 @@ def on_board(**more: Any) -> dict[str, Any]:
 CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, str]]] = {
     "nothing": (facts(**BARE), None, {}),
     "nothing, converged": (driven(facts(**BARE), VERSION), plan_of(preview=()), {}),
-    "no answer": (None, None, {"facts": "warning"}),
+    "no answer": (None, None, {"facts": "error"}),
     "nouveau loaded, the role unloads it": (facts(**BARE, modules={"nouveau": True}), None, {"nouveau": "info"}),
     "nouveau loaded, driver adopted": (facts(**BARE, modules={"nouveau": True}), plan_of(driver=ADOPTED),
                                        {"nouveau": "error"}),
@@ -221,6 +221,18 @@ def test_other_errors_are_findings_too(kind: str, host: str) -> None:
         Finding(host, "policy", "error", "spec.driver.verison: no such key", "Did you mean version?")]
 
 
+def test_every_fault_of_a_document_is_a_finding() -> None:
+    error = {"kind": "input", "message": "2 faults:...", "hint": "", "faults": ["a: unknown.", "b: no number."]}
+    assert [one.text for one in preflight.refused(error, {}, None, TODAY)] == ["a: unknown", "b: no number"]
+
+
+def test_what_modules_say_of_their_own_accord() -> None:
+    error = {"kind": "host", "message": "It is not ours to change.", "hint": "Let it be."}
+    found = preflight.with_failures([{"check": "x"}], {"gpu-1": {"container_toolkit": error}, "gpu-2": {}})
+    assert found == [{"host": "gpu-1", "check": "container_toolkit", "severity": "error",
+                      "text": "It is not ours to change", "fix": "Let it be"}, {"check": "x"}]
+
+
 def test_order_and_sums() -> None:
     known = facts(["26b9", "1eb8"], secure_boot=True, runtimes={"containerd": None})
     every = preflight.listed(preflight.checks(plan_of(), {"gpu-1": known, "gpu-2": known}, None, TODAY))
@@ -288,6 +300,7 @@ def test_nfd() -> None:
     nodes = {"a": node(), "b": node(gpu=False, labels={})}
     assert in_cluster(nodes, hosts={"b": known}) == [("b", "nfd", "error")], "the host knows better"
     assert in_cluster(nodes, hosts={"a": known}) == []
+    assert in_cluster(nodes, hosts={"a": None}) == [], "nobody needs to reach it"
 
 
 @pytest.mark.parametrize("parts, expected", [

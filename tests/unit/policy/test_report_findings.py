@@ -86,8 +86,14 @@ def test_the_head_of_a_run_has_no_notes() -> None:
     assert "fine" in render_preflight({**report(), "findings": found}, Style())
 
 
+def test_nobody_says_that_nothing_is_to_do_where_it_is_not_known() -> None:
+    calm = {**report(), "hosts": {"gpu-l2": report()["hosts"]["gpu-l2"]}}
+    assert "Nothing to do" not in render_preflight(calm, Style())
+    assert "Nothing to do: every host" in render_preflight({**calm, "findings": []}, Style())
+
+
 def test_sums() -> None:
-    assert verdict(report()["findings"]) == "1 error, 3 warnings."
+    assert verdict(report()["findings"]) == "2 errors, 2 warnings."
     assert verdict([]) == "Nothing was found that stands in the way."
     assert render_preflight({**report(), "findings": []}, Style()).endswith("Nothing was found that stands in the way.")
     assert names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
@@ -108,11 +114,11 @@ def test_page() -> None:
 def test_data() -> None:
     document = json.loads(json.dumps(report_data.document(report(), [])))
     assert set(document) == {"schema", "plan", "problem", "refusals", "findings", "counts", "hosts", "cluster"}
-    assert document["counts"] == {"error": 1, "warning": 3, "info": 0}
+    assert document["counts"] == {"error": 2, "warning": 2, "info": 0}
     assert document["hosts"]["gpu-a1"]["plan"]["driver"]["version"] == "595.91.07"
     assert document["hosts"]["gpu-l2"]["plan"] is None
     refused = report_data.document(refusal(), REFUSALS)
-    assert refused["plan"] is None and refused["refusals"] == REFUSALS and refused["counts"]["error"] == 2
+    assert refused["plan"] is None and refused["refusals"] == REFUSALS and refused["counts"]["error"] == 3
 
 
 def test_data_of_a_cluster_holds_no_environment() -> None:
