@@ -186,7 +186,8 @@ facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run

@@ -229,7 +229,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import library_version, loaded_version
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_os, secure_boot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import has_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import has_headers, read_os, secure_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 PERSISTENCED = "nvidia-persistenced.service"

@@ -7,33 +7,23 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import (
-    loaded_version,
-    read_driver,
-    read_modules,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import read_driver, read_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric, merge_gpus, minors
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host, read_machine
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._runtimes import read_runtimes, read_toolkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import read_packages
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 SCHEMA = 2
 
 
-def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
-    """What NVML tells now, see L(_nvml.Nvml.snapshot). Raises only MissingLibrary."""
-    with Nvml() as nvml:
-        return nvml.snapshot(clients=clients)
-
-
 def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The result C(facts) of gpu_info. root and run: where to read and how to ask; snapshot: L(nvml_snapshot)."""
+    """The result C(facts) of gpu_info. root, run: where to read and how to ask; snapshot: L(_brief.nvml_snapshot)."""
     host = read_host(root)
     bus = read_bus(root)
     packages = read_packages(root, run, host["os"]["family"])
@@ -52,29 +42,14 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
         "nvlink": {"switches": len(bus.switches), "fabric": fabric(gpus, len(bus.switches))},
         "mellanox": bus.mellanox,
-        "vgpu": _vgpu(bus),
+        "vgpu": vgpu_fact(bus),
         "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],
-                   "library": driver["library"] or snapshot["library"], "nvml": _nvml(snapshot)},
+                   "library": driver["library"] or snapshot["library"], "nvml": nvml_fact(snapshot)},
         "modules": read_modules(root),
         "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
         "toolkit": toolkit,
         "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
     }
-
-
-def collect_devices(root: Root, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The part of L(collect) that labels need: C({host: {machine}, gpus, vgpu, driver: {loaded, nvml}})."""
-    bus = read_bus(root)
-    return {"host": {"machine": read_machine(root)}, "gpus": merge_gpus(bus, snapshot), "vgpu": _vgpu(bus),
-            "driver": {"loaded": loaded_version(root) or snapshot["driver"], "nvml": _nvml(snapshot)}}
-
-
-def _nvml(snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    return {key: snapshot[key] for key in ("available", "error", "cuda")}
-
-
-def _vgpu(bus: Bus) -> dict[str, str] | None:
-    return None if bus.vgpu is None else {"version": bus.vgpu[0], "branch": bus.vgpu[1]}
 
 
 def _clients(open_files: t.Sequence[dict[str, t.Any]], told: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:

@@ -11,12 +11,9 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package, driver_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 
-_VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
-_LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d{3}\.[\d.]+)$")
 _MODULE_PACKAGES = ("kmod-nvidia", "linux-modules-nvidia", "nvidia-open", "cuda-drivers")
-_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-                    "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
 # The vendor's modules, those that take its devices away from it, and those of GPUDirect.
 MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
@@ -57,26 +54,6 @@ def read_driver(root: Root, packages: t.Mapping[str, Package], arch: str) -> dic
         "dkms": read_dkms(root, arch),
         "reboot_pending": reboot_pending(root, loaded, library),
     }
-
-
-def loaded_version(root: Root) -> str | None:
-    """The version of the loaded kernel module."""
-    if not root.exists("/sys/module/nvidia"):
-        return None
-    found = _VERSION.search(root.text("/sys/module/nvidia/version") or root.text("/proc/driver/nvidia/version") or "")
-    return found.group(1) if found else None
-
-
-def library_version(root: Root) -> str | None:
-    """The version of the installed NVML library, from the name of the file that its link leads to."""
-    for folder in _LIBRARY_FOLDERS:
-        target = root.link(f"{folder}/libnvidia-ml.so.1")
-        names = [target.rpartition("/")[2]] if target else []
-        for name in [*names, *(root.names(folder) if target else [])]:
-            found = _LIBRARY.match(name)
-            if found:
-                return found.group(1)
-    return None
 
 
 def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:

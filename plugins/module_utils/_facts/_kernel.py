@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import typing as t
 
@@ -51,16 +50,6 @@ def headers_package(release: str, family: str | None, os_id: str | None) -> str 
         middle = f"-{flavour}" if flavour else ""
         return f"{base}{middle}-devel-{_PLUS.sub('', release)}"
     return None
-
-
-def has_headers(root: Root, release: str) -> bool:
-    """Whether modules can be built for this kernel: its build folder is there and has a Makefile."""
-    for folder in (f"/lib/modules/{release}/build", f"/usr/lib/modules/{release}/build"):
-        target = root.link(folder)
-        build = os.path.normpath(os.path.join(os.path.dirname(folder), target)) if target else folder
-        if root.exists(f"{build}/Makefile"):
-            return True
-    return False
 
 
 def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:

@@ -13,8 +13,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import dmi
 
-_DMI = "/sys/class/dmi/id"
 # How sys_vendor, product_name or bios_vendor begin, in this order, and what that is.
 _HYPERVISORS = (
     ("kvm", "kvm"), ("openstack", "kvm"), ("kubevirt", "kvm"), ("amazon ec2", "amazon"), ("google", "google"),
@@ -74,11 +74,6 @@ def read_cloud(root: Root) -> str | None:
     if vendor == "Google" or dmi(root, "product_name") == "Google Compute Engine":
         return "gcp"
     return "oracle" if chassis == "OracleCloud.com" else None
-
-
-def dmi(root: Root, key: str) -> str:
-    """A DMI string; empty where the firmware has none."""
-    return root.text(f"{_DMI}/{key}") or ""
 
 
 def read_lockdown(root: Root) -> str | None:

@@ -15,9 +15,9 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, Model
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import MODULES
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import family_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import IMMUTABLE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import family_of
 
 Facts = t.Dict[str, t.Any]
 Node = t.Mapping[str, t.Any]

@@ -13,11 +13,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     _clients,
     _driver,
     _gpus,
-    _host,
-    _kernel,
     _pci,
     _runtimes,
     _software,
+    _system,
+    _versions,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
@@ -80,20 +80,20 @@ def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
 def test_families(tmp_path: Path, text: str, family: str, version: str | None) -> None:
     """Families by ID, then by ID_LIKE."""
     trees.put(tmp_path, "/etc/os-release", text)
-    found = _host.read_os(Root(str(tmp_path)))
+    found = _system.read_os(Root(str(tmp_path)))
     assert (found["family"], found["version_id"]) == (family, version)
 
 
 def test_headers(tmp_path: Path) -> None:
     """A dangling build link is no headers; nor is a folder without a Makefile."""
     root = Root(str(tmp_path))
-    assert not _kernel.has_headers(root, "6.1")
+    assert not _system.has_headers(root, "6.1")
     trees.link(tmp_path, "/lib/modules/6.1/build", "/usr/src/linux-headers-6.1")
-    assert not _kernel.has_headers(root, "6.1")
+    assert not _system.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/include/x.h", "")
-    assert not _kernel.has_headers(root, "6.1")
+    assert not _system.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/Makefile", "")
-    assert _kernel.has_headers(root, "6.1")
+    assert _system.has_headers(root, "6.1")
 
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\x00", False), (None, None)])
@@ -102,12 +102,12 @@ def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) ->
     (tmp_path / "sys/firmware/efi").mkdir(parents=True)
     if value is not None:
         trees.put(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", value)
-    assert _host.secure_boot(Root(str(tmp_path))) is state
+    assert _system.secure_boot(Root(str(tmp_path))) is state
 
 
 def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
     """BIOS machines cannot have it."""
-    assert _host.secure_boot(Root(str(tmp_path))) is False
+    assert _system.secure_boot(Root(str(tmp_path))) is False
 
 
 # -- packages and driver
@@ -172,7 +172,7 @@ def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
     trees.put(tmp_path, "/proc/driver/nvidia/version", text)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     root = Root(str(tmp_path))
-    loaded = _driver.loaded_version(root)
+    loaded = _versions.loaded_version(root)
     assert loaded == text.split()[-3 if wanted == "open" else -4]
     assert _driver.flavour(root, loaded, {"nvidia-dkms-open": Package("1", "")}) == wanted
 
