@@ -8,7 +8,9 @@ from __future__ import annotations
 import typing as t
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._play import PlayHostVars, Values
 
 
 class ControllerAction(ActionBase):
@@ -25,10 +27,21 @@ class ControllerAction(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
         try:
-            result.update(self.work(arguments, task_vars or {}))
+            result.update(self.work(arguments, self._seen(task_vars or {})))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
         return result
+
+    def _seen(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""
+        if "hostvars" not in task_vars:
+            return task_vars
+        said = load_extra_vars(self._loader)
+        play = {name: value for name, value in self._task.get_play().get_vars().items() if name not in said}
+        return {**task_vars, "hostvars": PlayHostVars(task_vars["hostvars"], play, self._of_host)}
+
+    def _of_host(self, value: t.Any, variables: Values) -> t.Any:
+        return self._templar.copy_with_new_env(available_variables=variables).template(value)
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """What the action does; returns its result."""

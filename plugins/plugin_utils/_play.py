@@ -1,0 +1,48 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the play itself sets, seen on every host. PRIVATE to the collection.
+
+C(hostvars) hold what the inventory says, not the C(vars) of a play or of C(import_playbook). Who writes
+C(gpu_disruption: idle) there means all hosts of the play.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+Values = t.Mapping[str, t.Any]
+# Templates a value of the play with the variables of a host.
+Template = t.Callable[[t.Any, Values], t.Any]
+
+
+class PlayHostVars:
+    """C(hostvars) with the play's variables over them, templated on demand as each host's own."""
+
+    def __init__(self, hostvars: t.Any, play: Values, template: Template) -> None:
+        self._hostvars, self._play, self._template = hostvars, play, template
+
+    def __getitem__(self, host: str) -> Values:
+        return _OfHost(self._hostvars[host], self._play,
+                       lambda value: self._template(value, {**self._hostvars.raw_get(host), **self._play}))
+
+    def __contains__(self, host: str) -> bool:
+        return host in self._hostvars
+
+    def raw_get(self, host: str) -> t.Any:
+        """A host's variables as they are, without the play's: registered results are among them."""
+        return self._hostvars.raw_get(host)
+
+
+class _OfHost(t.Mapping[str, t.Any]):
+    def __init__(self, own: Values, play: Values, template: t.Callable[[t.Any], t.Any]) -> None:
+        self._own, self._play, self._template = own, play, template
+
+    def __getitem__(self, name: str) -> t.Any:
+        return self._template(self._play[name]) if name in self._play else self._own[name]
+
+    def __iter__(self) -> t.Iterator[str]:
+        return iter({**dict.fromkeys(self._own), **dict.fromkeys(self._play)})
+
+    def __len__(self) -> int:
+        return len({*self._own, *self._play})
