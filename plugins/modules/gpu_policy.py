@@ -6,11 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_policy
-short_description: Turn one declared policy and the facts of the fleet into a plan for hosts and cluster
+short_description: Validate, compare and export a policy, and turn it into a plan for hosts and cluster
 version_added: 0.1.0
 description:
   - Reads a policy, checks every key of it, and resolves it for each host against the GPUs that are there.
-  - A key that is not known is refused with its path, line and the nearest known key.
+  - A key that is not known is refused with its path, line and the nearest known key. All faults of all documents come
+    in one message.
+  - Deprecated keys are translated where that is possible, and said in RV(notes).
+  - Says on request in what the policy differs from another, and gives it in another format.
   - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and what
     would free them. The refusals of all hosts come in one message.
   - Runs on the controller and opens no connection to a host. Use it once for the whole play, with C(run_once).
@@ -26,9 +29,15 @@ extends_documentation_fragment:
 options:
   policy:
     description:
-      - The path of a file, or the policy itself as a mapping. Without it the defaults of the release count.
-      - Accepted are a ClusterPolicy (nvidia.com/v1), the values of the GPU Operator's Helm chart, an NVIDIADriver
-        (nvidia.com/v1alpha1) and a GPUClusterPolicy (gpu.nvidia.com/v1). The format is seen from the content.
+      - The path of a file, or the policy itself as a mapping or a list of mappings. Without it the defaults of the
+        release count.
+      - Accepted are a ClusterPolicy (nvidia.com/v1), NVIDIADrivers and a GPUCluster (nvidia.com/v1alpha1), the values
+        of the GPU Operator's Helm chart, and a GPUClusterPolicy (gpu.nvidia.com/v1). The format is seen from the
+        content.
+      - A file may hold several documents, one ClusterPolicy or GPUCluster with any number of NVIDIADrivers; also a List
+        as C(kubectl get -o yaml) writes it. Values and a GPUClusterPolicy stand alone.
+      - V(live) reads the resources of a GPU Operator from the cluster of O(kubeconfig), whether the operator runs or
+        not.
       - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
     type: raw
   release:
@@ -103,10 +112,23 @@ options:
     type: dict
   resolve:
     description:
-      - V(false) reads no policy and asks no cluster. It only says, in RV(cluster), which cluster is meant, as a removal
+      - V(false) makes no plan. The policy is read only where O(compare_with) or O(export) want it.
+      - Without these no cluster is asked either. It only says, in RV(cluster), which cluster is meant, as a removal
         needs to know also where the policy is broken.
     type: bool
     default: true
+  compare_with:
+    description:
+      - A second policy, given as O(policy) is. RV(differences) says in what it differs.
+    type: raw
+  export:
+    description:
+      - A format into which the policy is put, in RV(exported).
+      - What the policy says is exported, not what the defaults of the release add. Where the other format has another
+        default, it is written out.
+      - What has no place in the other format is said in RV(notes).
+    type: str
+    choices: [cluster_policy, nvidia_driver, values]
 seealso:
   - module: gpuops.nvidia.gpu_verify
   - module: gpuops.nvidia.gpu_report
@@ -132,6 +154,53 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_plan
 
+- name: See what a new policy would change
+  gpuops.nvidia.gpu_policy:
+    policy:
+      driver:
+        version: 580.126.20
+    compare_with:
+      driver:
+        version: 595.91.07
+        kernelModuleType: open
+    resolve: false
+  run_once: true
+  register: gpu_policies
+
+- name: Make values for the chart of a ClusterPolicy
+  gpuops.nvidia.gpu_policy:
+    policy:
+      apiVersion: nvidia.com/v1
+      kind: ClusterPolicy
+      metadata:
+        name: cluster-policy
+      spec:
+        driver:
+          version: 580.126.20
+        mig:
+          strategy: mixed
+    export: values
+    resolve: false
+  run_once: true
+  register: gpu_policy_export
+
+- name: Write them down
+  ansible.builtin.copy:
+    content: "{{ gpu_policy_export.exported | to_nice_yaml }}"
+    dest: values.yml
+    mode: "0644"
+  delegate_to: localhost
+  run_once: true
+
+- name: Take over the policy of a running GPU Operator
+  gpuops.nvidia.gpu_policy:
+    policy: live
+    kubeconfig: gpu-cluster.kubeconfig
+    export: cluster_policy
+    resolve: false
+  run_once: true
+  register: gpu_policy_live
+
 - name: Find out which cluster is meant
   gpuops.nvidia.gpu_policy:
     resolve: false
@@ -152,7 +221,7 @@ policy:
   type: str
   sample: /etc/ansible/cluster-policy.yml
 format:
-  description: V(ClusterPolicy), V(values), V(NVIDIADriver), V(GPUClusterPolicy) or V(defaults).
+  description: V(ClusterPolicy), V(values), V(NVIDIADriver), V(GPUCluster), V(GPUClusterPolicy) or V(defaults).
   returned: success
   type: str
   sample: ClusterPolicy
@@ -195,6 +264,38 @@ cluster:
   returned: success
   type: dict
   sample: null
+checks:
+  description:
+    - What is known beforehand to go wrong, as a list of C(host) (or V(cluster)), C(check), C(severity) (V(error),
+      V(warning) or V(info)), C(text) and C(fix). On a refusal they are in RV(error).
+  returned: success, with O(resolve)
+  type: list
+  elements: dict
+  sample:
+    - host: gpu01
+      check: kernel_headers
+      severity: error
+      text: the headers of the running kernel 6.8.0-31-generic are not installed
+      fix: Install linux-headers-6.8.0-31-generic
+differences:
+  description:
+    - What differs, by path in the shape of a ClusterPolicy's spec. What both policies mean is compared, defaults filled
+      in, so that two formats of one policy do not differ.
+    - C(before) is the value of O(policy), C(after) that of O(compare_with), null for what is not set; C(text) says it
+      for people.
+  returned: success, with O(compare_with)
+  type: list
+  elements: dict
+  sample:
+    - path: driver.version
+      before: 580.126.20
+      after: 595.91.07
+      text: "driver.version: '580.126.20' becomes '595.91.07'"
+exported:
+  description: The policy in the format of O(export), for V(nvidia_driver) a list of objects, else a mapping.
+  returned: success, with O(export)
+  type: raw
+  sample: {driver: {version: 580.126.20}, mig: {strategy: mixed}}
 notes:
   description: What deserves attention and hinders nothing.
   returned: success

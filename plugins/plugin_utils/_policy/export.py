@@ -81,6 +81,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     driver.update({key: value for key, value in (said.get("daemonsets") or {}).items() if key in _SHARED})
     driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
+    driver, _empty = known(driver, fields.NVIDIA_DRIVER)
     # Nothing stands in for a part of the image that an NVIDIADriver does not name.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"), ("version",
                                                                                release.components["driver"])):

@@ -14,7 +14,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, rules, translate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check, nearest, shown, to_json_schema
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import (
+    DRAFT,
+    check,
+    nearest,
+    shown,
+    to_json_schema,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, load_data, parse
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
@@ -349,3 +355,13 @@ def json_schema(kind: str) -> Data:
         notes = {own.get(path, path): note for path, note in (
             (path[len("driver."):] if path.startswith("driver.") else path, note) for path, note in notes.items())}
     return to_json_schema(fields.FORMS[kind], fields.ENVELOPE, notes)
+
+
+def any_json_schema() -> Data:
+    """The JSON schema of a document of any format; it refers to the others, which lie beside it."""
+    resources = [kind for kind in fields.FORMS if kind != "values"]
+    choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
+    values = {"if": {"not": {"required": ["kind"]}}, "then": {"$ref": "values.json"}}
+    return {"$schema": DRAFT, "title": "A policy of gpuops.nvidia", "type": "object",
+            "properties": {"kind": {"enum": resources}}, "allOf": [*choices, values]}

@@ -33,12 +33,9 @@ def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[st
     if look(spec, f"{driver}usePrecompiled") and str(version or "").startswith("sha256:"):
         found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which makes the tag of branch, "
                                           "kernel and system; write the branch, such as '595'"))
-    found += {"NVIDIADriver": _of_driver, "values": _of_values}.get(kind, _nothing)(spec)
+    for apply in _OF_KIND.get(kind, ()):
+        found += apply(spec)
     return [say(document, (*root, *path.split(".")), text) for path, text in found]
-
-
-def _nothing(spec: Spec) -> list[tuple[str, str]]:
-    return []
 
 
 def _of_driver(spec: Spec) -> list[tuple[str, str]]:
@@ -53,14 +50,21 @@ def _of_driver(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _of_values(spec: Spec) -> list[tuple[str, str]]:
-    found = []
     if look(spec, "clusterPolicy.deployCR") and look(spec, "gpuCluster.deployCR"):
-        found.append(("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one of deployCR to "
-                                             "false"))
-    if look(spec, "cdi.nriPluginEnabled"):
-        found += [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
-                  for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
-    return found
+        return [("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one of deployCR to false")]
+    return []
+
+
+def _of_cdi(spec: Spec) -> list[tuple[str, str]]:
+    if not look(spec, "cdi.nriPluginEnabled"):
+        return []
+    return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
+            for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
+
+
+_OF_KIND: dict[str, tuple[t.Callable[[Spec], list[tuple[str, str]]], ...]] = {
+    "NVIDIADriver": (_of_driver,), "ClusterPolicy": (_of_cdi,), "values": (_of_cdi, _of_values),
+}
 
 
 def beside(kinds: t.Sequence[str]) -> list[str]:

@@ -227,7 +227,7 @@ def paths(schema: Schema, path: str = "") -> t.Iterator[str]:
 
 # -- the same as JSON schema, for editors
 
-_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", dict: "object", list: "array"}
 Notes = t.Mapping[str, t.Mapping[str, t.Any]]
 
@@ -238,7 +238,7 @@ def to_json_schema(form: Form, envelope: t.Mapping[str, t.Any], notes: Notes) ->
     envelope: the schema of what surrounds a spec; notes: by path below the spec what to add to its schema
     (C(description), C(deprecated)).
     """
-    head = {"$schema": _DRAFT, "title": form.title}
+    head = {"$schema": DRAFT, "title": form.title}
     if not form.api_version:
         return {**head, **_json(form.schema, "", notes)}
     whole = _json({**envelope, "spec": Needed(form.schema)}, "", notes, below="spec")
