@@ -50,8 +50,9 @@ class Audit:
 
     @property
     def writes(self) -> list[dict[str, Any]]:
-        """Those that change something."""
-        return [one for one in self.requests if one["verb"] in WRITES]
+        """Those that change something: a question about rights is sent like an object, and is none."""
+        return [one for one in self.requests
+                if one["verb"] in WRITES and one["resource"] != "selfsubjectaccessreviews"]
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ class Flaky:
     def __init__(self, kubeconfig: str, fault: Callable[[int, str, str], int | str | None]) -> None:
         configuration = wire._load(kubeconfig, None, str(Path(kubeconfig).parent))
         self.target = urlsplit(configuration.host)
-        self.context: ssl.SSLContext = wire._tls(configuration)
+        self.context: ssl.SSLContext = wire._tls(configuration, kubeconfig)
         self.fault = fault
         self.count = 0
         self.lock = threading.Lock()
@@ -45,7 +45,7 @@ class Flaky:
             def answer(self) -> None:
                 outer.serve(self)
 
-            do_GET = do_PATCH = do_DELETE = answer  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815
 
             def log_message(self, *words: Any) -> None:
                 pass

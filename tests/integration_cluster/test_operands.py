@@ -219,7 +219,8 @@ def test_a_flaky_server_is_ridden_through(world: World, kubeconfig: str, tmp_pat
 
     def twice(number: int, method: str, path: str) -> int | str | None:
         met[f"{method} {path}"] += 1
-        fault = faults[number % (6 if method == "PATCH" else 5)]
+        met[method] += 1
+        fault = faults[met[method] % (6 if method == "PATCH" else 5)]
         return fault if met[f"{method} {path}"] < 3 else None
 
     with Flaky(kubeconfig, twice) as server:
@@ -278,7 +279,7 @@ def test_kinds_that_the_server_lacks(client: Client, audit: Audit) -> None:
     assert client.knows("v1", "Pod") and client.version().startswith("v1.")
 
 
-def test_missing_rights_are_seen_in_check_mode(world: World, tmp_path: Path) -> None:
+def test_missing_rights_are_named_before_anything_is_written(world: World, tmp_path: Path, audit: Audit) -> None:
     world.tool("create", "namespace", world.name)
     world.kubectl("create", "serviceaccount", "reader")
     world.tool("create", "clusterrolebinding", f"{world.name}-view", "--clusterrole=cluster-reader",
@@ -290,10 +291,50 @@ def test_missing_rights_are_seen_in_check_mode(world: World, tmp_path: Path) -> 
     config["users"][0]["user"] = {"token": world.kubectl("create", "token", "reader").strip()}
     path = tmp_path / "reader.kubeconfig"
     path.write_text(yaml.safe_dump(config))
+    world.kubectl("create", "role", "maps", "--verb=*", "--resource=configmaps")
+    world.kubectl("create", "rolebinding", "maps", "--role=maps", f"--serviceaccount={world.name}:reader")
+    service = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "y", "namespace": world.name}}
     reader = World(world.tool, Client(str(path)), world.name, [config_map("x", world.name)])
-    with pytest.raises(ClusterError) as caught:
-        reader.run(check=True)
-    assert caught.value.status == 403 and f"ConfigMap {world.name}/x" in str(caught.value)
+    assert reader.run(check=True)["changed"] and reader.run()["changed"]
+    reader.manifests = [config_map("z", world.name), service, {
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent", "namespace": world.name},
+        "spec": samples.daemon_set()}]
+    audit.start()
+    for check in (True, False):
+        with pytest.raises(ClusterError) as caught:
+            reader.run(check=check)
+        assert caught.value.status == 403 and sorted(caught.value.details["missing"]) == [
+            f"{verb} {kind} in namespace {world.name}" for verb in ("create", "patch")
+            for kind in ("daemonsets.apps", "serviceaccounts")]
+    assert not audit.writes
+    world.manifests = [service]
+    world.run()
+    with pytest.raises(ClusterError, match=f"delete serviceaccounts in namespace {world.name}"):
+        reader.remove()
+
+
+def test_a_namespace_that_refuses_the_pods_is_refused(world: World, audit: Audit) -> None:
+    """A level that nobody wants otherwise stays, and nothing could run."""
+    home: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.name}}
+    level = "pod-security.kubernetes.io/enforce"
+    world.tool("create", "--filename", "-", stdin={**home, "metadata": {
+        "name": world.name, "labels": {level: "baseline", "pod-security.kubernetes.io/warn": "restricted"}}})
+    meta = {"name": "agent", "namespace": world.name}
+    plain: Object = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": samples.deployment()}
+    privileged: Object = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": samples.daemon_set()}
+    world.manifests = [home, plain]
+    assert world.run()["changed"]
+    world.manifests = [home, plain, privileged]
+    audit.start()
+    for check in (True, False):
+        with pytest.raises(ClusterError, match=f"{level}=baseline, .* DaemonSet {world.name}/agent"):
+            world.run(check=check)
+    assert not audit.writes
+    world.kubectl("label", "--overwrite", "namespace", world.name, f"{level}=privileged")
+    assert world.run()["changed"]
+    # What runs stays: a level that comes later is no reason to stop where nothing is to be written.
+    world.kubectl("label", "--overwrite", "namespace", world.name, f"{level}=baseline")
+    assert not world.run()["changed"]
 
 
 def test_waiting(world: World, client: Client) -> None:

@@ -18,13 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fiel
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MANAGER_NAME, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import WORKLOADS, Change
 
 # How often an object is taken over again from others that write it at the same time.
 _ROUNDS = 6
 # Seconds: for a new kind to be served, for an object that is being removed to be gone, between two looks.
 _PATIENCE, _PAUSE = 120.0, 0.2
-_WORKLOADS = ("DaemonSet", "Deployment", "Job")
 
 
 def execute(client: Client, changes: t.Sequence[Change]) -> None:
@@ -115,7 +114,7 @@ def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | N
 def _delete(client: Client, change: Change) -> None:
     metadata = t.cast(Object, change.live)["metadata"]
     # Pods go before their DaemonSet, so that a DaemonSet that is gone means that its pods are.
-    propagation = "Foreground" if change.kind.kind in _WORKLOADS else "Background"
+    propagation = "Foreground" if change.kind.kind in WORKLOADS else "Background"
     client.delete(change.kind.api_version, change.kind.kind, metadata["name"], metadata.get("namespace"),
                   metadata["uid"], propagation)
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import
 MANAGER = "gpuops.nvidia"
 PAGE = 500
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 Object = t.Dict[str, t.Any]
@@ -101,6 +102,17 @@ class Client:
                 return None
             found += [row for group in groups["items"] for row in _rows(group)]
         return found
+
+    def may(self, verb: str, row: kinds.Kind, namespace: str = "") -> bool:
+        """Whether the user may do this with objects of a kind, in a namespace or (empty) cluster-wide.
+
+        Also true where the server does not say so: then it answers the request itself.
+        """
+        asked = {"verb": verb, "group": row.group, "resource": row.plural, "namespace": namespace}
+        answer = self._wire.send("create", "a SelfSubjectAccessReview", "POST", _REVIEWS, {}, {
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked}})
+        return answer.status >= 300 or bool((answer.body.get("status") or {}).get("allowed"))
 
     def version(self) -> str:
         """The server's version, such as C(v1.36.3)."""

@@ -10,7 +10,7 @@ import typing as t
 from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, diff, live, removal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, diff, live, removal, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
@@ -37,6 +37,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     writes = any(change.writes for change in changes)
     if writes:
         guard(client)
+    rights.require(client, changes)
     if check:
         apply.rehearse(client, changes, there)
     else:
@@ -51,6 +52,7 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     """Removes what is ours of components (None: all, and the Namespace), and waits up to timeout seconds."""
     there = live.read(client, [], everything=True)
     changes = removal.plan(client, there, components)
+    rights.require(client, changes)
     if not check:
         removal.execute(client, changes, timeout)
     return result(client, changes)

@@ -22,9 +22,19 @@ _HEAD = "# Written by gpuops.nvidia, which removes the files listed here when th
 def write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
     """Makes the folder hold one file an object and a kustomization that lists them in order. Returns the result.
 
-    Files that an earlier run wrote and that are no longer wanted go; no other file is touched.
+    Files that an earlier run wrote and that are no longer wanted go; no other file is touched. Raises InputError where
+    the folder cannot be used.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+        return _write(folder, wanted, check)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder} cannot be read or written: {error.strerror}.",
+                         "Name a folder of your own; it need not be there yet.", path="render_to",
+                         value=folder) from error
+
+
+def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
     former = _former(folder)
     files = _files(wanted)
     texts: t.Dict[str, t.Optional[str]] = {name: None for name in former if name not in files}

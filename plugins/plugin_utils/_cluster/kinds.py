@@ -34,6 +34,16 @@ class Kind:
         """The path of its API version: C(/api/v1), C(/apis/apps/v1)."""
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
 
+    @property
+    def group(self) -> str:
+        """C(apps); empty for the core."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def resource(self) -> str:
+        """As roles and kubectl name it: C(nodes), C(daemonsets.apps)."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
         """The path of an object, or of all (of a namespace) without a name."""
         parts = [self.root]
@@ -81,6 +91,7 @@ _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
     ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, CUSTOM, False),
     ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, CUSTOM, False),
     # Only read.
+    ("nvidia.com/v1alpha1", "GPUCluster", "gpuclusters", False, _READ, False),
     ("v1", "Node", "nodes", False, _READ, False),
     ("v1", "Pod", "pods", True, _READ, False),
     ("v1", "Event", "events", True, _READ, False),

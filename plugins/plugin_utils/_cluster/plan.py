@@ -15,6 +15,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects imp
 
 Live = t.Mapping[Key, Object]
 
+WORKLOADS = ("DaemonSet", "Deployment", "Job")
+_LEVEL = "pod-security.kubernetes.io/enforce"
+_MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
+            "for the operands.")
+
 
 @dataclass(frozen=True)
 class Change:
@@ -59,24 +65,27 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
     components: those whose objects go when they are not wanted; None: all objects of ours, the Namespace apart.
     Raises ClusterError that names each foreign object which stands in the way.
     """
-    changes, problems = [], []
+    changes: list[Change] = []
+    problems: list[tuple[str, str]] = []
     for one in wanted:
         have = live.get(one.key)
         foreign = have is not None and not objects.is_ours(have)
         if one.kind.kind == "Namespace":
             one = objects.for_namespace(one, have)
-            problem = _label_conflict(one, have) if have else ""
+            problem, hint = _label_conflict(one, have) if have else "", _RELABEL
         else:
-            problem = _in_the_way(client, one, t.cast(Object, have)) if foreign else ""
+            problem, hint = _in_the_way(client, one, t.cast(Object, have)) if foreign else "", _MAKE_ROOM
         if problem:
-            problems.append(problem)
+            problems.append((problem, hint))
         elif foreign and one.kind.kind != "Namespace":
             changes.append(Change("reuse", one.kind, one.component, one.manifest, have))
         else:
             changes.append(_change(client, one, have))
+    problems += [(problem, _RELABEL) for problem in _refused_pods(changes)]
     if problems:
-        raise ClusterError(" ".join(problems), "Remove or rename these objects, or leave the component out that wants "
-                           "them; nothing has been changed.", verb="plan", reason="Foreign")
+        hints = dict.fromkeys(hint for _problem, hint in problems)
+        raise ClusterError(" ".join(problem for problem, _hint in problems), f"{' '.join(hints)} Nothing has been "
+                           "changed.", verb="plan", reason="Foreign")
     return changes + prune(client, live, {one.key for one in wanted}, components)
 
 
@@ -157,6 +166,41 @@ def _label_conflict(one: Wanted, have: Object) -> str:
     return f"The labels of {one.label}, which is not ours, forbid it: {', '.join(wrong)}." if wrong else ""
 
 
+def _refused_pods(changes: t.Sequence[Change]) -> list[str]:
+    """Namespaces whose pod security level lets nothing run of what is to be written there.
+
+    A level that only warns or audits does no harm, and pods that run already stay.
+    """
+    found = []
+    for home in changes:
+        if home.kind.kind != "Namespace":
+            continue
+        space, live = t.cast(Object, home.manifest)["metadata"], t.cast(Object, home.live or {"metadata": {}})
+        level = {**(live["metadata"].get("labels") or {}), **space["labels"]}.get(_LEVEL, "privileged")
+        pods = [one.label for one in changes if one.writes and one.namespace == space["name"]
+                and _needs_privileges(t.cast(Object, one.manifest))]
+        if pods and level != "privileged":
+            found.append(f"{home.label} has the label {_LEVEL}={level}, by which the API server refuses the pods of "
+                         f"{', '.join(pods[:3])}{f' and {len(pods) - 3} more' if len(pods) > 3 else ''}.")
+    return found
+
+
+def _needs_privileges(manifest: Object) -> bool:
+    """Whether a workload's pods are beyond the Pod Security Standards' level baseline, as far as operands are."""
+    spec = (((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}) if manifest["kind"] in WORKLOADS \
+        else {}
+    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    return (any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
+            or any("hostPath" in volume for volume in spec.get("volumes") or [])
+            or any((one.get("securityContext") or {}).get("privileged") for one in containers))
+
+
 def _managers(have: Object) -> str:
-    names = {str(entry.get("manager")) for entry in have["metadata"].get("managedFields") or []}
+    """Who says that it made an object: its label, else those who wrote more than its status."""
+    metadata = have["metadata"]
+    label = (metadata.get("labels") or {}).get(objects.MANAGED_BY)
+    release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
+    if label:
+        return f"{label}, release {release}" if release else str(label)
+    names = {str(entry.get("manager")) for entry in metadata.get("managedFields") or [] if not entry.get("subresource")}
     return ", ".join(sorted(names)) or "nobody who says so"

@@ -144,6 +144,10 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
             config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
             temp_file_path=folder)
     except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+        known = _contexts(path)
+        if context and known and context not in known:
+            raise InputError(f"{path} has no context {context!r}.", f"Name one of {', '.join(known)}, or none for the "
+                             "current one.", path="context", value=context, allowed=known) from error
         # The library meets a document of another shape with any of these; the last two say nothing to a user.
         said = "it is built otherwise" if isinstance(error, (TypeError, AttributeError)) else error
         raise InputError(f"{path} is no usable kubeconfig: {said}.",
@@ -153,6 +157,15 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
         raise InputError(f"The cluster of {path} has no server.", "Add clusters[].cluster.server to it.",
                          path="kubeconfig", value=path)
     return configuration
+
+
+def _contexts(path: str) -> t.List[str]:
+    """The names of a kubeconfig's contexts; none where it is built otherwise."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [str(one["name"]) for one in yaml.safe_load(file)["contexts"]]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return []
 
 
 def _tls(configuration: t.Any, path: str) -> ssl.SSLContext:

@@ -115,8 +115,9 @@ def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, mes
 
 
 def test_an_unknown_context_and_a_missing_server(named: Trap) -> None:
-    with pytest.raises(InputError, match="nowhere"):
+    with pytest.raises(InputError, match="has no context 'nowhere'. Name one of ") as caught:
         Client(str(named.kubeconfig), "nowhere")
+    assert caught.value.details["allowed"] == [yaml.safe_load(named.kubeconfig.read_text())["current-context"]]
     config = yaml.safe_load(named.kubeconfig.read_text())
     del config["clusters"][0]["cluster"]["server"]
     named.kubeconfig.write_text(yaml.safe_dump(config))

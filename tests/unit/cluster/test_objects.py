@@ -100,3 +100,11 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [a.yaml]\n")
     with pytest.raises(InputError, match="is not ours"):
         files.write(str(tmp_path), objects.wanted({"demo": [item()]}), check=False)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_file_is_no_folder(tmp_path: Path, check: bool) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"file/kustomization.yaml cannot be read or written: Not a directory"):
+        files.write(str(tmp_path / "file"), objects.wanted({"demo": [item()]}), check=check)
+    assert (tmp_path / "file").read_text() == "mine"
