@@ -18,6 +18,7 @@ ON_HOSTS = (("cuda_repository", False), ("distribution", True), ("distribution",
 IN_CLUSTER = (("container", False), ("container", True))
 # What may be switched on beside a driver and does not go with each of them.
 FEATURES = ("gds", "mig", "cuda")
+ARCHITECTURES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,17 @@ class Version:
 
 
 class Candidate(t.NamedTuple):
-    """One driver. signed: its modules come built and signed; else they are built on the host or in the container."""
+    """One driver. signed: its modules come built and signed; else they are built on the host or in the container.
+
+    arch: for which machine. gds, mig, cuda: whether it is used with GPUDirect Storage, with a MIG layout, by the CUDA
+    level that is asked for.
+    """
 
     version: Version
     flavour: str
     source: str
     signed: bool
+    arch: str
     gds: bool
     mig: bool
     cuda: bool
@@ -74,5 +80,6 @@ def universe(versions: t.Tuple[Version, ...], sources: t.Tuple[t.Tuple[str, bool
              features: t.FrozenSet[str]) -> Universe:
     """Everything that can be combined. features: those that are asked for; the others are never on."""
     switches = [(False, True) if name in features else (False,) for name in FEATURES]
-    return Universe(Candidate(version, flavour, source, signed, *on) for version, flavour, (source, signed), on
-                    in itertools.product(versions, FLAVOURS, sources, itertools.product(*switches)))
+    return Universe(Candidate(version, flavour, source, signed, arch, *on)
+                    for version, flavour, (source, signed), arch, on in itertools.product(
+                        versions, FLAVOURS, sources, ARCHITECTURES, itertools.product(*switches)))

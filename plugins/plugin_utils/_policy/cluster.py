@@ -9,17 +9,17 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
     Context,
-    driver_version,
     environment,
     part,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -28,7 +28,6 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 
 # What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
-    ("driver.usePrecompiled", True, "Set it to false: the driver is built on the nodes."),
     ("driver.useNvidiaDriverCRD", True, "Set it to false; an NVIDIADriver may be the policy itself."),
     ("driver.driverType", "vgpu", "Set it to gpu: this version delivers drivers of that type only."),
     ("driver.driverType", "vgpu-host-manager", "Set it to gpu: this version delivers drivers of that type only."),
@@ -51,7 +50,8 @@ _UNSUPPORTED_NAMES = ("driver.repoConfig.configMapName", "driver.repoConfig.name
 
 
 class ClusterRefused(GpuopsError):
-    """A well-formed policy that this cluster cannot follow. details: C(refusals: [{hosts, reason, remedy}])."""
+    """A well-formed policy that this cluster cannot follow. details: C(refusals) as in L(resolve.PolicyError), and
+    C(pools) as far as they were worked out, as in the plan."""
 
     kind = "policy"
 
@@ -76,24 +76,29 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     parts: dict[str, Plan] = {}
+    found: list[pools.Pool] = []
     for component in components.COMPONENTS:
         try:
             absent = _absent(context, component, places[component.name], facts, gpu, on_host)
             if absent is None and component.name == "driver":
                 context.systems = _systems(facts, gpu, on_host, settings)
-                _check_families(context, facts, on_host)
+                context.driver = _driver(context, facts, gpu, on_host, found)
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
                                      else part(context, component.name, component.section or component.name))
         except Refused as error:
             reasons.append(error)
+        except Refusals as error:
+            reasons += error.reasons
+    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
-        raise _refuse(policy, release, reasons)
+        raise _refuse(policy, release, reasons, served)
     return {
         "namespace": str(settings.get("namespace") or "gpu-operator"), "psa": bool(policy.get("psa.enabled")),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
+        "pools": served,
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
         "notes": context.said,
     }
@@ -131,6 +136,9 @@ def _unsupported(policy: Policy) -> list[Refused]:
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
     found += [Refused(f"NVIDIADriver {pool.name} is for some nodes (nodeSelector), which is not supported in a cluster "
                       "yet", "Give one NVIDIADriver without nodeSelector.") for pool in policy.pools]
+    if "GPUCluster" in policy.documents:
+        found.append(Refused("GPUCluster: dynamic resource allocation is not supported yet",
+                             "Give a ClusterPolicy or the chart's values; the device plugin serves the same GPUs."))
     return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
                             "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
 
@@ -177,23 +185,6 @@ def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, 
     return sorted(found)
 
 
-def _check_families(context: Context, facts: Facts | None, on_host: t.Mapping[str, t.Sequence[str]]) -> None:
-    """Nodes whose GPUs are labelled tell whether the driver can drive them. Raises Refused."""
-    version = driver_version(context)
-    if version.startswith("sha256:"):
-        return
-    families: dict[str, list[str]] = {}
-    for name, node in _nodes(facts).items():
-        family = node["labels"].get("nvidia.com/gpu.family")
-        if node["gpu"] and family and "driver" not in on_host.get(name, ()):
-            families.setdefault(family, []).append(name)
-    for family, names in sorted(families.items()):
-        known = matrix.architecture(family)
-        if known and known.last_branch and branch_of(version) > known.last_branch:
-            raise Refused(f"driver {version} cannot drive the {family} GPUs of {', '.join(sorted(names))}, whose last "
-                          f"branch is {known.last_branch}", f"Set driver.version to one of branch {known.last_branch}.")
-
-
 def _common(context: Context) -> Plan:
     """What is the same for the pods of all components."""
     get = context.get
@@ -228,8 +219,20 @@ def _number(text: t.Any) -> int | str:
     return int(text) if str(text).isdigit() else str(text)
 
 
-def _refuse(policy: Policy, release: Release, reasons: t.Sequence[Refused]) -> ClusterRefused:
+def _driver(context: Context, facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
+            found: list[pools.Pool]) -> pools.Delivered:
+    """What all driver containers are. found: gets the pools. Raises Refused and Refusals."""
+    served = {name: _nodes(facts)[name] for name in gpu if "driver" not in on_host.get(name, ())}
+    reasons: list[Refused] = []
+    found += pools.pools(context.policy, context.release, served, reasons)
+    if reasons:
+        raise Refusals(reasons)
+    return pools.one_for_all(context.policy, context.release, found)
+
+
+def _refuse(policy: Policy, release: Release, reasons: t.Sequence[Refused],
+            served: t.Sequence[Plan]) -> ClusterRefused:
     lines = "".join(f"\n  cluster: {reason.reason}.\n    {reason.remedy}" for reason in reasons)
-    listed = [{"hosts": ["cluster"], "reason": reason.reason, "remedy": reason.remedy} for reason in reasons]
+    listed = [reason.as_dict(["cluster"]) for reason in reasons]
     return ClusterRefused(f"The policy ({policy.origin}, release {release.version}) cannot be carried out in the "
-                          f"cluster:{lines}\nNothing was changed.", refusals=listed)
+                          f"cluster:{lines}\nNothing was changed.", refusals=listed, pools=list(served))

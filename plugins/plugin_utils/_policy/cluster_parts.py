@@ -16,16 +16,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allow
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused, parse_version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 
 Plan = t.Dict[str, t.Any]
 
 
 @dataclass
 class Context:
-    """What all components share. systems: those of the Nodes that take their driver from the cluster, in order.
+    """What all components share. systems: those of the Nodes that take their driver from the cluster, in order;
+    driver: what they get.
 
     said: notes for the user, filled while resolving.
     """
@@ -37,6 +39,7 @@ class Context:
     disruption: str
     runtime: str
     systems: t.Sequence[nodes.System] = ()
+    driver: Delivered = Delivered("", "auto", ())
     service_monitors: bool | None = None
     said: list[str] = field(default_factory=list)
 
@@ -90,28 +93,11 @@ def config_map(context: Context, section: str, key: str = "") -> Plan:
             "data": dict(data) if config.get("create") and isinstance(data, dict) else {}}
 
 
-def driver_version(context: Context) -> str:
-    """The version in a driver image's tag. A branch alone is the newest that the release supports. Raises Refused."""
-    text = str(context.get("driver.version") or context.release.components["driver"])
-    if text.startswith("sha256:"):
-        return text
-    wanted = parse_version(text, f"driver.version of {context.policy.origin}")
-    if wanted.text:
-        return wanted.text
-    known = [version for version in context.release.drivers if branch_of(version) == wanted.branch]
-    if not known:
-        raise Refused(f"no driver of branch {wanted.branch} is known to release {context.release.version}",
-                      "Write driver.version in full.")
-    return max(known, key=version_key)
-
-
 def _driver(context: Context, plan: Plan) -> None:
-    version = driver_version(context)
+    version = context.driver.version
     plan["version"] = version
-    plan["because"] = [f"driver {version}: " + ("driver.version of " + context.policy.origin if
-                                                context.get("driver.version")
-                                                else f"the default of release {context.release.version}")]
-    plan["kernel_module_type"] = _module_type(context)
+    plan["because"] = list(context.driver.because)
+    plan["kernel_module_type"] = context.driver.flavour
     plan["gds"] = context.on("gds", unset=False)
     plan["gdrcopy"] = context.on("gdrcopy", unset=False)
     plan["rdma"] = context.on("driver.rdma", unset=False)
@@ -132,13 +118,6 @@ def _driver(context: Context, plan: Plan) -> None:
                          "config_map": str(context.get("driver.licensingConfig.configMapName")
                                            or context.get("driver.licensingConfig.name") or ""),
                          "nls": bool(context.get("driver.licensingConfig.nlsEnabled"))}
-
-
-def _module_type(context: Context) -> str:
-    switch = context.get("driver.useOpenKernelModules")
-    if switch is not None and version_key(context.release.version) < (25, 3):
-        return "open" if switch else "proprietary"
-    return str(context.get("driver.kernelModuleType"))
 
 
 def _pools(context: Context, version: str, side: t.Sequence[str]) -> list[Plan]:

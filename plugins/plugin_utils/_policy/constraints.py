@@ -12,12 +12,15 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Universe, Version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import (
+    ARCHITECTURES,
+    Candidate,
+    Universe,
+    Version,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Needs, Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
-
-ARCHITECTURES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Wish:
     version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
     grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
     source: None where nobody asks. gds_open: whether this GPUDirect Storage needs open modules. mig: the selected
-    layout. cuda: the level that must run. cluster: in containers, else on the host.
+    layout. cuda: the level that must run. vgpu: the guest driver is asked for. own_image:
+    the user names the image's repository. cluster: in containers, else on the host.
     """
 
     version: Version | None = None
@@ -43,6 +47,8 @@ class Wish:
     gdrcopy: bool = False
     mig: str | None = None
     cuda: str | None = None
+    vgpu: bool = False
+    own_image: bool = False
     cluster: bool = False
 
     @property
@@ -117,9 +123,16 @@ def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint
         yield Constraint("kernel.headers", f"kernel {here.kernel} has no headers, neither installed nor in the package "
                          "manager's index: nothing can be built for it", space.where(lambda one: one.signed),
                          "a kernel whose headers are in the repositories")
-    if here.vgpu and not wish.grid:
-        yield Constraint("vgpu", "this is a vGPU guest: only the guest driver of the vGPU licence portal drives it, "
-                         "which no repository has", 0)
+    if here.secure_boot and wish.gds:
+        yield Constraint("secure_boot", "Secure Boot is on, and GPUDirect Storage does not work under it",
+                         space.where(lambda one: not one.gds), "Secure Boot off")
+    if wish.vgpu and wish.cluster:
+        yield Constraint("vgpu", "driverType asks for a vGPU driver, which is built in the container",
+                         space.where(lambda one: not one.signed))
+    elif (here.vgpu or wish.vgpu) and not wish.grid:
+        what = "this is a vGPU guest" if here.vgpu else "driverType asks for vGPU"
+        yield Constraint("vgpu", f"{what}: its guest driver comes from the vGPU licence portal, no repository has it",
+                         space.where(lambda one: wish.cluster and wish.own_image))
 
 
 def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
@@ -153,16 +166,17 @@ def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None,
 
     words = [f"{needed} kernel modules" if needed else "", f"driver {first} or newer" if first else "",
              f"a branch up to {last}" if last else "",
-             "" if compiles else f"an older CUDA than {cuda}"]
+             "" if compiles else f"another CUDA than {cuda}"]
     asked = [word for word in words if word]
     text = " and ".join([", ".join(asked[:-1]), asked[-1]] if len(asked) > 1 else asked)
     return Constraint(name, f"{gpus} needs {text}", space.where(drives))
 
 
 def _compiles(known: matrix.Architecture, level: str) -> bool:
-    """Whether a CUDA level has this architecture; a level is known by its major."""
-    wanted, limits = version_key(level)[:1], known.cuda
-    return len(limits) < 2 or wanted <= version_key(limits[1])[:1]
+    """Whether the CUDA toolkit of a level (C(12.8), C(13)) compiles for an architecture."""
+    wanted = version_key(level)
+    first, last = version_key(known.cuda[0]), known.cuda[1:]
+    return wanted >= first[:len(wanted)] and all(wanted[:1] <= version_key(major) for major in last)
 
 
 def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
@@ -191,20 +205,25 @@ def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t
     """What is published for the machine, the operating system and the kernel."""
     if here.arch and here.arch not in ARCHITECTURES:
         yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {here.arch}", 0)
+    elif here.arch:
+        yield Constraint("arch", f"the machine is {here.arch}", space.where(lambda one: one.arch == here.arch))
     if here.os is None:
         return
     system, words = here.os, " ".join(here.os).strip()
-    built = space.where(lambda one: one.signed or wish.cluster or packages.publishes(
-        system, one.source, one.flavour, one.version.branch))
+    built = space.where(lambda one: one.signed or (
+        packages.has_container(system, one.arch) if wish.cluster
+        else packages.publishes(system, one.source, one.flavour, one.version.branch)))
     # Which kernels, and of which branch, there are on this system.
     kernels = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
     images = {number: [kernel for kernel in kernels if matrix.precompiled(release, number, *system, kernel)]
               for number in sorted({one.version.branch for one in space.candidates})}
-    signed = space.where(lambda one: not one.signed or bool(images[one.version.branch]))
+    # The vendor's images hold modules for x86_64 alone; Canonical's packages are there for both.
+    signed = space.where(lambda one: not one.signed or (
+        bool(images[one.version.branch]) and (one.arch == ARCHITECTURES[0] or not wish.cluster)))
     branches = " and ".join(str(number) for number in images if images[number])
-    has = [packages.limits(system)] if built != space.all else []
-    has += [f"{f'precompiled modules of branch {branches} only' if branches else 'no precompiled modules'} "
-            f"(release {release.version})"] if signed != space.all else []
+    limits = "driver containers for x86_64 only" if wish.cluster else packages.limits(system)
+    some = f"precompiled modules of branch {branches} only" if branches else "no precompiled modules"
+    has = [limits] * (built != space.all) + [f"{some} (release {release.version})"] * (signed != space.all)
     yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
                      f"no driver is published for {words}", built & signed)
     if here.kernel:

@@ -96,7 +96,8 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
         wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
         source=None if source in (None, "", "auto") else str(source), gds=bool(gds),
         gds_open=bool(gds) and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
-        gdrcopy=bool(policy.get("gdrcopy.enabled")),
+        gdrcopy=bool(policy.get("gdrcopy.enabled")), vgpu=str(policy.get("driver.driverType") or "gpu") == "vgpu",
+        own_image=bool(policy.get("driver.repository")),
         cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
 
 

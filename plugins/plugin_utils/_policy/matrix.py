@@ -244,7 +244,7 @@ def cuda_needs(level: str) -> str | None:
 
 
 def floor(name: str) -> str:
-    """The version from which something holds: coherent_memory (driver), gds_open_modules; drivers.yml explains them."""
+    """The version from which something holds: coherent_memory, container_auto (drivers), gds_open_modules."""
     return str(_drivers()["floors"][name])
 
 

@@ -69,6 +69,14 @@ def limits(system: System) -> str:
     return "drivers from the vendor only"
 
 
+def has_container(system: System, arch: str) -> bool:
+    """Whether the vendor has driver containers of a system for a machine.
+
+    Source: GPU Operator 26.7, platform support (those of RHEL 9 are for x86_64 only).
+    """
+    return arch == "x86_64" or not (system[0] == "rhel" and system[1].split(".")[0] == "9")
+
+
 def has_fabric_manager(source: str, system: System | None, fabric: str) -> bool:
     """Whether a fabric manager of exactly the driver's version comes from where the driver comes from."""
     if source == "distribution":

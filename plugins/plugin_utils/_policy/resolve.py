@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     profiles,
     verify,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
@@ -199,10 +200,10 @@ def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, pla
     try:
         if own and not selected:
             selected = layouts.only(own)
-        if selected:
-            layouts.wanted(config, selected, facts["gpus"])
+        stands = layouts.wanted(config, selected, facts["gpus"]) if selected else {}
     except InputError as error:
         raise _impossible(selected, error, facts) from error
+    _check_strategy(policy, mine, str(selected), stands, said)
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
@@ -222,10 +223,31 @@ def _impossible(selected: str | None, error: InputError, facts: Facts) -> Refuse
     return Refused(f"{what}: {said}", error.hint, named, [_NO_LAYOUT])
 
 
+def _check_strategy(policy: Policy, mine: Mine, selected: str, stands: t.Mapping[str, layouts.Stand],
+                    said: list[str]) -> None:
+    """The strategy single serves one profile. Raises Refused where a user asks for it, else it is said."""
+    profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
+    if _strategy(policy, mine) != "single" or len(profiles) < 2:
+        return
+    text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
+    told = "mig.strategy single serves devices of one profile only"
+    if mine.get("feature_discovery_mig_strategy") or any(look(source.spec, "mig.strategy") for source in
+                                                         policy.sources):
+        raise Refused(f"{text}, but {told}", "Set mig.strategy to mixed, or select a layout of one profile.",
+                      [("mig.layout", text), ("mig.strategy", told)],
+                      [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
+                       _NO_LAYOUT])
+    said.append(f"{text}, but {told}: in labels and for Kubernetes they need mig.strategy mixed.")
+
+
+def _strategy(policy: Policy, mine: Mine) -> t.Any:
+    return mine.get("feature_discovery_mig_strategy") or policy.get("mig.strategy")
+
+
 def _feature_discovery(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
     return {"placement": place, "state": "gathered", "target": "facts",
-            "mig_strategy": mine.get("feature_discovery_mig_strategy") or policy.get("mig.strategy"),
+            "mig_strategy": _strategy(policy, mine),
             "sharing": _first(mine.get("feature_discovery_sharing"), policy.sharing), "because": []}
 
 

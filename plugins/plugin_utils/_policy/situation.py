@@ -10,10 +10,13 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, Model, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
 
 Facts = t.Mapping[str, t.Any]
+
+# GPUs that share the memory of a Grace CPU (CDMM).
+_COHERENT = ("GH200", "GB200", "GB300")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,6 @@ class Needs:
     family: str | None
     architecture: matrix.Architecture | None
     coherent: bool
-    nvlink5: bool
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def models(gpus: t.Sequence[Facts]) -> list[Needs]:
 @functools.lru_cache(maxsize=1024)
 def _needs(device_id: str | None, subsystem: str | None, text: str | None, family: str | None) -> Needs:
     """The needs of a GPU of the facts: by its model, else by its architecture."""
-    model = model_of(device_id, subsystem) if device_id else _by_name().get(_plain(text or ""))
+    model = model_of(device_id, subsystem) if device_id else None
     unnamed = f"GPU {device_id}" if device_id else f"{family or 'unknown'} GPU"
     name = text or (model.name if model else None) or unnamed
     if model is not None:
@@ -99,11 +101,8 @@ def _needs(device_id: str | None, subsystem: str | None, text: str | None, famil
     label = f"{name} ({family})" if architecture else name
     short = short_name(name)
     if model is not None:
-        coherent = short in ("GH200", "GB200", "GB300")
-        return Needs(label, short, model.open_modules, model.first_driver, family, architecture, coherent,
-                     short in ("B200", "B300"))
-    return Needs(label, short, architecture.open_modules if architecture else None, None, family, architecture, False,
-                 False)
+        return Needs(label, short, model.open_modules, model.first_driver, family, architecture, short in _COHERENT)
+    return Needs(label, short, architecture.open_modules if architecture else None, None, family, architecture, False)
 
 
 def short_name(name: str) -> str:
@@ -111,12 +110,3 @@ def short_name(name: str) -> str:
     words = re.sub(r"^(NVIDIA|Tesla)[ -]", "", name)
     return words if re.match(r"(RTX|GeForce|Quadro|GPU)\b", words) else re.split(r"[ -]", words)[0]
 
-
-def _plain(name: str) -> str:
-    """Labels write names with dashes."""
-    return name.replace(" ", "-").lower()
-
-
-@functools.lru_cache(maxsize=1)
-def _by_name() -> dict[str, Model]:
-    return {_plain(model.name): model for model in MODELS.values() if model.name}

@@ -186,7 +186,10 @@ def test_a_mapping_places_each() -> None:
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
     ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["node_os"]),
     ({}, facts(node(("rhcos", "418"))), ["CoreOS"]),
-    ({}, facts(node(**{"nvidia.com/gpu.family": "volta"})), ["cannot drive the volta GPUs of n1", "580"]),
+    ({"driver": {"version": "595.91.07"}}, facts(node(**{"nvidia.com/gpu.family": "volta"})),
+     ["n1: driver.version of gpu_policy asks for driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
+    ({}, facts(node(**{"nvidia.com/gpu.family": "volta"}), node(**{"nvidia.com/gpu.family": "hopper"})),
+     ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which suits all of them."]),
 ])
 def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     with pytest.raises(ClusterRefused) as caught:
@@ -196,6 +199,52 @@ def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     assert "Nothing was changed." in text
     assert all(one["reason"] and one["remedy"] for one in caught.value.details["refusals"])
     assert len(caught.value.details["refusals"]) >= len([word for word in words if "." in word and " " not in word])
+
+
+def test_pools() -> None:
+    """By what an image serves; where more is needed than is delivered, the refusal carries them."""
+    volta = {"nvidia.com/gpu.family": "volta", "nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}
+    cluster = facts(node(**volta), node(**volta), node(("rhel", "9.4"), **volta))
+    made = plan(cluster=cluster)
+    assert [(pool["nodes"], pool["os"], pool["gpu"], pool["driver"]["image"]) for pool in made["pools"]] == [
+        (["n1", "n2"], "ubuntu 22.04", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-ubuntu22.04"),
+        (["n3"], "rhel 9.4", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-rhel9")]
+    assert made["components"]["driver"]["version"] == "580.173.02"
+    assert made["components"]["driver"]["kernel_module_type"] == "auto"
+    with pytest.raises(ClusterRefused, match="driver.usePrecompiled: True is not supported") as caught:
+        plan({"driver": {"usePrecompiled": True, "version": "580"}},
+             cluster=facts({**node(**volta), "kernel": "5.15.0-84-generic"}))
+    pool, = caught.value.details["pools"]
+    assert (pool["kernel"], pool["driver"]["image"]) == (
+        "5.15.0-84-generic", "nvcr.io/nvidia/driver:580-5.15.0-84-generic-ubuntu22.04")
+
+
+@pytest.mark.parametrize(("version", "families", "expected"), [
+    ("580.173.02", ["volta", "hopper"], "auto"), ("550.163.01", ["volta", "hopper"], "proprietary"),
+    ("550.163.01", ["hopper"], "proprietary"), ("560.35.03", ["hopper"], "open"), ("560.35.03", [], "open"),
+    ("560.35.03", ["volta", "hopper"], None),
+])
+def test_auto_is_told_to_containers_that_understand_it(version: str, families: list[str], expected: str | None) -> None:
+    nodes = [node(**{"nvidia.com/gpu.family": family}) for family in families] or [node()]
+    if expected is None:
+        with pytest.raises(ClusterRefused, match="do not understand kernelModuleType auto"):
+            plan({"driver": {"version": version}}, cluster=facts(*nodes))
+        return
+    made = plan({"driver": {"version": version}}, cluster=facts(*nodes))
+    assert made["components"]["driver"]["kernel_module_type"] == expected
+
+
+def test_nvidia_drivers_by_their_selectors() -> None:
+    def driver(name: str, version: str, **selector: str) -> dict[str, Any]:
+        return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name},
+                "spec": {"driverType": "gpu", "image": "driver", "repository": "nvcr.io/nvidia", "version": version,
+                         "default": not selector, **({"nodeSelector": selector} if selector else {})}}
+
+    cluster = facts(node(zone="old"), node())
+    with pytest.raises(ClusterRefused, match="NVIDIADrivers with a nodeSelector") as caught:
+        plan([driver("old", "550.163.01", zone="old"), driver("new", "595.91.07")], cluster=cluster)
+    assert [(pool["nodes"], pool["driver"]["version"]) for pool in caught.value.details["pools"]] == [
+        (["n1"], "550.163.01"), (["n2"], "595.91.07")]
 
 
 @pytest.mark.parametrize("policy", [

@@ -245,10 +245,10 @@ def test_preview_names_what_differs() -> None:
 
 def test_notes_say_what_is_not_delivered() -> None:
     chosen = matrix.release(V26)
-    policy = formats.read({"gds": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
+    policy = formats.read({"gdrcopy": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
     fleet = {"a": facts("A100", secure_boot=True), "b": facts("NEW", containerd=None)}
     notes = resolve(policy, chosen, fleet, {})["notes"]
-    for words in ("gds is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+    for words in ("gdrcopy is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
                   "b: GPU 3fff is not known", "b: no container runtime"):
         assert any(words in note for note in notes), words
 

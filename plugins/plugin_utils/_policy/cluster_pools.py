@@ -1,0 +1,215 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of each pool of a cluster's GPU nodes, and the one that is delivered to all. Pure. PRIVATE.
+
+A pool is what one driver image serves: Nodes of one system and one kind of GPU, of one kernel where modules come built,
+and of one NVIDIADriver where the policy has several.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
+    Choice,
+    Refusals,
+    Refused,
+    choose,
+    wish_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.node_facts import facts_of_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
+
+Node = t.Mapping[str, t.Any]
+Nodes = t.Mapping[str, Node]
+
+_NOWHERE = Situation((), None, None, "", None, True, None, None, False)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Nodes that get the same driver. policy: the one that holds for them; choice: None where the version is a digest.
+
+    wish: what that policy asks for.
+    """
+
+    nodes: t.Tuple[str, ...]
+    policy: Policy
+    wish: Wish
+    here: Situation
+    choice: Choice | None
+
+    @property
+    def driver(self) -> Candidate | None:
+        """The chosen one."""
+        return self.choice.driver if self.choice else None
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The driver of all driver containers. version: or a digest; flavour: C(auto), C(open) or C(proprietary)."""
+
+    version: str
+    flavour: str
+    because: t.Tuple[str, ...]
+
+
+def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]) -> list[Pool]:
+    """The pools of Nodes that take their driver from the cluster, by their first Node. reasons: gets the refusals."""
+    wishes: dict[int, tuple[Policy, Wish]] = {}
+    grouped: dict[tuple[int, Situation], list[str]] = {}
+    for name in sorted(nodes):
+        which = _nvidia_driver(policy, nodes[name])
+        if which is None:
+            continue
+        if which not in wishes:
+            mine = policy if which < 0 else policy.for_pool(policy.pools[which])
+            wishes[which] = mine, cluster_wish(mine, release)
+        here = situation(facts_of_node(name, nodes[name]))
+        if not wishes[which][1].precompiled:
+            here = replace(here, kernel="", kernel_flavour=None)
+        # What is on its board and how it boots is the container's business.
+        grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
+    found = []
+    for (which, here), names in grouped.items():
+        mine, wish = wishes[which]
+        try:
+            choice = None if _digest(mine) else choose(here, wish, release)
+            found.append(Pool(tuple(names), mine, wish, here, choice))
+        except Refusals as error:
+            reasons += [Refused(f"{', '.join(names)}: {one.reason}", one.remedy, one.constraints, one.free)
+                        for one in error.reasons]
+    return found
+
+
+def cluster_wish(policy: Policy, release: Release) -> Wish:
+    """What a policy asks of driver containers. A branch alone is the newest that the release supports. Raises
+    Refused."""
+    if _digest(policy):
+        if policy.get("driver.usePrecompiled"):
+            raise Refused("driver.version is a digest, while driver.usePrecompiled needs a branch: one image for each "
+                          "kernel", "Write the branch, such as 580.",
+                          [("driver.version", "driver.version is a digest"),
+                           ("driver.usePrecompiled", "driver.usePrecompiled asks for an image for each kernel")])
+        return Wish(cluster=True)
+    wish = replace(wish_of(policy, release, {}), cluster=True)
+    if wish.version and not wish.version.text and not wish.precompiled:
+        known = [text for text in release.drivers if branch_of(text) == wish.version.branch]
+        if not known:
+            raise Refused(f"no driver of branch {wish.version.branch} is known to release {release.version}",
+                          "Write driver.version in full.",
+                          [("driver.version", f"{wish.by} asks for driver {wish.version}"),
+                           ("release", f"release {release.version} supports drivers {', '.join(release.drivers)}")])
+        wish = replace(wish, version=Version.of(max(known, key=version_key)))
+    return wish
+
+
+def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> dict[str, t.Any]:
+    """C({nodes, os, kernel, gpu, driver: {version, kernel_module_type, image, because} or None})."""
+    system = nodes[pool.nodes[0]].get("os") or {}
+    gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
+    driver = pool.driver
+    return {"nodes": list(pool.nodes), "os": " ".join(str(system[key]) for key in ("id", "version") if system.get(key)),
+            "kernel": pool.here.kernel or None, "gpu": ", ".join(gpus) or None,
+            "driver": {"version": _tag(pool) if driver is None or driver.version.text is None else driver.version.text,
+                       "kernel_module_type": driver.flavour if driver else None,
+                       "image": _image(pool, release, mirror),
+                       "because": list(pool.choice.because) if pool.choice else ["driver.version is a digest"]}}
+
+
+def _tag(pool: Pool) -> str:
+    """The version as it stands in the tag of the image, without the system."""
+    driver = pool.driver
+    if driver is None:
+        return str(pool.policy.get("driver.version"))
+    if driver.signed:
+        return str(driver.version.branch)
+    return driver.version.text or str(driver.version.branch)
+
+
+def _image(pool: Pool, release: Release, mirror: str) -> str | None:
+    if pool.here.os is None:
+        return None
+    driver = pool.driver
+    version = f"{_tag(pool)}-{pool.here.kernel}" if driver and driver.signed else _tag(pool)
+    reference = images.image(pool.policy, release, "driver", mirror, version)
+    return reference if "sha256:" in reference else f"{reference}-{cluster_nodes.tag(pool.here.os, release)}"
+
+
+def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
+    """What the driver containers of all pools have in common. Raises Refused and Refusals.
+
+    More is not delivered yet: one NVIDIADriver, one version, modules that are built on the node.
+    """
+    if any(pool.driver and pool.driver.signed for pool in found):
+        raise Refused("driver.usePrecompiled: True is not supported in a cluster yet", "Set it to false: the driver is "
+                      "built on the nodes.")
+    if policy.pools:
+        named = ", ".join(one.name for one in policy.pools)
+        raise Refused(f"the policy has NVIDIADrivers with a nodeSelector ({named}): several drivers in one cluster are "
+                      "not supported yet", "Give one without a nodeSelector.")
+    wish = cluster_wish(policy, release)
+    if _digest(policy):
+        return Delivered(str(policy.get("driver.version")), wish.flavour, (f"driver.version of {policy.origin}",))
+    choices = [pool.choice for pool in found if pool.choice] or [choose(_NOWHERE, wish, release)]
+    versions = {str(choice.driver.version) for choice in choices}
+    if len(versions) > 1:
+        raise _several(release, found)
+    version, flavour = versions.pop(), wish.flavour
+    flavours = {choice.driver.flavour for choice in choices}
+    because = choices[0].because
+    if flavour != "auto":
+        return Delivered(version, flavour, because)
+    # Each container looks at its GPUs by itself, once it understands auto.
+    if version_key(version) >= version_key(matrix.floor("container_auto")):
+        return Delivered(version, flavour, because[:1])
+    if len(flavours) == 1:
+        return Delivered(version, flavours.pop(), because)
+    raise Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
+                  f"both open and proprietary modules", f"Set driver.version to {matrix.floor('container_auto')} or "
+                  "newer.", [("driver.version", f"driver {version} is chosen"),
+                             ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
+
+
+def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
+    versions: dict[str, list[str]] = {}
+    for pool in found:
+        versions.setdefault(_tag(pool), []).extend(pool.nodes)
+    listed = " and ".join(f"{version} ({_short(names)})" for version, names in sorted(versions.items(), reverse=True))
+    suits = next((text for text in sorted(release.drivers, key=version_key, reverse=True)
+                  if all(_suits(pool, text, release) for pool in found)), None)
+    return Refused(f"Nodes need different drivers: {listed}; several in one cluster are not supported yet",
+                   f"Set driver.version to {suits}, which suits all of them." if suits else
+                   "Deliver the driver on hosts (gpu_placement: hybrid), each of which gets its own.")
+
+
+def _suits(pool: Pool, text: str, release: Release) -> bool:
+    try:
+        choose(pool.here, replace(pool.wish, version=Version.of(text), by="one for all"), release)
+    except Refusals:
+        return False
+    return True
+
+
+def _short(names: t.Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _nvidia_driver(policy: Policy, node: Node) -> int | None:
+    """Which of the policy's NVIDIADrivers takes a Node: its number, -1 for that without a selector, None for none."""
+    for number, one in enumerate(policy.pools):
+        if one.node_selector.items() <= node["labels"].items():
+            return number
+    return -1 if policy.fallback else None
+
+
+def _digest(policy: Policy) -> bool:
+    return str(policy.get("driver.version") or "").startswith("sha256:")
