@@ -9,7 +9,9 @@ import posixpath
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, matrix, node_facts, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 
@@ -47,7 +49,7 @@ class Cluster:
     def delivers(self, component: str) -> bool:
         """Whether the plan puts a component into the cluster."""
         parts = self.part.get("components") or {}
-        return bool(parts) and parts[component]["state"] == "present"
+        return component in parts and parts[component]["state"] == "present"
 
 
 def of_release(release: Release, plan: Facts | None) -> t.Iterator[Finding]:
@@ -64,10 +66,10 @@ def of_cluster(seen: Facts, plan: Facts | None, release: Release | None,
                hosts: t.Mapping[str, Facts | None]) -> t.Iterator[Finding]:
     """All findings of a cluster."""
     cluster = Cluster(seen, (plan or {}).get("cluster") or {}, release, hosts)
-    for check, look in _CLUSTER_CHECKS.items():
+    for check, look in CLUSTER_CHECKS.items():
         for severity, text, fix in look(cluster):
             yield Finding(CLUSTER, check, severity, text, fix)
-    for check, tell in _NODE_CHECKS.items():
+    for check, tell in NODE_CHECKS.items():
         for node, severity, text, fix in tell(cluster):
             yield Finding(node, check, severity, text, fix)
 
@@ -201,7 +203,22 @@ def _profiles(cluster: Cluster) -> Told:
         if name not in by_host:
             theirs = ", ".join(part.replace("_", " ") for part in profile.components) or "nothing"
             yield name, "info", f"profile {profile.name}, theirs: {theirs}; {profile.because}", ""
-        yield from ((name, *said) for said in _settings(cluster, profile))
+        yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, profile)))
+
+
+def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
+    """What the plan delivers to a Node although somebody else does so already."""
+    on_host = (cluster.part.get("deploy") or {}).get("on_host", {}).get(name, ())
+    spared = {node for pool in cluster.part.get("pools") or () if pool["driver"] is None for node in pool["nodes"]}
+    for component in profile.components:
+        if not cluster.delivers(component) or component in on_host or (component == "driver" and name in spared):
+            continue
+        title = component.replace("_", " ")
+        yield ("warning" if profile.replaceable(component) else "error",
+               f"the {title} is delivered to this Node, which has one: {profile.reason(component)}",
+               f"Set {by_name(component).section}.enabled to false, or label the Nodes that have it with "
+               f"{LABELS[component]}=false" if component in LABELS else
+               f"Set {by_name(component).section}.enabled to false")
 
 
 def _settings(cluster: Cluster, profile: profiles.Profile) -> t.Iterator[Said]:
@@ -217,10 +234,10 @@ def _settings(cluster: Cluster, profile: profiles.Profile) -> t.Iterator[Said]:
                    f"Add {name}={value} to toolkit.env of the policy")
 
 
-_CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Said]]] = {
+CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Said]]] = {
     "kubernetes": _kubernetes, "nfd": _nfd, "runtime": _runtimes, "toolkit": _toolkit,
 }
-_NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], Told]] = {
+NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], Told]] = {
     "nfd": _undetected, "ready": _ready, "taints": _taints, "system": _systems, "containerd": _containerd, "nri": _nri,
     "device_plugin": _gke, "profile": _profiles,
 }

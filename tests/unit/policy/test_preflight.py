@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import datetime
+import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -168,6 +170,16 @@ def test_every_check_has_a_case() -> None:
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight_host import CHECKS
 
     assert set(CHECKS) <= {check for _known, _plan, expected in CASES.values() for check in expected}
+
+
+def test_every_check_is_documented() -> None:
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight_cluster, preflight_host
+
+    checks = {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
+              "policy", "facts", "release"}
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
+    listed = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert checks == listed - {"driver", "container_toolkit", "mig_manager", "gpu_report_html", "gpu_report_json"}
 
 
 def texts(known: dict[str, Any], plan: dict[str, Any] | None = None) -> str:
@@ -334,6 +346,14 @@ def test_profiles_of_nodes() -> None:
     assert in_cluster(k3s) == [("a", "profile", "error"), ("a", "profile", "info")], "the socket is elsewhere"
     assert in_cluster(k3s, socket="/run/k3s/containerd") == [("a", "profile", "info")]
     assert in_cluster(k3s, absent=("container_toolkit",)) == [("a", "profile", "info")]
+
+
+def test_what_a_node_has_already_is_not_brought_once_more() -> None:
+    aks = {"a": node(labels={**GPU, "kubernetes.azure.com/agentpool": "gpu"})}
+    assert in_cluster(aks) == [("a", "profile", "warning"), ("a", "profile", "warning"), ("a", "profile", "info")]
+    assert in_cluster(aks, absent=("driver", "container_toolkit")) == [("a", "profile", "info")]
+    talos = {"a": node(os=None, os_image="Talos (v1.13.2)")}
+    assert in_cluster(talos) == [("a", "profile", "error"), ("a", "profile", "warning"), ("a", "profile", "info")]
 
 
 def test_tolerations_as_kubernetes_matches_them() -> None:

@@ -9,6 +9,8 @@ kubelets' versions and of the files they bring; none was read on such a system h
 
 from __future__ import annotations
 
+import pathlib
+import re
 import time
 from typing import Any
 
@@ -87,6 +89,18 @@ def test_plain_systems_have_no_profile(name: str) -> None:
 
 def test_every_profile_is_tried() -> None:
     assert {part for name in THEIRS for part in name.split("+")} == set(profiles.names())
+
+
+def test_every_profile_is_documented() -> None:
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "profiles.md").read_text(encoding="utf-8")
+    rows = {name: row for row in re.findall(r"^\| `.*$", page, re.M)
+            for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    for name in profiles.names():
+        theirs, fixed = rows[name].split("|")[2:4]
+        for component in components.COMPONENTS:
+            title = {"feature_discovery": "labels"}.get(component.name, component.title)
+            assert (title in theirs) == (profiles.by_name(name).owner(component.name) == "theirs"), (name, title)
+            assert (title in fixed) == (not profiles.by_name(name).replaceable(component.name)), (name, title)
 
 
 def test_what_cannot_be_delivered_there() -> None:
