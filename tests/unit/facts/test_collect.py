@@ -18,12 +18,6 @@ CONTAINERD = trees.package("containerd", "1.6.20~ds1-1+deb12u1", "Debian Go Pack
 ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\n"}
 
 
-@pytest.fixture(autouse=True)
-def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samples are of that architecture, wherever the tests run."""
-    monkeypatch.setattr("os.uname", lambda: type("uname", (), {"machine": "x86_64", "release": "", "nodename": ""}))
-
-
 def nvml_of(facts: dict[str, t.Any]) -> dict[str, t.Any]:
     """The NVML snapshot that these facts would have come from."""
     keys = ("pci", "device_id", "subsystem", "model", "index", "uuid", "minor", "serial", "memory_mib",

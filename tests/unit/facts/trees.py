@@ -16,6 +16,8 @@ VERSION_ID="12"
 VERSION_CODENAME=bookworm
 ID=debian
 """
+UBUNTU = 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nPRETTY_NAME="Ubuntu 24.04.3 LTS"\n'
+RHEL = 'ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.4"\nPRETTY_NAME="Red Hat Enterprise Linux 9.4 (Plow)"\n'
 NO_NVML: dict[str, t.Any] = {"available": False, "error": None, "driver": None, "library": None, "cuda": None,
                              "gpus": [], "clients": []}
 SYSTEMCTL = ["systemctl", "show", "--property=Id,ActiveState"]
