@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents by chance for the reader of policies: well formed, nearly so, and none at all. A number gives each again."""
+"""Documents by chance for the reader of policies: well formed, nearly so, and none at all; each has its number."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import datetime
 import functools
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
 from jsonschema import Draft202012Validator
 
-WORDS = ("", "a", "nvidia.com/gpu.present", "true", "595", "595.91.07", "sha256:0f", "v1.20.0", "x" * 300, "ä\u2028", "0",
-         "config.yaml", "[1", "a: {b: [", "25%", "on", "{{ x }}")
+WORDS = ("", "a", "nvidia.com/gpu.present", "true", "595", "595.91.07", "sha256:0f", "v1.20.0", "x" * 300, "ä\u2028",
+         "0", "config.yaml", "[1", "a: {b: [", "25%", "on", "{{ x }}")
 ODD: tuple[Any, ...] = (None, True, False, 0, -1, 7, 2 ** 70, 1.5, float("inf"), float("nan"), "", "x", "15s", [], {},
                         [None], [[]], {"a": None}, {"": {}}, datetime.date(2026, 1, 1), b"\xff", {1: 2}, {None: 1})
 GOOD: dict[str, tuple[Any, ...]] = {
@@ -30,6 +31,9 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "strs": ([], ["a", "b"]), "objects": ([], [{"kind": "ConfigMap"}], [{"kind": "NVIDIADriver"}]),
     "image": ("driver", "nvcr.io/nvidia/driver:1"), "duration": ("15s", "1m30s", "0"), "amount": ("1", "25%"),
     "amount-or-int": (1, "25%"), "quantity": (1, "1Gi"),
+}
+EXPORTS: dict[str, Callable[[formats.Policy], Any]] = {
+    "cluster_policy": export.to_cluster_policy, "values": export.to_values, "nvidia_driver": export.to_nvidia_driver,
 }
 CHARACTERS = "\t\x00\x07:{}[]&*!|>'\"%@`#-?, \nä\ud800\u0085"
 
@@ -78,8 +82,8 @@ def document(rng: random.Random) -> Any:
 
 def text(rng: random.Random) -> bytes:
     """The text of documents, most often damaged."""
-    made = "---\n".join(yaml.safe_dump(document(rng), sort_keys=False) for _document in range(rng.choice((1, 1, 1, 2, 3))))
-    lines = made.splitlines()
+    count = rng.choice((1, 1, 1, 2, 3))
+    lines = "---\n".join(yaml.safe_dump(document(rng), sort_keys=False) for _item in range(count)).splitlines()
     for _time in range(rng.choice((0, 1, 2, 8))):
         at = rng.randrange(len(lines)) if lines else 0
         act = rng.randrange(7)
@@ -148,10 +152,9 @@ def once(number: int, folder: Path) -> str:
     differences.told(differences.compare(formats.read(None, release), policy))
     for pool in policy.pools:
         policy.for_pool(pool).get("driver.version")
-    for form, make in (("cluster_policy", export.to_cluster_policy), ("values", export.to_values),
-                       ("nvidia_driver", export.to_nvidia_driver)):
+    for form, make in EXPORTS.items():
         try:
-            formats.read(make(policy), release)  # type: ignore[operator]
+            formats.read(make(policy), release)
             export.left_out(policy, form)
         except GpuopsError as error:
             if "export" not in str(error):

@@ -51,13 +51,15 @@ def _differ(before: t.Any, after: t.Any) -> bool:
 
 
 def _whole(policy: Policy, everything: bool) -> Data:
-    pools = {f"{_POOL} {pool.name}": {"nodeSelector": {"all": dict(pool.node_selector)}, **pool.spec}
-             for pool in policy.pools}
+    pools = {f"{_POOL} {pool.name}": pool.spec for pool in policy.pools}
     spec = {**policy.spec, "extraObjects": [one for one in policy.get("extraObjects") or []
                                             if one.get("kind") != "NVIDIADriver"]}
     for section, schema in fields.CLUSTER_POLICY.items():
         if "enabled" in schema:  # what is in force without a word is told as it is
             spec[section] = {**(spec.get(section) or {}), "enabled": policy.enabled(section)}
+    if policy.mig_config is not None:  # its layouts are compared, not their text
+        config = {key: value for key, value in spec["migManager"]["config"].items() if key != "data"}
+        spec["migManager"] = {**spec["migManager"], "config": config}
     if not everything:
         spec = known(spec, _BY_CLAIMS if policy.get("gpuCluster.deployCR") else _COMMON)[0]
     return {**spec, _MIG: policy.mig_config, _SHARING: policy.sharing, **pools}

@@ -258,7 +258,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
     spec = specs[0] if not found else main or {}
     drivers = _counted(kind, spec, drivers, warnings)
     base = defaults.of_resource(release)
-    pools, lone = _pools(drivers, base)
+    pools, lone = _pools(drivers, base, alone=main is None)
     if lone is not None:
         spec = _with_driver(spec, lone)
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
@@ -292,15 +292,17 @@ def _common(document: Document, kind: str, release: Release, warnings: list[str]
     return spec
 
 
-def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data) -> tuple[tuple[DriverPool, ...], Data | None]:
-    """(NVIDIADrivers with a selector, the spec that counts for all other nodes or, without one, the only there is)."""
+def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
+           alone: bool) -> tuple[tuple[DriverPool, ...], Data | None]:
+    """(NVIDIADrivers with a selector, the spec that counts for all other nodes or, where it is all there is, the
+    only one)."""
     below = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
     pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(below, spec)) for name, spec in drivers
                   if spec["driver"].get("nodeSelector"))
     rest = [spec for _name, spec in drivers if not spec["driver"].get("nodeSelector")]
     # One that is no default takes every node, so that nothing is left for the default.
     rest.sort(key=lambda spec: bool(spec["driver"].get("default")))
-    return pools, rest[0] if rest else drivers[0][1] if len(drivers) == 1 else None
+    return pools, rest[0] if rest else drivers[0][1] if alone and len(drivers) == 1 else None
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:

@@ -51,7 +51,7 @@ def _of_driver(spec: Spec) -> list[tuple[str, str]]:
 
 def _of_values(spec: Spec) -> list[tuple[str, str]]:
     if look(spec, "clusterPolicy.deployCR") and look(spec, "gpuCluster.deployCR"):
-        return [("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one of deployCR to false")]
+        return [("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one to false")]
     return []
 
 

@@ -17,6 +17,8 @@ except ImportError:
 else:
     HAS_YAML = True
 
+_LIMIT = 200_000  # nodes of a document; a policy with all keys has about a thousand
+
 Path = t.Tuple[t.Union[str, int], ...]
 
 
@@ -54,11 +56,11 @@ def parse(text: str, origin: str) -> list[Document]:
         documents = []
         while loader.check_node():
             node = loader.get_node()
-            lines: dict[Path, int] = {}
-            _walk(node, (), lines, origin, set())
+            walk = _Walk(origin)
+            walk.walk(node, ())
             data = loader.construct_document(node)
             if data is not None:
-                documents.append(Document(data, lines))
+                documents.append(Document(data, walk.lines))
         return documents
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -77,27 +79,49 @@ def load_data(text: str, origin: str) -> t.Any:
     return documents[0].data
 
 
-def _walk(node: t.Any, path: Path, lines: dict[Path, int], origin: str, above: set[int]) -> None:
-    """Collects lines and finds double keys. above: nodes that enclose this one (an alias can make a loop)."""
-    if id(node) in above:
-        raise InputError(f"{origin}, line {node.start_mark.line + 1}: an alias refers to what encloses it.",
-                         "Write the section out.")
-    above = above | {id(node)}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            inner = (*path, key.value)
-            line = key.start_mark.line + 1
-            if inner in lines:
-                raise InputError(f"{origin}, line {line}: {dotted(inner)} stands twice, first on line {lines[inner]}.",
-                                 "Keep one of them.")
-            lines[inner] = line
-            _walk(value, inner, lines, origin, above)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            lines[(*path, index)] = value.start_mark.line + 1
-            _walk(value, (*path, index), lines, origin, above)
+class _Walk:
+    """Collects the lines of a document and finds double keys, loops, and what aliases would blow up."""
+
+    def __init__(self, origin: str) -> None:
+        self.lines: dict[Path, int] = {}
+        self._origin = origin
+        self._count = 0
+
+    def walk(self, node: t.Any, path: Path, above: frozenset[int] = frozenset()) -> None:
+        """above: nodes that enclose this one."""
+        self._count += 1
+        where = f"{self._origin}, line {node.start_mark.line + 1}"
+        if id(node) in above:
+            raise InputError(f"{where}: an alias refers to what encloses it.", "Write the section out.")
+        if self._count > _LIMIT:
+            raise InputError(f"{where}: the document is too large with its aliases written out.",
+                             "Use fewer aliases, or split the file.")
+        above = above | {id(node)}
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
+                    self._merged(value, above)
+                else:
+                    self._key(key, value, path, above)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self.lines[(*path, index)] = value.start_mark.line + 1
+                self.walk(value, (*path, index), above)
+
+    def _key(self, key: t.Any, value: t.Any, path: Path, above: frozenset[int]) -> None:
+        inner, line = (*path, key.value), key.start_mark.line + 1
+        if inner in self.lines:
+            raise InputError(f"{self._origin}, line {line}: {dotted(inner)} stands twice, first on line "
+                             f"{self.lines[inner]}.", "Keep one of them.")
+        self.lines[inner] = line
+        self.walk(value, inner, above)
+
+    def _merged(self, value: t.Any, above: frozenset[int]) -> None:
+        """What is merged in counts, and may not enclose itself; its lines are those of where it stands."""
+        inner = _Walk(self._origin)
+        inner._count = self._count
+        inner.walk(value, (), above)
+        self._count = inner._count
 
 
 def dotted(path: Path) -> str:

@@ -9,6 +9,7 @@ import pathlib
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix, yamltext
 
@@ -159,3 +160,220 @@ def test_lines_of_nested_paths() -> None:
     assert document.line(("a", 1, "c", "d")) == 4
     assert document.line(("a", 1, "c", "missing")) == 3
     assert yamltext.dotted(("a", 1, "c")) == "a[1].c"
+
+
+def resource(kind: str, name: str = "one", **spec: Any) -> dict[str, Any]:
+    version = "v1" if kind == "ClusterPolicy" else "v1alpha1"
+    return {"apiVersion": f"nvidia.com/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+MAIN = resource("ClusterPolicy", driver={"useNvidiaDriverCRD": True, "version": "595.91.07"})
+GPU_CLUSTER = resource("GPUCluster", draDriver={"image": "dra", "featureGates": {"IMEX": True}})
+
+
+def test_cluster_policy_with_drivers_in_one_file(tmp_path: pathlib.Path) -> None:
+    policy = read("""\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec:
+  driver: {useNvidiaDriverCRD: true}
+  mig: {strategy: mixed}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: NVIDIADriver
+metadata: {name: rest}
+spec: {default: true, version: "595.91.07", gds: {enabled: true}}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: NVIDIADriver
+metadata: {name: old}
+spec:
+  version: "580.173.02"
+  nodeSelector: {pool: old}
+  repoConfig: {name: repos}
+""", tmp_path)
+    assert (policy.kind, policy.documents) == ("ClusterPolicy", ("ClusterPolicy", "NVIDIADriver", "NVIDIADriver"))
+    assert (policy.get("driver.version"), policy.get("gds.enabled")) == ("595.91.07", True), "the default counts"
+    assert (policy.get("driver.useNvidiaDriverCRD"), policy.get("mig.strategy"), policy.fallback) == (True, "mixed", True)
+    pool, = policy.pools
+    assert (pool.name, pool.node_selector) == ("old", {"pool": "old"})
+    mine = policy.for_pool(pool)
+    assert (mine.get("driver.version"), mine.get("driver.repoConfig.configMapName")) == ("580.173.02", "repos")
+    assert (mine.get("gds.enabled"), mine.get("mig.strategy"), mine.pools) == (False, "mixed", ())
+    assert formats.hosts_cannot(policy) == []
+
+
+def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [MAIN, resource("NVIDIADriver")]})
+    assert read(text, tmp_path).documents == ("ClusterPolicy", "NVIDIADriver")
+    wrong = text.replace("version: 595.91.07", "verison: 595.91.07")
+    line = wrong.splitlines().index("      verison: 595.91.07") + 1
+    with pytest.raises(InputError, match=rf"ClusterPolicy one: spec.driver.verison \(line {line}\): unknown key"):
+        read(wrong, tmp_path)
+
+
+@pytest.mark.parametrize(("sources", "parts"), [
+    ([MAIN, resource("ClusterPolicy", "two")], ["ClusterPolicy stands 2 times"]),
+    ([MAIN, GPU_CLUSTER], ["GPUCluster and ClusterPolicy exclude each other"]),
+    ([GPU_CLUSTER, GPU_CLUSTER], ["GPUCluster stands 2 times"]),
+    ([MAIN, {"driver": {}}], ["values cannot stand beside other documents (ClusterPolicy, values)"]),
+    ([MAIN, resource("NVIDIADriver", "a"), resource("NVIDIADriver", "a", nodeSelector={"a": "b"})],
+     ["NVIDIADriver a stands 2 times"]),
+    ([resource("NVIDIADriver", "a", default=True), resource("NVIDIADriver", "b", default=True)],
+     ["NVIDIADrivers a, b all are the default"]),
+    ([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
+      resource("NVIDIADriver", "b", nodeSelector={"x": "1", "y": "2"})],
+     ["NVIDIADrivers a (x=1) and b (x=1, y=2) take the same nodes"]),
+    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (every GPU node)"]),
+    (resource("NVIDIADriver", default=True, nodeSelector={"a": "b"}), ["spec.nodeSelector: the default NVIDIADriver"]),
+    (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is the operator's own"]),
+    (resource("ClusterPolicy", driver={"usePrecompiled": True, "version": "sha256:1"}),
+     ["spec.driver.version: a digest cannot be used with usePrecompiled"]),
+    (resource("NVIDIADriver", usePrecompiled=True, version="sha256:1"), ["spec.version: a digest"]),
+    ({"cdi": {"nriPluginEnabled": True, "enabled": False}, "toolkit": {"enabled": False}},
+     ["has 2 faults", "the NRI plugin needs cdi.enabled", "the NRI plugin needs toolkit.enabled"]),
+    ({"clusterPolicy": {"deployCR": True}, "gpuCluster": {"deployCR": True}}, ["gpuCluster.deployCR: GPUCluster and"]),
+    (resource("GPUCluster", draDriver={"gpus": {"kubeletPlugin": {"healthcheck": {"port": 70000}}}}),
+     ["port: 70000 is too large; the largest value is 65535"]),
+    ([MAIN, "x"], ["a mapping is expected, str stands there"]), (7, ["a path or a mapping is expected, int is given"]),
+    ({"driver": {"startupProbe": {"periodSeconds": 0}}}, ["0 is too small; the smallest value is 1"]),
+    ({"driver": {"env": [{"value": "x"}]}}, ["driver.env[0].name: is missing"]),
+    ({"driver": {"env": [None]}}, ["driver.env[0]: an item is expected"]),
+    ({"daemonsets": {"labels": {"a": 1}}}, ["daemonsets.labels.a: a string is expected", "write it in quotes"]),
+    ({"toolkit": {"resources": {"limits": {"cpu": "a lot"}}}}, ["limits.cpu: a quantity such as 500m or 1Gi"]),
+    ({"driver": {"image": ""}}, ["driver.image: the name of an image is expected"]), ({7: {}}, ["7: unknown key"]),
+    ({"apiVersion": "v1", "kind": "List", "items": []}, ["holds an empty List"]),
+    ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolice"}, ["is not a policy; did you mean 'ClusterPolicy'?"]),
+])
+def test_what_documents_exclude(sources: Any, parts: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        formats.read(sources, NEWEST)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_selectors_that_need_not_overlap_are_accepted() -> None:
+    policy = formats.read([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
+                           resource("NVIDIADriver", "b", nodeSelector={"x": "2"})], NEWEST)
+    assert [pool.name for pool in policy.pools] == ["a", "b"]
+    assert not policy.fallback and "hosts have no node labels" in formats.hosts_cannot(policy)[0]
+
+
+def test_drivers_count_only_where_the_cluster_policy_says_so() -> None:
+    policy = formats.read([resource("ClusterPolicy", driver={"version": "595.91.07"}),
+                           resource("NVIDIADriver", "a", version="580.173.02")], NEWEST)
+    assert policy.get("driver.version") == "595.91.07" and policy.pools == ()
+    assert policy.warnings == ("NVIDIADriver a: left aside, as the operator does while driver.useNvidiaDriverCRD is "
+                               "not true.",)
+    assert "no NVIDIADriver is given" in formats.read(MAIN, NEWEST).warnings[0]
+
+
+def test_gpu_cluster() -> None:
+    policy = formats.read([GPU_CLUSTER, resource("NVIDIADriver", version="580.173.02")], NEWEST)
+    assert (policy.kind, policy.get("gpuCluster.deployCR")) == ("GPUCluster", True)
+    assert (policy.get("draDriver.featureGates.IMEX"), policy.get("driver.version")) == (True, "580.173.02")
+    assert formats.hosts_cannot(policy) == []
+    assert "hosts take nothing of it" in formats.hosts_cannot(formats.read(GPU_CLUSTER, NEWEST))[0]
+
+
+FLAT = """\
+# Example
+apiVersion: gpu.nvidia.com/v1
+kind: GPUClusterPolicy
+metadata:
+name: gpu-cluster-policy
+spec:
+# what is managed
+driver:
+enabled: true
+"""
+
+
+@pytest.mark.parametrize("text", [FLAT, f"{FLAT}cuda:\nenabled: true\n"])
+def test_lost_indentation_is_one_clear_error(text: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="the indentation of this document is lost") as error:
+        read(text, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+# Source: what is in force without a word, by the code of GPU Operator 26.7; kataManager has no effect there.
+ON = ("driver", "devicePlugin", "dcgm", "dcgmExporter", "gfd", "toolkit", "migManager", "cdi")
+OFF = ("vfioManager", "vgpuManager", "vgpuDeviceManager", "sandboxWorkloads", "sandboxDevicePlugin", "psa",
+       "kataSandboxDevicePlugin", "nodeStatusExporter", "driver.rdma", "gds", "gdrcopy", "dcgmExporter.serviceMonitor",
+       "ccManager")
+
+
+@pytest.mark.parametrize("section", [*ON, *OFF])
+def test_what_silence_means_in_a_resource(section: str) -> None:
+    def policy(value: Any) -> formats.Policy:
+        spec: Any = {"enabled": value}
+        for part in reversed(section.split(".")):
+            spec = {part: spec}
+        return formats.read({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": spec}, NEWEST)
+
+    assert policy(None).enabled(section) is (section in ON)
+    assert policy(section not in ON).enabled(section) is (section not in ON), "said, it counts"
+
+
+# Source: values.yaml of the charts.
+@pytest.mark.parametrize(("section", "since"), [
+    ("dcgm", None), ("nodeStatusExporter", None), ("vgpuDeviceManager", "24.6.0"), ("vfioManager", "24.6.0"),
+    ("sandboxDevicePlugin", "24.6.0"), ("kataSandboxDevicePlugin", "26.3.0"), ("ccManager", "26.3.0"),
+    ("dcgmExporter.serviceMonitor", "26.7.0"), ("cdi", "25.10.0"),
+])
+def test_what_silence_means_to_the_chart(section: str, since: str | None) -> None:
+    for version in ("24.6.0", "25.3.4", "25.10.1", "26.3.3", "26.7.0"):
+        known = since is not None and matrix.version_key(version) >= matrix.version_key(since)
+        assert formats.read({}, matrix.release(version)).enabled(section) is known
+
+
+def test_null_removes_a_default_of_the_chart() -> None:
+    assert formats.read({"mig": {"strategy": None}}, NEWEST).get("mig.strategy") == "none"
+    assert formats.read({"driver": {"upgradePolicy": None}}, NEWEST).get("driver.upgradePolicy") is None
+
+
+@pytest.mark.parametrize(("release", "spec", "path", "value", "said"), [
+    ("24.9.2", {"driver": {"useOpenKernelModules": True}}, "driver.kernelModuleType", "open",
+     "is read as driver.kernelModuleType: open"),
+    ("24.9.2", {"driver": {"useOpenKernelModules": False}}, "driver.kernelModuleType", "proprietary", None),
+    ("26.7.0", {"driver": {"useOpenKernelModules": True}}, "driver.useOpenKernelModules", None, "has no effect since"),
+    ("26.7.0", {"driver": {"useOpenKernelModules": False}}, "driver.kernelModuleType", "auto", None),
+    ("26.7.0", {"driver": {"licensingConfig": {"configMapName": "a"}}}, "driver.licensingConfig.configMapName", "a",
+     "set licensingConfig.secretName instead"),
+    ("25.3.4", {"driver": {"licensingConfig": {"configMapName": "a"}}}, "driver.licensingConfig.configMapName", "a", None),
+    ("26.7.0", {"operator": {"defaultRuntime": "docker"}}, "operator.defaultRuntime", None, "is detected on each host"),
+    ("26.7.0", {"operator": {"initContainer": {"version": "1"}}}, "operator.initContainer", None, "ignored since 26.3"),
+    ("26.7.0", {"cdi": {"default": True}}, "cdi.default", None, "ignored since 25.10"),
+    ("25.3.4", {"cdi": {"default": True}}, "cdi.default", True, None),
+    ("26.7.0", {"dcgm": {"hostPort": 5555}}, "dcgm.hostPort", None, "is ignored"),
+    ("26.7.0", {"psp": {"enabled": True}}, "psp", None, "no longer exist"),
+    ("26.7.0", {"kataManager": {"enabled": True}}, "kataManager", None, "ignored since 26.3"),
+    ("26.7.0", {"kataManager": {"enabled": False}}, "kataManager", None, None),
+    ("24.9.2", {"driver": {"secretEnv": "a"}}, "driver.secretEnv", "a", "is new in 25.10.0; the operator of release 24"),
+])
+def test_old_and_new_keys(release: str, spec: dict[str, Any], path: str, value: Any, said: str | None) -> None:
+    policy = formats.read(resource("ClusterPolicy", **spec), matrix.release(release))
+    assert policy.get(path) == value
+    assert len(policy.warnings) == (said is not None)
+    assert said is None or said in policy.warnings[0]
+
+
+def test_old_keys_have_their_line_in_every_format(tmp_path: pathlib.Path) -> None:
+    driver = read(f"{NVIDIA_DRIVER}  licensingConfig:\n    name: grid\n", tmp_path)
+    assert driver.warnings == ("driver.licensingConfig.configMapName (line 10) is deprecated; set "
+                               "licensingConfig.secretName instead.",)
+    values = read("driver:\n  upgradePolicy:\n    podDeletion: {force: true}\n", tmp_path)
+    assert values.get("driver.upgradePolicy.podDeletion.force") is True
+
+
+def test_depth_and_size_have_limits(tmp_path: pathlib.Path) -> None:
+    inner: Any = {}
+    for _level in range(3000):
+        inner = {"a": inner}
+    with pytest.raises(InputError, match="nested too deep"):
+        formats.read({"node-feature-discovery": inner}, NEWEST)
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]"
+                                                     for n in range(1, 9))]
+    with pytest.raises(InputError, match="is too large"):
+        read("\n".join(lines), tmp_path)

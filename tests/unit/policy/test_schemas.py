@@ -24,7 +24,8 @@ GOOD: list[dict[str, Any]] = [
     {}, {"driver": {"version": "595.91.07", "upgradePolicy": {"gpuPodDeletion": {"force": True}}}},
     {"migManager": {"config": {"default": "", "create": True, "name": "m", "data": {"config.yaml": "version: v1"}}}},
     {"driver": {"upgradePolicy": {"maxUnavailable": "25%"}}}, {"driver": {"upgradePolicy": {"maxUnavailable": 3}}},
-    {**CLUSTER_POLICY, "spec": {}}, {**CLUSTER_POLICY, "spec": {"mig": {"strategy": None}}, "status": {"state": "ready"}},
+    {**CLUSTER_POLICY, "spec": {}},
+    {**CLUSTER_POLICY, "spec": {"mig": {"strategy": None}}, "status": {"state": "ready"}},
     {**CLUSTER_POLICY, "spec": {"toolkit": {"env": [{"name": "A", "value": "1"}, {"name": "B"}],
                                             "resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}}},
     {**DRIVER, "spec": {"driverType": "gpu", "nodeSelector": {"pool": "blue"}, "licensingConfig": {"name": "l"}}},
@@ -53,7 +54,7 @@ def name_of(document: dict[str, Any]) -> str:
 
 
 def valid(document: dict[str, Any], name: str) -> bool:
-    return Draft202012Validator(FILES[name], registry=REGISTRY).is_valid(document)
+    return bool(Draft202012Validator(FILES[name], registry=REGISTRY).is_valid(document))
 
 
 def test_the_files_are_as_the_reader_has_it() -> None:

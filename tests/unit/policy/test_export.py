@@ -1,0 +1,192 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A policy in other formats: nothing is lost, nothing is made up, and what has no place there is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, fields, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import Needed, limits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+NEWEST = matrix.release("26.7.0")
+OLDER = matrix.release("24.9.2")
+
+
+def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": spec}
+
+
+def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": spec}
+
+
+def read(source: Any, release: matrix.Release = NEWEST) -> formats.Policy:
+    return formats.read(source, release)
+
+
+WORD = st.text("ab1.-/", min_size=1, max_size=6)
+TYPES: dict[str, st.SearchStrategy[Any]] = {
+    "str": st.one_of(st.just(""), WORD), "bool": st.booleans(), "int": st.integers(1, 65535),
+    "int-or-str": st.one_of(st.integers(0, 9), WORD), "map": st.dictionaries(WORD, WORD, max_size=2),
+    "strmap": st.dictionaries(WORD, WORD, max_size=2), "strs": st.lists(WORD, max_size=2),
+    "quantities": st.dictionaries(WORD, st.sampled_from(["1Gi", 1]), max_size=2), "image": st.just("image"),
+    "duration": st.just("15s"), "amount": st.sampled_from(["1", "25%"]), "amount-or-int": st.sampled_from([1, "25%"]),
+}
+
+
+def strategy(schema: Any) -> st.SearchStrategy[Any]:
+    """Values that follow a schema of ours."""
+    if isinstance(schema, Needed):
+        return strategy(schema.schema)
+    if isinstance(schema, dict):
+        needed = {key: strategy(one) for key, one in schema.items() if isinstance(one, Needed)}
+        return st.fixed_dictionaries(needed, optional={key: strategy(one) for key, one in schema.items()
+                                                       if key not in needed})
+    if isinstance(schema, list):
+        return st.lists(strategy(schema[0]), max_size=2)
+    return st.sampled_from(schema) if isinstance(schema, tuple) else TYPES[limits(schema)[0]]
+
+
+SPECS = strategy(fields.CLUSTER_POLICY)
+DRIVERS = strategy(fields.NVIDIA_DRIVER)
+RELEASES = st.sampled_from(["26.7.0", "26.3.3", "25.3.4", "24.9.2"])
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def bare(value: Any, path: str = "") -> Any:
+    """Without empty sections, which say nothing, but for those that mean something by being there."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: bare(one, f"{path}.{key}") for key, one in value.items()}
+    return {key: one for key, one in inner.items() if one != {} or f"{path}.{key}" == ".driver.upgradePolicy"}
+
+
+def acceptable(spec: dict[str, Any]) -> bool:
+    """Whether no rule between keys excludes a spec."""
+    try:
+        read(cluster_policy(spec))
+    except InputError:
+        return False
+    return True
+
+
+@MANY
+@given(SPECS.filter(acceptable), RELEASES)
+def test_cluster_policy_to_values_and_back(spec: dict[str, Any], version: str) -> None:
+    release = matrix.release(version)
+    first = read(cluster_policy(spec), release)
+    values = read(export.to_values(first), release)
+    assert values.kind == "values"
+    assert differences.compare(first, values) == [], "the values mean the same"
+    back = export.to_cluster_policy(values)
+    assert bare(back["spec"]) == bare(spec), "what was written comes back"
+
+
+@MANY
+@given(DRIVERS.filter(lambda spec: not spec.get("nodeSelector") and not spec.get("nodeAffinity")
+                      and spec.get("driverType", "gpu") == "gpu"))
+def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
+    first = read(nvidia_driver("default", **spec))
+    back = read(export.to_nvidia_driver(read(export.to_cluster_policy(first))))
+    ignored = ("driver.useOpenKernelModules", "driver.default", "driver.driverType", "driver.nodeAffinity")
+    found = [one for one in differences.compare(first, back)
+             if one["path"] not in ignored and not _completed(one) and not one["path"].startswith("driver.nodeSelector")]
+    assert found == []
+
+
+def _completed(one: dict[str, Any]) -> bool:
+    """A part of the image that an NVIDIADriver must name."""
+    return one["before"] is None and one["path"] in ("driver.image", "driver.repository", "driver.version")
+
+
+def test_a_cluster_policy_says_what_the_chart_would_decide_otherwise() -> None:
+    values = export.to_values(read(cluster_policy({"driver": {"version": "595.91.07"}})))
+    assert values["driver"] == {"version": "595.91.07", "upgradePolicy": None, "licensingConfig": {"nlsEnabled": None}}
+    assert values["mig"] == {"strategy": None} and values["dcgm"] == {"enabled": None}
+    assert values["ccManager"] == {"enabled": None, "defaultMode": None}
+    assert "ccManager" not in export.to_values(read(cluster_policy({}), OLDER)), "this chart has no such default"
+
+
+def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
+    policy = read({"driver": {"upgradePolicy": {"gpuPodDeletion": {"force": True}}, "nvidiaDriverCRD": {"enabled": True}},
+                   "nfd": {"enabled": False}, "operator": {"resources": {"limits": {"cpu": 1}}}, "gfd": {"enabled": None}})
+    made = export.to_cluster_policy(policy)
+    assert made["spec"]["mig"] == {"strategy": "single"} and made["spec"]["dcgm"] == {"enabled": False}
+    assert made["spec"]["driver"]["upgradePolicy"] == {"autoUpgrade": True, "podDeletion": {"force": True}}
+    assert made["spec"]["driver"]["useNvidiaDriverCRD"] is True
+    assert {"operator", "daemonsets", "nodeStatusExporter"} <= set(made["spec"]), "the API server wants these"
+    said, = export.left_out(policy, "cluster_policy")
+    assert said == "These have no place in a ClusterPolicy: operator.resources."
+
+
+def test_what_the_chart_does_not_pass_on_is_said() -> None:
+    policy = read(cluster_policy({"daemonsets": {"podSecurityContext": {"runAsUser": 0}}, "toolkit": {"args": ["-v"]}}))
+    said, = export.left_out(policy, "values")
+    assert said.endswith("daemonsets.podSecurityContext, toolkit.args.")
+    assert export.left_out(policy, "nvidia_driver") == []
+
+
+def test_drivers_for_some_nodes_travel_with_the_values() -> None:
+    sources = [cluster_policy({"driver": {"useNvidiaDriverCRD": True}}), nvidia_driver("fallback", default=True),
+               nvidia_driver("blue", nodeSelector={"pool": "blue"}, version="580.173.02")]
+    first = read(sources)
+    values = export.to_values(first)
+    assert values["driver"]["nvidiaDriverCRD"] == {"enabled": True, "deployDefaultCR": False}
+    assert [one["metadata"]["name"] for one in values["extraObjects"]] == ["fallback", "blue"]
+    second = read(values)
+    assert second.pools == first.pools and differences.compare(first, second) == []
+    assert export.to_nvidia_driver(second) == sources[1:]
+
+
+def test_a_cluster_policy_becomes_the_default_driver() -> None:
+    spec = {"driver": {"version": "580.173.02", "licensingConfig": {"configMapName": "grid"}, "repoConfig": {},
+                       "virtualTopology": {"config": "topology"}, "useOpenKernelModules": True},
+            "gds": {"enabled": True}, "daemonsets": {"labels": {"a": "b"}, "updateStrategy": "OnDelete"}}
+    made, = export.to_nvidia_driver(read(cluster_policy(spec)))
+    assert made == nvidia_driver(
+        "default", version="580.173.02", repository="nvcr.io/nvidia", image="driver", driverType="gpu", default=True,
+        licensingConfig={"name": "grid"}, repoConfig={}, virtualTopologyConfig={"name": "topology"},
+        gds={"enabled": True}, labels={"a": "b"}, upgradePolicy={"autoUpgrade": False})
+
+
+def test_drivers_before_26_7_have_neither_default_nor_upgrade_policy() -> None:
+    made, = export.to_nvidia_driver(read({"driver": {"usePrecompiled": True, "version": "550"}}, OLDER))
+    assert made["spec"] == {"version": "550", "repository": "nvcr.io/nvidia", "image": "driver", "driverType": "gpu",
+                            "usePrecompiled": True, "licensingConfig": {"nlsEnabled": True}}
+
+
+def test_an_image_that_is_a_path_stands_alone() -> None:
+    made, = export.to_nvidia_driver(read(cluster_policy({"driver": {"image": "mirror/driver:1"}})))
+    assert {"repository", "version"}.isdisjoint(made["spec"]) and made["spec"]["image"] == "mirror/driver:1"
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ({"driver": {"enabled": False}}, []), (cluster_policy({"driver": {"enabled": False}}), []),
+])
+def test_no_driver(source: Any, expected: list[Any]) -> None:
+    assert export.to_nvidia_driver(read(source)) == expected
+
+
+@pytest.mark.parametrize(("source", "part"), [
+    (nvidia_driver("a", nodeSelector={"a": "b"}), "one driver for all"),
+    ([nvidia_driver("a", default=True), nvidia_driver("b", nodeSelector={"a": "b"})], "one driver for all"),
+    (nvidia_driver("a", driverType="vgpu"), "driverType 'vgpu'"),
+    ({"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "spec": {"draDriver": {}}}, "a GPUCluster cannot"),
+    ({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {}}, "a GPUClusterPolicy cannot"),
+])
+def test_what_cannot_become_a_cluster_policy(source: Any, part: str) -> None:
+    for make in (export.to_cluster_policy, export.to_values):
+        with pytest.raises(InputError, match=part):
+            make(read(source))
+
+
+def test_defaults_are_empty_values() -> None:
+    policy = read(None)
+    assert export.to_values(policy) == {}
+    assert differences.compare(policy, read(export.to_cluster_policy(policy))) == []
