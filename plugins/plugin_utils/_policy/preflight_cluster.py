@@ -51,6 +51,11 @@ class Cluster:
         parts = self.part.get("components") or {}
         return component in parts and parts[component]["state"] == "present"
 
+    def brings(self, component: str, node: str) -> bool:
+        """Whether a component comes to a Node from the cluster, and not by way of its host."""
+        on_host = (self.part.get("deploy") or {}).get("on_host") or {}
+        return self.delivers(component) and component not in on_host.get(node, ())
+
 
 def of_release(release: Release, plan: Facts | None) -> t.Iterator[Finding]:
     """Findings of the release that was chosen."""
@@ -149,7 +154,7 @@ def _systems(cluster: Cluster) -> Told:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         system = node.get("os")
-        if release and system and cluster.delivers("driver") and matrix.os_supported(
+        if release and system and cluster.brings("driver", name) and matrix.os_supported(
                 release, system["id"], system["version"]) is False:
             yield (name, "warning", f"{system['id']} {system['version']} is not in the support table of release "
                    f"{release.version}", "Use a system that is, or expect to be on your own")
@@ -159,8 +164,8 @@ def _containerd(cluster: Cluster) -> Told:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         version = node["runtime_version"]
-        if release and node["runtime"] == "containerd" and version and cluster.delivers(
-                "container_toolkit") and matrix.containerd_supported(release, version) is False:
+        if release and node["runtime"] == "containerd" and version and cluster.brings(
+                "container_toolkit", name) and matrix.containerd_supported(release, version) is False:
             yield (name, "warning", f"containerd {version} is not in the support table of release {release.version}",
                    "Upgrade containerd, or choose a release that has it (gpu_release)")
 
@@ -203,15 +208,14 @@ def _profiles(cluster: Cluster) -> Told:
         if name not in by_host:
             theirs = ", ".join(part.replace("_", " ") for part in profile.components) or "nothing"
             yield name, "info", f"profile {profile.name}, theirs: {theirs}; {profile.because}", ""
-        yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, profile)))
+        yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
 
 
 def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
     """What the plan delivers to a Node although somebody else does so already."""
-    on_host = (cluster.part.get("deploy") or {}).get("on_host", {}).get(name, ())
     spared = {node for pool in cluster.part.get("pools") or () if pool["driver"] is None for node in pool["nodes"]}
     for component in profile.components:
-        if not cluster.delivers(component) or component in on_host or (component == "driver" and name in spared):
+        if not cluster.brings(component, name) or (component == "driver" and name in spared):
             continue
         title = component.replace("_", " ")
         yield ("warning" if profile.replaceable(component) else "error",
@@ -221,17 +225,17 @@ def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
                f"Set {by_name(component).section}.enabled to false")
 
 
-def _settings(cluster: Cluster, profile: profiles.Profile) -> t.Iterator[Said]:
+def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
     """Where the plan does not have what a profile needs, such as the socket of k3s's containerd."""
-    if not cluster.delivers("container_toolkit"):
+    if not cluster.brings("container_toolkit", name):
         return
     folders = cluster.part["components"]["container_toolkit"].get("folders") or ()
     sockets = [folder["path"] for folder in folders if folder["name"] == "containerd-socket"]
     for path, value in profile.settings.items():
-        name = path.rpartition(".")[2]
+        variable = path.rpartition(".")[2]
         if path == "toolkit.env.CONTAINERD_SOCKET" and sockets and sockets != [posixpath.dirname(value)]:
             yield ("error", f"the toolkit looks for containerd elsewhere than {profile.title} has it",
-                   f"Add {name}={value} to toolkit.env of the policy")
+                   f"Add {variable}={value} to toolkit.env of the policy")
 
 
 CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Said]]] = {

@@ -280,15 +280,17 @@ def node(**parts: Any) -> dict[str, Any]:
 
 
 def in_cluster(nodes: dict[str, Any], nfd: str = "ours", version: str = "v1.35.2", hosts: dict[str, Any] | None = None,
-               absent: tuple[str, ...] = (), common: dict[str, Any] | None = None, socket: str = "/run/containerd",
-               image: str = "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0") -> list[tuple[str, str, str]]:
-    """(host, check, severity) of a cluster whose plan delivers everything but what is absent."""
+               absent: tuple[str, ...] = (), on_host: tuple[str, ...] = (), common: dict[str, Any] | None = None,
+               socket: str = "/run/containerd", image: str = "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
+               ) -> list[tuple[str, str, str]]:
+    """(host, check, severity) of a cluster whose plan delivers everything but what is absent, or on_host on Node a."""
     names = ("nfd", "driver", "container_toolkit", "device_plugin")
     parts: dict[str, Any] = {name: {"state": "absent" if name in absent else "present"} for name in names}
     parts["container_toolkit"].update(folders=[{"name": "containerd-socket", "path": socket}],
                                       images={"container_toolkit": image})
     plan = {"release": "26.7.0", "placement": dict.fromkeys(names, "cluster"), "hosts": {}, "cluster": {
         "components": parts, "nodes": {"by_host": {name: name for name in hosts or {}}},
+        "deploy": {"on_host": {"a": list(on_host)}},
         "common": {"nri": False, "runtime": "containerd", "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], **(common or {})}}}
     seen = {"server": "https://x:6443", "version": version, "nodes": nodes, "nfd": nfd, "service_monitors": False}
@@ -349,6 +351,8 @@ def test_profiles_of_nodes() -> None:
 
 
 def test_what_a_node_has_already_is_not_brought_once_more() -> None:
+    old = {"a": node(os={"id": "debian", "version": "12"}, runtime_version="1.6.20")}
+    assert in_cluster(old, on_host=("driver", "container_toolkit")) == [], "the host has its own"
     aks = {"a": node(labels={**GPU, "kubernetes.azure.com/agentpool": "gpu"})}
     assert in_cluster(aks) == [("a", "profile", "warning"), ("a", "profile", "warning"), ("a", "profile", "info")]
     assert in_cluster(aks, absent=("driver", "container_toolkit")) == [("a", "profile", "info")]
