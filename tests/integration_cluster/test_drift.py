@@ -181,6 +181,8 @@ def test_what_we_no_longer_want_goes(world: World) -> None:
     variable = pod["containers"][0]["env"].pop(0)
     done = world.run()
     assert [step["id"] for step in done["plan"]] == ["update: DaemonSet drift/agent"]
+    assert [one["reasons"] for one in done["objects"] if one["action"] == "update"] == [
+        ["spec.template.spec.containers[0].env"]]
     assert "MODE" in done["diff"][0]["before"] and "MODE" not in done["diff"][0]["after"]
     found = world.get("daemonset", "agent")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert [one["name"] for one in found] == ["NOTHING", "NODE_NAME"]

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects imp
 Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
+_MARK = f"metadata.annotations[{objects.APPLIED}]"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
@@ -122,8 +123,10 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
         differs.append("metadata.managedFields")
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
+    reasons = {*differs, *added}
+    # Our mark says that something is wanted otherwise; what that is says more.
     return Change("update" if renewed else "repair", one.kind, one.component, one.manifest, _whole(client, have),
-                  sorted({*differs, *added}))
+                  sorted(reasons - {_MARK} or reasons))
 
 
 def _is_going(have: Object) -> bool:

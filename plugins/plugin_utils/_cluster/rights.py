@@ -18,7 +18,6 @@ Right = t.Tuple[str, kinds.Kind, str]
 
 # An apply that makes an object needs both.
 _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",)}
-_SHOWN = 8
 
 
 def require(client: Client, changes: t.Sequence[Change]) -> None:
@@ -28,23 +27,29 @@ def require(client: Client, changes: t.Sequence[Change]) -> None:
         if change.writes:
             for verb in _VERBS.get(change.action, ("patch",)):
                 needed.setdefault((verb, change.kind, change.namespace), change.label)
-    answers = client.many(lambda right: client.may(*right), needed)
     missing = []
-    for (right, label), answer in zip(needed.items(), answers):
+    for right, answer in zip(needed, client.many(lambda one: client.may(*one), needed)):
         if isinstance(answer, GpuopsError):
             raise answer
         if not answer:
-            missing.append((_told(right), label))
+            missing.append(right)
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise ClusterError(
-            f"The user of this kubeconfig lacks rights for {missing[0][1]} and what belongs to it: "
-            f"{', '.join(told for told, _label in missing[:_SHOWN])}{more}.",
-            "Give the user these rights, or name the kubeconfig of another; nothing has been changed.",
-            verb="plan", object=missing[0][1], status=403, reason="Forbidden",
-            missing=[told for told, _label in missing])
+        raise ClusterError(f"The user of this kubeconfig may not {_told(missing)}.",
+                           "Give the user these rights, or name the kubeconfig of another; nothing has been changed.",
+                           verb="plan", object=needed[missing[0]], status=403, reason="Forbidden",
+                           missing=[f"{verb} {kind.resource}{_place(space)}" for verb, kind, space in missing])
 
 
-def _told(right: Right) -> str:
-    verb, kind, namespace = right
-    return f"{verb} {kind.resource}{f' in namespace {namespace}' if namespace else ''}"
+def _told(rights: t.Sequence[Right]) -> str:
+    """C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps in namespace y)."""
+    verbs: dict[tuple[kinds.Kind, str], list[str]] = {}
+    for verb, kind, namespace in rights:
+        verbs.setdefault((kind, namespace), []).append(verb)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (kind, namespace), mine in verbs.items():
+        groups.setdefault((", ".join(mine), namespace), []).append(kind.resource)
+    return "; ".join(f"{mine} {', '.join(names)}{_place(space)}" for (mine, space), names in groups.items())
+
+
+def _place(namespace: str) -> str:
+    return f" in namespace {namespace}" if namespace else ""
