@@ -48,6 +48,7 @@ td small{display:block;color:var(--soft);margin-top:4px}
 ol,ul{margin:0;padding:12px 16px 12px 40px}li{margin:2px 0}li small{color:var(--soft)}
 details{background:var(--paper);border:1px solid var(--line);border-radius:10px;margin:8px 0}
 summary{cursor:pointer;padding:10px 16px;font-weight:600}h3{font-size:14px;margin:0;padding:4px 16px 0}
+.name{white-space:nowrap}
 code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
 """
 # Places of one component on the page; the result of gpu_verify has them all.
@@ -62,7 +63,7 @@ def page(report: Report) -> str:
     if report.get("problem"):
         body.append(f"<p class=problem>{_e(problem(report))}: see the errors below.</p>")
     if report["findings"]:
-        rows = [[_mark(row[0].text, row[0].state), *[_e(cell.text) for cell in row[1:]]]
+        rows = [[_mark(row[0].text, row[0].state), _names(row[1].text), *[_e(cell.text) for cell in row[2:]]]
                 for row in report_findings.rows(report["findings"])]
         body.append(f"<h2>Findings</h2>{_table(report_findings.HEAD, rows)}"
                     f"<p class=soft>{_e(report_findings.verdict(report['findings']))}</p>")
@@ -85,6 +86,11 @@ def page(report: Report) -> str:
 
 def _e(text: t.Any) -> str:
     return html.escape(str(text))
+
+
+def _names(text: str) -> str:
+    """Names one below the other, none of them broken."""
+    return f"<span class=name>{_e(text).replace(', ', ',<br>')}</span>"
 
 
 def _tiles(report: Report) -> str:
@@ -142,7 +148,8 @@ def _cluster(cluster: report_cluster.Cluster) -> str:
         text += f"{_table(report_cluster.RESULT_HEAD, rows)}<p class=soft>{_e(report_cluster.verdict(cluster))}.</p>"
     pools = [[_e(cell.text or "–") for cell in row] for row in report_cluster.pool_rows(cluster)]
     text += f"<h2>GPU nodes</h2>{_table(report_cluster.POOL_HEAD, pools)}" if pools else ""
-    images = [[_e(cell.text or "–") for cell in row] for row in report_cluster.component_rows(cluster)]
+    images = [[_e(row[0].text), _e(row[1].text), _e(row[2].text or "–")]
+              for row in report_cluster.component_rows(cluster)]
     text += f"<h2>Components</h2>{_table(report_cluster.COMPONENT_HEAD, images)}" if images else ""
     steps = report_cluster.steps(cluster)
     if steps:
