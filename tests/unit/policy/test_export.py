@@ -19,7 +19,8 @@ OLDER = matrix.release("24.9.2")
 
 
 def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": spec}
+    metadata = {"name": "cluster-policy"}
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": metadata, "spec": spec}
 
 
 def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
@@ -94,9 +95,8 @@ def test_cluster_policy_to_values_and_back(spec: dict[str, Any], version: str) -
 def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
     first = read(nvidia_driver("default", **spec))
     back = read(export.to_nvidia_driver(read(export.to_cluster_policy(first))))
-    ignored = ("driver.useOpenKernelModules", "driver.default", "driver.driverType", "driver.nodeAffinity")
-    found = [one for one in differences.compare(first, back)
-             if one["path"] not in ignored and not _completed(one) and not one["path"].startswith("driver.nodeSelector")]
+    ignored = ("driver.default", "driver.driverType")
+    found = [one for one in differences.compare(first, back) if one["path"] not in ignored and not _completed(one)]
     assert found == []
 
 
@@ -114,8 +114,8 @@ def test_a_cluster_policy_says_what_the_chart_would_decide_otherwise() -> None:
 
 
 def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
-    policy = read({"driver": {"upgradePolicy": {"gpuPodDeletion": {"force": True}}, "nvidiaDriverCRD": {"enabled": True}},
-                   "nfd": {"enabled": False}, "operator": {"resources": {"limits": {"cpu": 1}}}, "gfd": {"enabled": None}})
+    policy = read({"nfd": {"enabled": False}, "operator": {"resources": {"limits": {"cpu": 1}}}, "driver": {
+        "upgradePolicy": {"gpuPodDeletion": {"force": True}}, "nvidiaDriverCRD": {"enabled": True}}})
     made = export.to_cluster_policy(policy)
     assert made["spec"]["mig"] == {"strategy": "single"} and made["spec"]["dcgm"] == {"enabled": False}
     assert made["spec"]["driver"]["upgradePolicy"] == {"autoUpgrade": True, "podDeletion": {"force": True}}
