@@ -39,14 +39,15 @@ class ActionModule(ControllerAction):
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Prints, and writes the files that are asked for."""
         plan = arguments["plan"] or {}
-        error = _error(plan)
+        error = preflight.error_of(plan)
         cluster = arguments["cluster"]
         if cluster is None:
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
         ahead = arguments["show"] in ("plan", "preflight")
-        found = preflight.with_failures(_findings(plan, hosts), {
-            host: gathered.errors(task_vars, host) for host in hosts if arguments["hosts"] is None}) if ahead else []
+        found = preflight.with_failures(
+            preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
+            {host: gathered.errors(task_vars, host) for host in hosts if arguments["hosts"] is None}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
                   "cluster": cluster or None, "findings": found}
         display.display(f"\n{_RENDER[arguments['show']](report, style())}")
@@ -58,24 +59,6 @@ class ActionModule(ControllerAction):
             document = report_data.document(report, error.get("refusals") or [])
             result["json_path"] = _write(arguments["json_path"], json.dumps(document, indent=2) + "\n")
         return result
-
-
-def _error(plan: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The error that gpu_policy returned instead of a plan, empty where there is none."""
-    if not plan or "hosts" in plan:
-        return {}
-    return dict(plan.get("error") or {"kind": "", "message": str(plan.get("msg") or "there is no plan"), "hint": ""})
-
-
-def _findings(plan: t.Mapping[str, t.Any], hosts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
-    """What gpu_policy found; where it came to no plan, or was not asked, what the facts of the hosts tell."""
-    error = _error(plan)
-    found = plan.get("checks", error.get("checks"))
-    if found is not None:
-        return list(found)
-    facts = {host: entry["facts"] for host, entry in hosts.items()}
-    return preflight.listed(preflight.refused(error, facts) if error else
-                            preflight.checks(plan if "hosts" in plan else None, facts, None))
 
 
 def _write(name: str, text: str) -> str:

@@ -55,6 +55,23 @@ def refused(error: t.Mapping[str, t.Any], facts: t.Mapping[str, Facts | None], c
     return ordered([*first, *found])
 
 
+def error_of(result: t.Mapping[str, t.Any]) -> Dict:
+    """The error that gpu_policy returned instead of a plan, C({kind, message, hint}); empty where there is none."""
+    if not result or "hosts" in result:
+        return {}
+    # Where the task itself could not be run there is only a text.
+    return dict(result.get("error") or {"kind": "", "message": result.get("msg") or "there is no plan", "hint": ""})
+
+
+def of_result(result: t.Mapping[str, t.Any], facts: t.Mapping[str, Facts | None]) -> list[Dict]:
+    """The findings that gpu_policy returned; where it has none, what its error and the facts of the hosts tell."""
+    error = error_of(result)
+    found = result.get("checks", error.get("checks"))
+    if found is not None:
+        return list(found)
+    return listed(refused(error, facts) if error else checks(result or None, facts, None))
+
+
 def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
     """Refusals of resolve, C([{hosts, reason, remedy}]), as errors."""
     return [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))

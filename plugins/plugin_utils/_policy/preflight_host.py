@@ -245,7 +245,7 @@ def _companion(host: Host, what: str) -> str:
     kind = "deb" if facts["os"]["family"] == "debian" else "rpm"
     found = matrix.companions(version, facts["arch"], kind).get(what) if version else None
     if found is None:
-        return f"{what.replace('_', ' ')} of the driver's version"
+        return f"the {what.replace('_', ' ')} of the driver's version"
     return f"{found.package} {found.version}" if found.version else found.package
 
 

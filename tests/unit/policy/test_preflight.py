@@ -238,6 +238,20 @@ def test_every_fault_of_a_document_is_a_finding() -> None:
     assert [one.text for one in preflight.refused(error, {}, None, TODAY)] == ["a: unknown", "b: no number"]
 
 
+def test_what_gpu_policy_returned() -> None:
+    said = [{"host": "gpu-1", "check": "x"}]
+    bad = facts(**BARE, modules={"nouveau": True}, driver={"source": "container"})
+    error = {"kind": "input", "message": "p.yml: no.", "hint": ""}
+    assert preflight.of_result({"hosts": {}, "checks": said}, {"gpu-1": bad}) == said
+    assert preflight.of_result({"error": {**error, "checks": said}}, {"gpu-1": bad}) == said
+    every = preflight.of_result({"error": error, "msg": "p.yml: no."}, {"gpu-1": bad})
+    assert [one["check"] for one in every] == ["policy", "foreign_driver", "nouveau"], "it failed before it had facts"
+    assert preflight.error_of({"msg": "argument missing"})["message"] == "argument missing"
+    assert [one["text"] for one in preflight.of_result({"msg": "argument missing"}, {})] == ["argument missing"]
+    assert preflight.error_of({}) == {} == preflight.error_of({"hosts": {}})
+    assert [one["check"] for one in preflight.of_result({}, {"gpu-1": bad})] == ["foreign_driver", "nouveau"]
+
+
 def test_what_modules_say_of_their_own_accord() -> None:
     error = {"kind": "host", "message": "It is not ours to change.", "hint": "Let it be."}
     found = preflight.with_failures([{"check": "x"}], {"gpu-1": {"container_toolkit": error}, "gpu-2": {}})
