@@ -1,0 +1,131 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpu_policy as a playbook calls it: compare, export, a policy that stands in a cluster, errors. One run for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
+
+SPEC = {"driver": {"version": "580.126.20"}, "mig": {"strategy": "mixed"}, "toolkit": {"args": ["x"]}}
+CLUSTER_POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
+                  "spec": SPEC}
+LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"state": "ready"}}],
+         "/apis/nvidia.com/v1alpha1/nvidiadrivers": []}
+BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
+        "spec": {"nodeSelector": {"pool": "blue"}}}
+
+
+class Api(BaseHTTPRequestHandler):
+    """An API server that knows two kinds."""
+
+    def do_GET(self) -> None:
+        items = LISTS.get(self.path.partition("?")[0])
+        body = json.dumps({"metadata": {}, "items": items} if items is not None else
+                          {"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}).encode()
+        self.send_response(404 if items is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+
+def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By name the options of a call."""
+    plain = {"facts": {}, "overrides": {}}
+    return {
+        "compare": {"policy": "policy.yml", "compare_with": {"driver": {"version": "595.91.07"}}, "resolve": False},
+        "values": {"policy": "policy.yml", "export": "values", "resolve": False},
+        "defaults": {"export": "cluster_policy", **plain},
+        "driver": {"policy": {"driver": {"version": "580"}}, "export": "nvidia_driver", "resolve": False},
+        "live": {"policy": "live", "kubeconfig": "kubeconfig", "export": "cluster_policy", **plain},
+        "live_like_file": {"policy": "live", "kubeconfig": "kubeconfig", "compare_with": "policy.yml",
+                           "resolve": False},
+        "no_cluster": {"policy": "live"},
+        "only_place": {"resolve": False, "policy": {"broken": 1}, "kubeconfig": "kubeconfig"},
+        "broken": {"policy": {"driver": {"verison": "1"}}, "export": "values", "resolve": False},
+        "impossible": {"policy": BLUE, "export": "cluster_policy", "resolve": False},
+        "hosts_cannot": {"policy": BLUE, "facts": {"gpu01": host}, "overrides": {}},
+        "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
+    }
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """By name what the calls returned."""
+    folder = tmp_path_factory.mktemp("action")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (folder / "policy.yml").write_text(yaml.safe_dump(CLUSTER_POLICY))
+    (folder / "kubeconfig").write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}]}))
+    calls = tasks(facts(("1eb8",)))
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [
+        *({"gpuops.nvidia.gpu_policy": options, "register": name, "ignore_errors": True}
+          for name, options in calls.items()),
+        {"ansible.builtin.copy": {"dest": str(folder / "results.json"), "mode": "0600", "content":
+                                  f"{{{{ {{{', '.join(f'{name!r}: {name}' for name in calls)}}} | to_json }}}}"}}]}]
+    (folder / "play.yml").write_text(yaml.safe_dump(play))
+    done = subprocess.run([str(pathlib.Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c",
+                           "local", "-e", f"ansible_python_interpreter={sys.executable}", str(folder / "play.yml")],
+                          capture_output=True, text=True, check=False, timeout=300,
+                          env={**os.environ, "NO_COLOR": "1"}, cwd=folder)
+    server.shutdown()
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield json.loads((folder / "results.json").read_text())
+
+
+def test_compare(results: dict[str, Any]) -> None:
+    found = {one["path"]: one for one in results["compare"]["differences"]}
+    assert found["driver.version"] == {"path": "driver.version", "before": "580.126.20", "after": "595.91.07",
+                                       "text": "driver.version: '580.126.20' becomes '595.91.07'"}
+    assert found["mig.strategy"]["after"] == "single" and not results["compare"]["changed"]
+    assert "hosts" not in results["compare"] and results["compare"]["format"] == "ClusterPolicy"
+
+
+def test_export(results: dict[str, Any]) -> None:
+    assert results["values"]["exported"]["mig"] == {"strategy": "mixed"}
+    note, = results["values"]["notes"]
+    assert note == "These are for this collection, the chart does not pass them on: toolkit.args."
+    assert results["driver"]["exported"][0]["spec"]["version"] == "580"
+    assert results["defaults"]["exported"]["spec"]["mig"] == {"strategy": "single"}
+    assert results["defaults"]["hosts"] == {} and results["defaults"]["checks"] == []
+
+
+def test_live(results: dict[str, Any]) -> None:
+    live = results["live"]
+    assert live["policy"].startswith("the policy in http://127.0.0.1:") and live["format"] == "ClusterPolicy"
+    assert live["exported"]["spec"]["driver"] == {"version": "580.126.20"}
+    assert "status" not in live["exported"]
+    assert results["live_like_file"]["differences"] == []
+    assert results["no_cluster"]["error"]["path"] == "gpu_kubeconfig"
+
+
+def test_without_a_plan_nothing_is_read(results: dict[str, Any]) -> None:
+    assert results["only_place"]["cluster"]["namespace"] == "gpu-operator"
+    assert set(results["only_place"]) == {"changed", "cluster", "failed"}
+
+
+def test_errors(results: dict[str, Any]) -> None:
+    assert "driver.verison: unknown key; did you mean 'version'?" in results["broken"]["msg"]
+    assert "one driver for all" in results["impossible"]["msg"]
+    assert "hosts have no node labels" in results["hosts_cannot"]["msg"]
+    assert results["hosts_cannot"]["error"]["checks"][0]["severity"] == "error"
+    assert any("NVIDIADriver blue: left aside" in note for note in results["several"]["notes"])
