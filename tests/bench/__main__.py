@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from lab.stages import ROOT
-from tests.bench import cluster, labels
+from tests.bench import cluster, labels, resolve
 from tests.integration import user
 
 HOST = "gpu-a2"
@@ -65,6 +65,7 @@ def main() -> int:
         ("  of these on the host", str(len(modules)), "<= 8", len(modules) <= 8),
         ("  changed", str(len(last.changed(HOST))), "0", not last.changed(HOST)),
         *cluster.rows(CALIBRATOR_SECONDS / statistics.median(small)),
+        *resolve.rows(),
         *labels.rows(),
     ]
     for what, figure, budget, good in rows:

@@ -136,9 +136,6 @@ def _unsupported(policy: Policy) -> list[Refused]:
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
     found += [Refused(f"NVIDIADriver {pool.name} is for some nodes (nodeSelector), which is not supported in a cluster "
                       "yet", "Give one NVIDIADriver without nodeSelector.") for pool in policy.pools]
-    if "GPUCluster" in policy.documents:
-        found.append(Refused("GPUCluster: dynamic resource allocation is not supported yet",
-                             "Give a ClusterPolicy or the chart's values; the device plugin serves the same GPUs."))
     return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
                             "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
 

@@ -72,9 +72,10 @@ def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
         yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
                          space.where(lambda one: one.version == wish.version), wish.key + ": {version}")
     if wish.flavour != "auto":
+        value = "{switch}" if wish.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
         yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",
                          space.where(lambda one: one.flavour == wish.flavour),
-                         wish.flavour_by.split(" ")[0] + ": {flavour}")
+                         f"{wish.flavour_by.split(' ')[0]}: {value}")
     if wish.precompiled:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled asks for modules that come built",
                          space.where(lambda one: one.signed), "driver.usePrecompiled: false")

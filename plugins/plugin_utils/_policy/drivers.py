@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import typing as t
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, solve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import (
@@ -74,6 +74,25 @@ def parse_version(text: str, by: str) -> Version:
                       "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
                       [("driver.version", f"{by} is {text!r}")])
     return Version.of(match[1] + (match[2] or ""))
+
+
+@dataclass
+class Asked:
+    """What one run asks of all hosts. Hosts whose variables are alike wish the same, which is read once."""
+
+    policy: Policy
+    release: Release
+    wishes: dict[str, Wish] = field(default_factory=dict)
+
+    def wish(self, mine: t.Mapping[str, t.Any]) -> Wish:
+        """Of a host with these variables. Raises Refused."""
+        key = repr([mine.get(name) for name in _VARIABLES])
+        if key not in self.wishes:
+            self.wishes[key] = wish_of(self.policy, self.release, mine)
+        return self.wishes[key]
+
+
+_VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source")
 
 
 def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
@@ -236,7 +255,8 @@ def _change(rule: Constraint, driver: Candidate, release: Release) -> str:
     if rule.id == "release":
         number, _default = _naming().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {matrix.available()[number]}"
-    return rule.change.format(version=version, flavour=driver.flavour, source=driver.source)
+    return rule.change.format(version=version, flavour=driver.flavour, source=driver.source,
+                              switch=str(driver.flavour == "open").lower())
 
 
 def _reason(conflict: t.Sequence[Constraint]) -> str:

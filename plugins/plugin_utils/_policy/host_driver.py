@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
+import functools
 import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import choose, wish_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, choose
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
 
 Facts = t.Mapping[str, t.Any]
@@ -22,8 +22,7 @@ Plan = t.Dict[str, t.Any]
 _WHOLE = "all-disabled"
 
 
-def plan(policy: Policy, release: Release, facts: Facts, mine: t.Mapping[str, t.Any], place: str, why: str,
-         said: list[str]) -> Plan:
+def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, why: str, said: list[str]) -> Plan:
     """What C(gpu_plan.hosts[HOST].driver) holds; said: notes for the user. Raises Refused and Refusals.
 
     place: C(host), or C(none) for a driver that somebody else looks after: used, verified, never touched.
@@ -34,11 +33,11 @@ def plan(policy: Policy, release: Release, facts: Facts, mine: t.Mapping[str, t.
                 "source": None, "packages": [], "repository": None, "kernel_packages": [], "precompiled": False,
                 "fabric": _fabric(here, None), "cuda": None, "secure_boot": None,
                 "because": [f"{why}: the installed driver is adopted as it is"]}
-    wish = wish_of(policy, release, mine)
+    wish = asked.wish(mine)
     selected = mine.get("mig_manager_selected")
     if selected and selected != _WHOLE and any(gpu.coherent for gpu in here.gpus):
         wish = replace(wish, mig=str(selected))
-    choice = choose(here, wish, release)
+    choice = choose(here, wish, asked.release)
     driver = choice.driver
     said += _notes(here, driver, wish.cuda)
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": driver.version.text,
@@ -59,19 +58,28 @@ def _packages(here: Situation, facts: Facts, driver: Candidate) -> Plan:
     """C({packages, repository, kernel_packages}) for people: what installs decides for itself."""
     if here.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
-    arch, branch = here.arch or "x86_64", driver.version.branch
     kernel, family = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family")
-    named = packages.names(here.os, arch, driver.source, driver.signed, branch, driver.flavour, kernel.get("flavour"))
-    beside = packages.fabric_names(here.os, arch, driver.source, driver.version.text or str(branch), here.fabric)
-    return {"packages": [*named, *beside.values()],
-            "repository": packages.repository(here.os, arch, driver.source, branch, driver.flavour),
+    named, repository = _published(here.os, here.arch or "x86_64", driver, kernel.get("flavour"), here.fabric)
+    return {"packages": list(named), "repository": dict(repository) if repository else None,
             "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _published(system: packages.System, arch: str, driver: Candidate, kernel_flavour: str | None,
+               fabric: str | None) -> tuple[tuple[str, ...], Plan | None]:
+    branch = driver.version.branch
+    named = packages.names(system, arch, driver.source, driver.signed, branch, driver.flavour, kernel_flavour)
+    beside = packages.fabric_names(system, arch, driver.source, driver.version.text or str(branch), fabric)
+    return (*named, *beside.values()), packages.repository(system, arch, driver.source, branch, driver.flavour)
 
 
 def _fabric(here: Situation, version: str | None) -> Plan:
     """C({manager, imex, version}): on HGX boards the host runs the manager, in racks (NVL72) the switches do."""
     manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(here.fabric or "")
     return {"manager": manager, "imex": here.fabric == "nvlink5_rack", "version": version if manager else None}
+
+
+_installs = functools.lru_cache(maxsize=256)(packages.installs)
 
 
 def _notes(here: Situation, driver: Candidate, cuda: str | None) -> t.Iterator[str]:
@@ -88,6 +96,6 @@ def _notes(here: Situation, driver: Candidate, cuda: str | None) -> t.Iterator[s
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
         yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
                "needs a newer driver fails.")
-    if here.os and not packages.installs(here.os, here.arch or "x86_64", driver.source):
+    if here.os and not _installs(here.os, here.arch or "x86_64", driver.source):
         yield (f"this version of the collection does not install drivers from {driver.source} on {' '.join(here.os)}; "
                "what it would take is in the plan.")

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     verify,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
@@ -62,12 +62,13 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
     heard: dict[str, list[str]] = {}
+    asked, named = Asked(policy, release), _named_for_hosts(placement)
     for host, known in facts.items():
         if known is None:
             continue
         try:
             hosts[host], explanations[host], said = _host(
-                policy, release, known, overrides.get(host, {}), places, disruption, _asked(placement))
+                asked, known, overrides.get(host, {}), places, disruption, named)
             for text in said:
                 heard.setdefault(text, []).append(host)
         except Refusals as error:
@@ -75,17 +76,17 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
                 refusals.setdefault((reason.reason, reason.remedy), (reason, []))[1].append(host)
     if refusals:
         raise _refuse(policy, release, list(refusals.values()))
-    notes += [f"{_named(named)}: {text}" for text, named in heard.items()]
+    notes += [f"{_listed(having)}: {text}" for text, having in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
 
 
-def _asked(placement: t.Any) -> t.Collection[str]:
+def _named_for_hosts(placement: t.Any) -> t.Collection[str]:
     """The components for which gpu_placement itself says that hosts get them."""
     return {name for name, place in placement.items() if place == "host"} if isinstance(placement, dict) else set()
 
 
-def _named(hosts: t.Sequence[str]) -> str:
+def _listed(hosts: t.Sequence[str]) -> str:
     """The names of hosts, as many as somebody reads."""
     more = f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
     return ", ".join(hosts[:_SHOWN]) + more
@@ -96,13 +97,13 @@ _SHOWN = 20
 
 def _refuse(policy: Policy, release: Release, refusals: t.Sequence[tuple[Refused, t.Sequence[str]]]) -> PolicyError:
     """One message; hosts with the same reason stand together."""
-    lines = "".join(f"\n  {_named(hosts)}: {one.reason}.\n    {one.remedy}" for one, hosts in refusals)
+    lines = "".join(f"\n  {_listed(hosts)}: {one.reason}.\n    {one.remedy}" for one, hosts in refusals)
     return PolicyError(f"The policy ({policy.origin}, release {release.version}) cannot be carried out:{lines}\n"
                        "Nothing was changed.", refusals=[one.as_dict(hosts) for one, hosts in refusals])
 
 
-def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
-          asked: t.Collection[str]) -> tuple[Plan, list[str], list[str]]:
+def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
+          named: t.Collection[str]) -> tuple[Plan, list[str], list[str]]:
     """(plan, explanations, notes) of one host. Raises Refusals with every reason, not only the first."""
     plan: Plan = {}
     said: list[str] = []
@@ -112,11 +113,11 @@ def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.
     profile = profiles.chosen(facts, mine.get("gpu_profile"))
     for name, part in _PARTS.items():
         try:
-            place, why = _place(policy, name, places[name], profile, name in asked or _wanted(name, mine))
+            place, why = _place(asked.policy, name, places[name], profile, name in named or _wanted(name, mine))
             if place == "cluster":
                 plan[name] = {"placement": place, "because": [why]}
             else:
-                plan[name] = part(policy, release, facts, mine, place, why, said)
+                plan[name] = part(asked, facts, mine, place, why, said)
             plan[name]["disruption"] = disruption
         except Refused as error:
             reasons.append(error)
@@ -124,7 +125,7 @@ def _host(policy: Policy, release: Release, facts: Facts, mine: Mine, places: t.
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
-    plan["driver"]["disruption"] = _driver_disruption(policy, disruption)
+    plan["driver"]["disruption"] = _driver_disruption(asked.policy, disruption)
     if plan["driver"]["disruption"] != disruption:
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
     plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
@@ -151,10 +152,8 @@ def _place(policy: Policy, name: str, place: str, profile: Profile | None, wante
     if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
         return "host", ""
     if wanted:
-        raise Refused(f"{components.by_name(name).title} is asked for, but {profile.reason(name)}",
-                      f"Leave {name} to it, or set gpu_profile of this host to none.",
-                      [("profile", profile.reason(name))],
-                      [{"drop": "profile", "also": [], "result": f"gpu_profile: none ({name} is ours then)"}])
+        raise Refused(f"the {components.by_name(name).title} is asked for, but {profile.reason(name)}",
+                      "Leave it to the system.", [("profile", profile.reason(name))])
     return "none", profile.reason(name)
 
 
@@ -167,15 +166,15 @@ def _driver_disruption(policy: Policy, disruption: str) -> str:
     return "never" if policy.get("driver.upgradePolicy.autoUpgrade") is False else disruption
 
 
-def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
+def _container_toolkit(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
-    cdi = _first(mine.get("container_toolkit_cdi"), policy.get("cdi.enabled"))
-    environment = {str(item.get("name")): item.get("value") for item in policy.get("toolkit.env") or []}
-    asked = environment.get("NVIDIA_RUNTIME_SET_AS_DEFAULT", environment.get("CONTAINERD_SET_AS_DEFAULT"))
+    cdi = _first(mine.get("container_toolkit_cdi"), asked.policy.get("cdi.enabled"))
+    environment = {str(item.get("name")): item.get("value") for item in asked.policy.get("toolkit.env") or []}
+    told = environment.get("NVIDIA_RUNTIME_SET_AS_DEFAULT", environment.get("CONTAINERD_SET_AS_DEFAULT"))
     # As the operator has it: with CDI nobody needs the nvidia runtime as default.
-    default = (not cdi) if asked is None else str(asked).lower() in ("true", "1")
-    text = str(_first(mine.get("container_toolkit_version"), policy.get("toolkit.version") or None,
-                      release.components["container_toolkit"]))
+    default = (not cdi) if told is None else str(told).lower() in ("true", "1")
+    text = str(_first(mine.get("container_toolkit_version"), asked.policy.get("toolkit.version") or None,
+                      asked.release.components["container_toolkit"]))
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
     if match is None:
         raise Refused(f"toolkit version {text!r} is not a version", "Write a version such as 1.20.0 or v1.20.0.")
@@ -188,11 +187,11 @@ def _container_toolkit(policy: Policy, release: Release, facts: Facts, mine: Min
             "because": [] if place == "host" else [f"not delivered: {why}"]}
 
 
-def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
+def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                  said: list[str]) -> Plan:
     selected = mine.get("mig_manager_selected")
     own = mine.get("mig_manager_config") or None
-    config = own or policy.mig_config
+    config = own or asked.policy.mig_config
     if (selected or own) and place != "host":
         raise Refused(f"MIG layout {selected!r} is selected while {why}, which switches MIG off",
                       "Remove mig_manager_selected, or switch migManager on.",
@@ -203,7 +202,7 @@ def _mig_manager(policy: Policy, release: Release, facts: Facts, mine: Mine, pla
         stands = layouts.wanted(config, selected, facts["gpus"]) if selected else {}
     except InputError as error:
         raise _impossible(selected, error, facts) from error
-    _check_strategy(policy, mine, str(selected), stands, said)
+    _check_strategy(asked.policy, mine, str(selected), stands, said)
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
@@ -244,11 +243,11 @@ def _strategy(policy: Policy, mine: Mine) -> t.Any:
     return mine.get("feature_discovery_mig_strategy") or policy.get("mig.strategy")
 
 
-def _feature_discovery(policy: Policy, release: Release, facts: Facts, mine: Mine, place: str, why: str,
+def _feature_discovery(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
     return {"placement": place, "state": "gathered", "target": "facts",
-            "mig_strategy": _strategy(policy, mine),
-            "sharing": _first(mine.get("feature_discovery_sharing"), policy.sharing), "because": []}
+            "mig_strategy": _strategy(asked.policy, mine),
+            "sharing": _first(mine.get("feature_discovery_sharing"), asked.policy.sharing), "because": []}
 
 
 def _first(*values: t.Any) -> t.Any:
@@ -256,7 +255,7 @@ def _first(*values: t.Any) -> t.Any:
     return next((value for value in values if value is not None), None)
 
 
-_PARTS: dict[str, t.Callable[[Policy, Release, Facts, Mine, str, str, list[str]], Plan]] = {
+_PARTS: dict[str, t.Callable[[Asked, Facts, Mine, str, str, list[str]], Plan]] = {
     "driver": host_driver.plan,
     "container_toolkit": _container_toolkit,
     "mig_manager": _mig_manager,
