@@ -68,10 +68,14 @@ def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str
             raise InputError("Manifests belong to a component, by whose name they are found again.",
                              "Name it in the option component.", path="component")
         return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
+    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
+    if lacking:
+        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
+                         "Give what gpu_policy returned as cluster.", path="cluster")
     known = cluster["components"]
     unknown = [name for name in arguments["components"] or [] if name not in known]
     if unknown:
-        raise InputError(f"{unknown[0]} is no component.", "Take names from the list of components.",
+        raise InputError(f"{unknown[0]} is no component.", f"Choose from {', '.join(known)}.",
                          path="components", value=unknown, allowed=list(known))
     names = arguments["components"] or list(known)
     present = [name for name in names if known[name]["state"] == "present"]

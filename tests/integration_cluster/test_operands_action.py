@@ -54,3 +54,6 @@ def test_a_refusal_is_one_clear_message(kubeconfig: str, fresh: Callable[[], str
     assert not result["changed"] and result["error"]["kind"] == "cluster" and result["error"]["status"] == 422
     assert result["msg"].startswith("ConfigMap default/Upper: the API server refused to apply it (Invalid)")
     assert operands(kubeconfig=kubeconfig)["error"]["path"] == "cluster, manifests"
+    assert operands(kubeconfig=kubeconfig, cluster={"namespace": "x"})["msg"] == (
+        "cluster: It has no common, components, so it is no plan of a cluster. Give what gpu_policy returned as "
+        "cluster.")
