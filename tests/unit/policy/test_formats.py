@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -378,3 +379,12 @@ def test_depth_and_size_have_limits(tmp_path: pathlib.Path) -> None:
                                                      for n in range(1, 9))]
     with pytest.raises(InputError, match="is too large"):
         read("\n".join(lines), tmp_path)
+
+
+DOCUMENTATION = pathlib.Path(__file__).parents[3] / "docs" / "policy.md"
+
+
+@pytest.mark.parametrize("text", [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENTATION.read_text(), re.S)
+                                  if "kind:" in block])
+def test_documents_of_the_documentation(text: str, tmp_path: pathlib.Path) -> None:
+    assert read(text, tmp_path).kind == "ClusterPolicy"
