@@ -111,7 +111,7 @@ def _cuda(space: Universe, level: str) -> Constraint:
 
     needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
     return Constraint("cuda.version", f"CUDA {level} (cuda.version) {needs}",
-                      space.where(lambda one: one.cuda and runs(one)), "a lower cuda.version")
+                      space.where(lambda one: one.cuda and runs(one)), "cuda.version: {cuda}")
 
 
 def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
@@ -214,24 +214,33 @@ def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t
     built = space.where(lambda one: one.signed or (
         packages.has_container(system, one.arch) if wish.cluster
         else packages.publishes(system, one.source, one.flavour, one.version.branch)))
-    # Which kernels, and of which branch, there are on this system.
-    kernels = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
-    images = {number: [kernel for kernel in kernels if matrix.precompiled(release, number, *system, kernel)]
-              for number in sorted({one.version.branch for one in space.candidates})}
+    there = _signed(here, wish, release, {one.version.branch for one in space.candidates})
     # The vendor's images hold modules for x86_64 alone; Canonical's packages are there for both.
     signed = space.where(lambda one: not one.signed or (
-        bool(images[one.version.branch]) and (one.arch == ARCHITECTURES[0] or not wish.cluster)))
-    branches = " and ".join(str(number) for number in images if images[number])
+        one.version.branch in there and (one.arch == ARCHITECTURES[0] or not wish.cluster)))
+    branches = " and ".join(str(number) for number in sorted(there))
     limits = "driver containers for x86_64 only" if wish.cluster else packages.limits(system)
     some = f"precompiled modules of branch {branches} only" if branches else "no precompiled modules"
-    has = [limits] * (built != space.all) + [f"{some} (release {release.version})"] * (signed != space.all)
+    where = f" (release {release.version})" if wish.cluster else ""
+    has = [limits] * (built != space.all) + [f"{some}{where}"] * (signed != space.all)
     yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
                      f"no driver is published for {words}", built & signed)
     if here.kernel:
-        mine = {number: matrix.precompiled(release, number, *system, here.kernel_flavour, here.kernel)
-                for number in images}
-        yield Constraint("kernel", f"release {release.version} has no precompiled modules for kernel {here.kernel}",
-                         space.where(lambda one: not one.signed or mine[one.version.branch]))
+        mine = {number for number in there if there[number]}
+        yield Constraint("kernel", f"there are no precompiled modules for kernel {here.kernel}{where}",
+                         space.where(lambda one: not one.signed or one.version.branch in mine))
+
+
+def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
+    """By branch of which there are modules that come built for some kernel of the system: whether for this one."""
+    if here.os is None:
+        return {}
+    if not wish.cluster:
+        return {number: packages.signed(here.os, here.kernel_flavour or "", number) for number in branches
+                if packages.signed(here.os, None, number)}
+    flavours = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
+    return {number: matrix.precompiled(release, number, *here.os, here.kernel_flavour, here.kernel)
+            for number in branches if any(matrix.precompiled(release, number, *here.os, one) for one in flavours)}
 
 
 def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:

@@ -224,12 +224,12 @@ def _refusals(here: Situation, wish: Wish, release: Release) -> t.Iterator[Refus
     space = _space([*versions, *([wish.version] if wish.version else [])], wish)
     rules = constraints(space, here, wish, release)
     for conflict in solve.cores(space.all, rules):
-        free = _enough(list(_free(space, rules, conflict, wish, release)))
+        free = _enough(list(_free(space, rules, conflict, here, wish, release)))
         yield Refused(_reason(conflict), _remedy(conflict, free, here), [(one.id, one.text) for one in conflict], free)
 
 
-def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], wish: Wish,
-          release: Release) -> t.Iterator[dict[str, t.Any]]:
+def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], here: Situation,
+          wish: Wish, release: Release) -> t.Iterator[dict[str, t.Any]]:
     """What would be the plan without each constraint that a user can change."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.also(space.all, rules, dropped)
@@ -237,7 +237,8 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
             continue
         gone = [dropped, *more]
         driver = _best(space.members(solve.allowed(space.all, solve.without(rules, gone))), wish, release)
-        changes = dict.fromkeys(_change(rule, driver, release) for name in gone for rule in rules if rule.id == name)
+        changes = dict.fromkeys(_change(rule, driver, here, wish, release)
+                                for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
         details = ", ".join([f"driver {driver.version}"] * (str(driver.version) not in done)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
@@ -250,13 +251,25 @@ def _enough(free: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
     return [one for one, mine in zip(free, sets) if not any(other < mine for other in sets)]
 
 
-def _change(rule: Constraint, driver: Candidate, release: Release) -> str:
+def _change(rule: Constraint, driver: Candidate, here: Situation, wish: Wish, release: Release) -> str:
+    """What a user sets, as it would be set."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
         number, _default = _naming().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {matrix.available()[number]}"
     return rule.change.format(version=version, flavour=driver.flavour, source=driver.source,
-                              switch=str(driver.flavour == "open").lower())
+                              switch=str(driver.flavour == "open").lower(), cuda=_level(driver, here, wish))
+
+
+def _level(driver: Candidate, here: Situation, wish: Wish) -> str:
+    """The CUDA level that is nearest to the one asked for, and suits driver and GPUs."""
+    limits = [gpu.architecture.cuda for gpu in here.gpus if gpu.architecture and gpu.architecture.cuda]
+    first = max((one[0] for one in limits), key=version_key, default="")
+    if wish.cuda and version_key(wish.cuda) < version_key(first):
+        return first
+    branch = matrix.branch(driver.version.branch)
+    lasts = [one[1] for one in limits if len(one) > 1] + ([branch.cuda] if branch and branch.cuda else [])
+    return min(lasts, key=version_key, default="")
 
 
 def _reason(conflict: t.Sequence[Constraint]) -> str:

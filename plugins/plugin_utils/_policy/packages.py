@@ -35,7 +35,10 @@ _OPEN_ONLY = ("azl3",)
 _SUSE, _SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 595
 # Debian's archive has one branch a release.
 _DEBIAN = {"12": 535, "13": 550}
-_UBUNTU = ("22.04", "24.04", "26.04")
+# Ubuntu releases, and the first branch of which Canonical's archive has more than names that lead to a newer one.
+_UBUNTU = {"22.04": 535, "24.04": 535, "26.04": 580}
+# Kernels for which Canonical builds and signs modules (linux-modules-nvidia-*).
+_CANONICAL = ("generic", "lowlatency", "aws", "azure", "azure-fde", "gcp", "gke", "ibm", "nvidia", "oem", "oracle")
 
 
 def folder(system: System) -> str | None:
@@ -55,6 +58,17 @@ def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
     if flavour == "open" or place not in (*_OPEN_ONLY, *_SUSE):
         return True
     return place in _SUSE and (branch < _SUSE_OPEN_FROM or source == "runfile")
+
+
+def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
+    """Whether the distribution has signed modules for its kernels of a flavour; None: for any of its kernels.
+
+    Canonical's archive keeps production and long-term branches.
+    """
+    first = _UBUNTU.get(system[1]) if system[0] == "ubuntu" else None
+    known = matrix.branch(branch)
+    kept = first is not None and branch >= first and known is not None and known.kind in ("long_term", "production")
+    return kept and (kernel_flavour is None or kernel_flavour in _CANONICAL)
 
 
 def limits(system: System) -> str:
