@@ -39,11 +39,11 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
         wish = replace(wish, mig=str(selected))
     choice = choose(here, wish, asked.release)
     driver = choice.driver
-    said += _notes(here, driver, wish.cuda)
+    source = "precompiled" if wish.source == "precompiled" else driver.source
+    said += _notes(here, driver, source, wish.cuda)
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": driver.version.text,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour,
-            "source": "precompiled" if wish.source == "precompiled" else driver.source,
-            **_packages(here, facts, driver), "precompiled": driver.signed,
+            "source": source, **_packages(here, facts, driver), "precompiled": driver.signed,
             "fabric": _fabric(here, driver.version.text), "cuda": _cuda(driver),
             "secure_boot": "signed" if here.secure_boot and driver.signed else "mok" if here.secure_boot == "mok"
             else None, "because": list(choice.because)}
@@ -82,7 +82,7 @@ def _fabric(here: Situation, version: str | None) -> Plan:
 _installs = functools.lru_cache(maxsize=256)(packages.installs)
 
 
-def _notes(here: Situation, driver: Candidate, cuda: str | None) -> t.Iterator[str]:
+def _notes(here: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
     branch = matrix.branch(driver.version.branch)
     if branch is None:
         yield f"driver branch {driver.version.branch} is newer than this collection; what it drives is not checked."
@@ -96,6 +96,6 @@ def _notes(here: Situation, driver: Candidate, cuda: str | None) -> t.Iterator[s
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
         yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
                "needs a newer driver fails.")
-    if here.os and not _installs(here.os, here.arch or "x86_64", driver.source):
-        yield (f"this version of the collection does not install drivers from {driver.source} on {' '.join(here.os)}; "
+    if here.os and not _installs(here.os, here.arch or "x86_64", source):
+        yield (f"this version of the collection does not install drivers from {source} on {' '.join(here.os)}; "
                "what it would take is in the plan.")
