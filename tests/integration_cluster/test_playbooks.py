@@ -72,6 +72,9 @@ CONTROL = {"hosts": {"cluster": LOCAL}}
     # Labels are for all components together.
     ({"all": {"vars": NAMED}, "gpu_control": CONTROL}, ("--tags", "device_plugin"), (False, True)),
     ({"all": {"vars": NAMED}, "gpu_control": CONTROL}, ("--tags", "nfd"), (True, True)),
+    # A skipped component must not keep the others.
+    ({"all": {"vars": NAMED}, "gpu_control": CONTROL}, ("--skip-tags", "nfd"), (False, True)),
+    ({"all": {"vars": NAMED}, "gpu_control": CONTROL}, ("--skip-tags", "device_plugin"), (True, True)),
     ({"all": {"vars": NAMED}, "gpu_control": CONTROL}, ("--check",), (True, True)),
 ])
 def test_removal_finds_its_cluster(delivered: Path, client: Client, inventory: dict[str, Any],

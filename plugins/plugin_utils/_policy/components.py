@@ -87,6 +87,9 @@ def placements(wanted: t.Any) -> dict[str, str]:
                          path="gpu_placement", value=wanted, allowed=list(WORDS))
     chosen = on_hosts
     for name, place in wanted.items():
+        if name not in NAMES:
+            raise InputError(f"component {name!r} is not known.", f"Choose from {', '.join(NAMES)}.",
+                             path="gpu_placement", value=name, allowed=list(NAMES))
         allowed = [*by_name(name).places, "none"]
         if place not in allowed:
             raise InputError(f"{place!r} is not allowed.", f"Set {' or '.join(allowed)}.",

@@ -10,6 +10,7 @@ leaves out: a run for the cluster alone must not go by another policy.
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
@@ -31,12 +32,19 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "render_to": None,
 }
 
+# What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
+_FORMS: t.Dict[str, t.Tuple[str, str]] = {
+    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "small letters, digits and dashes, at most 63 of them"),
+    "image_registry": (r"[a-z0-9][-a-z0-9.]*(:\d+)?(/[-a-z0-9._/]+)?",
+                       "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
+}
+
 
 def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
     """By option its value: what the task says, else the variable of the hosts, else of the others, else the default.
 
     given: options of the task, None where unset; hosts, others: by host of the play, and by host that is left out, its
-    variables. Raises InputError where hosts differ.
+    variables. Raises InputError where hosts differ, and for a value that cannot be.
     """
     def one(option: str, default: t.Any) -> t.Any:
         if given.get(option) not in (None, ""):
@@ -44,7 +52,16 @@ def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[st
         found = _of_hosts(option, hosts) or _of_hosts(option, others)
         return found[0] if found else default
 
-    return {option: one(option, default) for option, default in DEFAULTS.items()}
+    return {option: _formed(option, one(option, default)) for option, default in DEFAULTS.items()}
+
+
+def _formed(option: str, value: t.Any) -> t.Any:
+    """The value. Raises InputError where no server would take it."""
+    pattern, allowed = _FORMS.get(option, ("", ""))
+    if pattern and not re.fullmatch(pattern, str(value)):
+        raise InputError(f"{value!r} is not allowed.", f"Write {allowed}.", path=f"gpu_{option}", value=value,
+                         allowed=allowed)
+    return value
 
 
 def _of_hosts(option: str, hosts: Hosts) -> list[t.Any]:

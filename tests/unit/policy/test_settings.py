@@ -39,3 +39,15 @@ def test_hosts_that_limit_leaves_out_may_disagree_where_the_others_decide() -> N
     assert settle({}, {"c": {"gpu_policy": "c.yml"}}, others)["policy"] == "c.yml"
     with pytest.raises(InputError, match="gpu_policy: it is 'a.yml' on a and 'b.yml' on b"):
         settle({}, {"c": {}}, others)
+
+
+@pytest.mark.parametrize(("option", "good", "bad"), [
+    ("namespace", ("gpu-operator", "g"), ("GPU_x", "-a", "a" * 64, 5.5)),
+    ("image_registry", ("nvcr.io", "mirror.example:5000/gpu/ops"), ("https://mirror.example", "mirror.example/", "a b")),
+])
+def test_what_a_server_would_refuse_is_refused_before(option: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+    for value in good:
+        assert settle({}, {"a": {f"gpu_{option}": value}}, {})[option] == value
+    for value in bad:
+        with pytest.raises(InputError, match=f"gpu_{option}: .* is not allowed"):
+            settle({}, {"a": {f"gpu_{option}": value}}, {})
