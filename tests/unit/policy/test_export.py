@@ -14,6 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema impor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import fuzz
+
 NEWEST = matrix.release("26.7.0")
 OLDER = matrix.release("24.9.2")
 
@@ -77,9 +79,8 @@ def acceptable(spec: dict[str, Any]) -> bool:
     return True
 
 
-@MANY
-@given(SPECS.filter(acceptable), RELEASES)
-def test_cluster_policy_to_values_and_back(spec: dict[str, Any], version: str) -> None:
+def there_and_back(spec: dict[str, Any], version: str = "26.7.0") -> None:
+    """ClusterPolicy, values, ClusterPolicy."""
     release = matrix.release(version)
     first = read(cluster_policy(spec), release)
     values = read(export.to_values(first), release)
@@ -89,10 +90,8 @@ def test_cluster_policy_to_values_and_back(spec: dict[str, Any], version: str) -
     assert bare(back["spec"]) == bare(spec), "what was written comes back"
 
 
-@MANY
-@given(DRIVERS.filter(lambda spec: not spec.get("nodeSelector") and not spec.get("nodeAffinity")
-                      and spec.get("driverType", "gpu") == "gpu"))
-def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
+def driver_there_and_back(spec: dict[str, Any]) -> None:
+    """NVIDIADriver, ClusterPolicy, NVIDIADriver."""
     first = read(nvidia_driver("default", **spec))
     back = read(export.to_nvidia_driver(read(export.to_cluster_policy(first))))
     ignored = ("driver.default", "driver.driverType")
@@ -103,6 +102,50 @@ def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
 def _completed(one: dict[str, Any]) -> bool:
     """A part of the image that an NVIDIADriver must name."""
     return one["before"] is None and one["path"] in ("driver.image", "driver.repository", "driver.version")
+
+
+@MANY
+@given(SPECS.filter(acceptable), RELEASES)
+def test_cluster_policy_to_values_and_back(spec: dict[str, Any], version: str) -> None:
+    there_and_back(spec, version)
+
+
+def for_all_nodes(spec: dict[str, Any]) -> bool:
+    return not spec.get("nodeSelector") and not spec.get("nodeAffinity") and spec.get("driverType", "gpu") == "gpu"
+
+
+@MANY
+@given(DRIVERS.filter(for_all_nodes))
+def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
+    driver_there_and_back(spec)
+
+
+def alone(schema: Any) -> list[Any]:
+    """By key of a schema a document with nothing else."""
+    if isinstance(schema, Needed):
+        return alone(schema.schema)
+    if isinstance(schema, dict):
+        return [{key: one} for key, inner in schema.items() for one in alone(inner)]
+    if isinstance(schema, tuple):
+        return [schema[-1]]
+    if isinstance(schema, list):
+        return [[{"name": "A", "value": "1"}] if "value" in schema[0] and "name" in schema[0] else
+                [{key: one[key]} for key in list(schema[0])[:1] for one in alone(schema[0]) if key in one]]
+    return [fuzz.GOOD[limits(schema)[0]][-1]]
+
+
+def test_every_key_of_a_cluster_policy_alone() -> None:
+    documents = alone(fields.CLUSTER_POLICY)
+    assert len(documents) > 300
+    for spec in documents:
+        there_and_back(spec)
+
+
+def test_every_key_of_a_driver_alone() -> None:
+    documents = [spec for spec in alone(fields.NVIDIA_DRIVER) if for_all_nodes(spec)]
+    assert len(documents) > 70
+    for spec in documents:
+        driver_there_and_back(spec)
 
 
 def test_a_cluster_policy_says_what_the_chart_would_decide_otherwise() -> None:
@@ -120,6 +163,8 @@ def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
     assert made["spec"]["mig"] == {"strategy": "single"} and made["spec"]["dcgm"] == {"enabled": False}
     assert made["spec"]["driver"]["upgradePolicy"] == {"autoUpgrade": True, "podDeletion": {"force": True}}
     assert made["spec"]["driver"]["useNvidiaDriverCRD"] is True
+    values = export.to_values(read(made))
+    assert values["driver"]["upgradePolicy"] == {"autoUpgrade": True, "gpuPodDeletion": {"force": True}}
     assert {"operator", "daemonsets", "nodeStatusExporter"} <= set(made["spec"]), "the API server wants these"
     said, = export.left_out(policy, "cluster_policy")
     assert said == "These have no place in a ClusterPolicy: operator.resources."
