@@ -57,4 +57,3 @@ def rows() -> list[Row]:
         ("  median seconds", f"{seconds:.2f}", f"< {BUDGET_SECONDS}", seconds < BUDGET_SECONDS),
         ("  memory with the facts, MiB", f"{memory:.0f}", f"< {BUDGET_MIB}", memory < BUDGET_MIB),
     ]
-

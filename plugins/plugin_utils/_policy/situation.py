@@ -109,4 +109,3 @@ def short_name(name: str) -> str:
     """C(A100) of C(NVIDIA A100-SXM4-80GB), C(RTX A6000) of C(NVIDIA RTX A6000)."""
     words = re.sub(r"^(NVIDIA|Tesla)[ -]", "", name)
     return words if re.match(r"(RTX|GeForce|Quadro|GPU)\b", words) else re.split(r"[ -]", words)[0]
-
