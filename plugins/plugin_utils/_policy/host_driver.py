@@ -10,7 +10,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, choose
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
@@ -29,10 +29,11 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     """
     here = situation(facts)
     if place == "none":
-        return {"placement": "none", "state": "adopted", "version": None, "branch": None, "kernel_module_type": None,
-                "source": None, "packages": [], "repository": None, "kernel_packages": [], "precompiled": False,
-                "fabric": _fabric(here, None), "cuda": None, "secure_boot": None,
-                "because": [f"{why}: the installed driver is adopted as it is"]}
+        return _adopted(here, None, why)
+    if mine.get("driver_state") == "adopted":
+        # What it must be is only what this host's own variables say.
+        return _adopted(here, asked.wish(mine).version if mine.get("driver_version") or mine.get("driver_branch") else
+                        None, "driver_state of this host is adopted")
     wish = asked.wish(mine)
     selected = mine.get("mig_manager_selected")
     if selected and selected != _WHOLE and any(gpu.coherent for gpu in here.gpus):
@@ -47,6 +48,13 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
             "fabric": _fabric(here, driver.version.text), "cuda": _cuda(driver),
             "secure_boot": "signed" if here.secure_boot and driver.signed else "mok" if here.secure_boot == "mok"
             else None, "because": list(choice.because)}
+
+
+def _adopted(here: Situation, version: Version | None, why: str) -> Plan:
+    return {"placement": "none", "state": "adopted", "version": version.text if version else None,
+            "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
+            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
+            "cuda": None, "secure_boot": None, "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
 def _cuda(driver: Candidate) -> str | None:

@@ -188,6 +188,15 @@ def test_a_disabled_driver_is_adopted() -> None:
     assert (found["placement"], found["state"], found["version"]) == ("none", "adopted", None)
 
 
+@pytest.mark.parametrize(("mine", "expected"), [
+    ({}, (None, None)), ({"driver_version": "560.35.03"}, ("560.35.03", 560)), ({"driver_branch": 560}, (None, 560)),
+])
+def test_whoever_adopts_a_driver_is_asked_nothing_else(mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Neither the policy's version nor what the GPUs need counts, as nothing is installed."""
+    found = plan(["V100", "B200"], driver(version="595.91.07"), driver_state="adopted", **mine)["driver"]
+    assert (found["placement"], found["state"], found["version"], found["branch"]) == ("none", "adopted", *expected)
+
+
 def test_placement() -> None:
     chosen = matrix.release(V26)
     policy = formats.read(None, chosen)
