@@ -17,6 +17,7 @@ import copy
 import fnmatch
 import functools
 import os
+import re
 import typing as t
 
 import pytest
@@ -190,6 +191,58 @@ def _pools(expected: t.Mapping[str, t.Any], pools: t.Sequence[t.Mapping[str, t.A
 @pytest.mark.parametrize("name", sorted(FLEETS))
 def test_fleet(name: str) -> None:
     assert disagreements(name) == [], FLEETS[name]["source"]
+
+
+def advised(given: Data, advice: str) -> Data | None:
+    """The fleet of a user who followed an advice; None where it leaves him a choice."""
+    made = copy.deepcopy(given)
+    if advice.startswith("no mig_manager_selected"):
+        made["variables"] = {name: value for name, value in made["variables"].items() if not name.startswith("mig_")}
+        return made
+    if advice.startswith("Secure Boot off"):
+        return {**made, "secure_boot": False}
+    setting = re.match(r"([\w.]+): (\S+)", advice)
+    if setting is None:
+        return None
+    name, value = setting[1], setting[2] if "version" in setting[1] else yaml.safe_load(setting[2])
+    if name == "gpu_release":
+        return {**made, "release": value}
+    if "." not in name:
+        return {**made, "variables": {**made.get("variables", {}), name: value}}
+    policy = made.setdefault("policy", {})
+    *path, last = name.split(".")
+    # The driver's settings are the whole of an NVIDIADriver.
+    path = path[policy.get("kind") == "NVIDIADriver":]
+    for part in ["spec", *path] if "spec" in policy else path:
+        policy = policy.setdefault(part, {})
+    policy[last] = value
+    return made
+
+
+def planned_drivers(given: t.Mapping[str, t.Any]) -> list[Data]:
+    """What is planned, also where it is not delivered yet."""
+    plan, error = resolved(given)
+    assert error is None or is_undelivered(error), error
+    if "nodes" in given:
+        return [pool["driver"] for pool in (plan or t.cast(GpuopsError, error).details)["pools"]]
+    return [one["driver"] for one in t.cast(Data, plan)["hosts"].values()]
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(FLEETS) if "refused" in FLEETS[name]["expected"]
+                                  and "hosts" not in FLEETS[name]["given"]])
+def test_who_follows_an_advice_gets_what_it_says(name: str) -> None:
+    _plan, error = outcome(name)
+    assert error is not None
+    for advice in [one for refusal in error.details["refusals"] for one in refusal["free"] if not one["also"]]:
+        fleet = advised(FLEETS[name]["given"], advice["result"])
+        if fleet is None:
+            continue
+        drivers = planned_drivers(fleet)
+        promised = re.search(r"driver (?:branch )?(\d[\d.]*)", advice["result"])
+        for driver in drivers if promised else ():
+            # A branch is named where the repository has the choice.
+            said = driver["version"] or str(driver["branch"])
+            assert promised and said.startswith(promised[1]), (advice, driver)
 
 
 def test_the_tables_are_whole() -> None:
