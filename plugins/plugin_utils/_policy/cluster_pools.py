@@ -85,7 +85,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             choice = None if _digest(mine) else choose(here, wish, release)
             found.append(Pool(tuple(names), mine, wish, here, choice))
         except Refusals as error:
-            reasons += [Refused(f"{', '.join(names)}: {one.reason}", one.remedy, one.constraints, one.free)
+            reasons += [Refused(f"{_short(names)}: {one.reason}", one.remedy, one.constraints, one.free)
                         for one in error.reasons]
     return found
 
