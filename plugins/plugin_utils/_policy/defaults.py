@@ -35,6 +35,11 @@ def of_chart(release: Release) -> Data:
     return found
 
 
+def of_definition() -> Data:
+    """By path what counts where a resource is silent and nothing else fills it in; for comparing."""
+    return t.cast("Data", _data()["definition"])
+
+
 def on_when_silent(section: str) -> bool:
     """Whether C(devicePlugin) or C(driver.rdma) is on where its C(enabled) is not set."""
     return section in _data()["on"]

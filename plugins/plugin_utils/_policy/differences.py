@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import known, shown
 
@@ -16,6 +16,7 @@ Data = t.Dict[str, t.Any]
 _OF_CHART = ("values", "defaults")
 _COMMON: Data = {**fields.CLUSTER_POLICY, "cuda": fields.GPU_CLUSTER_POLICY["cuda"]}
 _BY_CLAIMS: Data = {**_COMMON, "draDriver": "any", "gpuCluster": "any"}
+_EMPTY_COUNTS = ("migManager.config.default",)
 _MIG, _SHARING, _POOL = "migManager layouts", "devicePlugin sharing", "NVIDIADriver"
 
 
@@ -27,7 +28,8 @@ def compare(one: Policy, other: Policy) -> t.List[Data]:
     """
     # What only the chart can say (how NFD and the operator run) is no difference to a format that cannot.
     alike = (one.kind in _OF_CHART) == (other.kind in _OF_CHART)
-    before, after = (dict(_leaves(_whole(policy, alike), "")) for policy in (one, other))
+    before, after = ({**defaults.of_definition(), **dict(_leaves(_whole(policy, alike), ""))}
+                     for policy in (one, other))
     return [{"path": path, "before": before.get(path), "after": after.get(path)}
             for path in sorted({*before, *after}) if _differ(before.get(path), after.get(path))]
 
@@ -73,5 +75,5 @@ def _leaves(value: t.Any, path: str) -> t.Iterator[tuple[str, t.Any]]:
     elif isinstance(value, list) and path.endswith(".env"):
         for item in value:
             yield f"{path}[{item.get('name')}]", item.get("value") or ""
-    elif value not in (None, "", []):
+    elif value is not None and (value not in ("", []) or path in _EMPTY_COUNTS):
         yield path, value

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defau
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import known
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import known, says
 
 Data = t.Dict[str, t.Any]
 
@@ -104,7 +104,7 @@ def left_out(policy: Policy, form: str) -> t.List[str]:
     spec, lost = _cluster_policy(policy)
     found = [f"These have no place in a ClusterPolicy: {', '.join(lost)}."] if lost else []
     if form == "values":
-        kept = [path for path in _NOT_RENDERED if look(spec, path)]
+        kept = [path for path in _NOT_RENDERED if says(look(spec, path))]
         found += [f"These are for this collection, the chart does not pass them on: {', '.join(kept)}."] if kept else []
     return found
 

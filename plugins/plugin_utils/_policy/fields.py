@@ -24,8 +24,18 @@ RELABELINGS: t.Any = [{
     "replacement": "str", "action": (*_ACTIONS, *(action.lower() for action in _ACTIONS)),
 }]
 RUNTIME_CLASSES: t.Any = [{
-    "name": "str", "nodeSelector": "strmap", "artifacts": {"url": "str", "pullSecret": "str"},
+    "name": Needed("str"), "nodeSelector": "strmap", "artifacts": Needed({"url": Needed("str"), "pullSecret": "str"}),
 }]
+# Types of Kubernetes itself: their keys, not what is in them.
+POD_SECURITY: dict[str, t.Any] = {
+    "runAsUser": "int", "runAsGroup": "int", "fsGroup": "int", "runAsNonRoot": "bool", "fsGroupChangePolicy": "str",
+    "supplementalGroupsPolicy": "str", "supplementalGroups": "any", "sysctls": "objects", "seLinuxOptions": "map",
+    "seLinuxChangePolicy": "str", "seccompProfile": "map", "appArmorProfile": "map", "windowsOptions": "map",
+}
+NODE_AFFINITY: dict[str, t.Any] = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": Needed("objects")},
+    "preferredDuringSchedulingIgnoredDuringExecution": "objects",
+}
 IMAGE: dict[str, t.Any] = {
     "repository": "str", "image": "image", "version": "str", "imagePullPolicy": "str", "imagePullSecrets": "strs",
 }
@@ -78,7 +88,7 @@ OPERATOR: dict[str, t.Any] = {
 DAEMONSETS: dict[str, t.Any] = {
     "labels": "strmap", "annotations": "strmap", "tolerations": TOLERATIONS, "priorityClassName": "str",
     "updateStrategy": ("RollingUpdate", "OnDelete"), "rollingUpdate": {"maxUnavailable": "amount"},
-    "podSecurityContext": "map",
+    "podSecurityContext": POD_SECURITY,
 }
 CLUSTER_POLICY: dict[str, t.Any] = {
     "operator": OPERATOR,
@@ -171,8 +181,8 @@ NVIDIA_DRIVER: dict[str, t.Any] = {
     "livenessProbe": PROBE, "readinessProbe": PROBE, "rdma": RDMA, "gds": GDS, "gdrcopy": GDS, "repoConfig": NAME,
     "certConfig": NAME, "kernelModuleConfig": NAME, "virtualTopologyConfig": NAME,
     "licensingConfig": {"name": "str", "secretName": "str", "nlsEnabled": "bool"}, "secretEnv": "str",
-    "nodeSelector": "strmap", "nodeAffinity": "map", "tolerations": TOLERATIONS, "labels": "strmap",
-    "annotations": "strmap", "priorityClassName": "str", "podSecurityContext": "map", "upgradePolicy": UPGRADE,
+    "nodeSelector": "strmap", "nodeAffinity": NODE_AFFINITY, "tolerations": TOLERATIONS, "labels": "strmap",
+    "annotations": "strmap", "priorityClassName": "str", "podSecurityContext": POD_SECURITY, "upgradePolicy": UPGRADE,
 }
 # The resource of the introductory article on the operator: driver, cuda, devicePlugin, migManager.
 GPU_CLUSTER_POLICY: dict[str, t.Any] = {

@@ -201,7 +201,7 @@ def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
     for key, value in data.items():
         full, inner = f"{path}.{key}" if path else key, schema.get(key)
         if inner is None:
-            lost += [full] if _says(value) else []
+            lost += [full] if says(value) else []
         elif isinstance(inner, t.Mapping) and isinstance(value, dict):
             kept[key], more = known(value, inner, full)
             lost += more
@@ -210,8 +210,9 @@ def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
     return kept, lost
 
 
-def _says(value: t.Any) -> bool:
-    return any(_says(inner) for inner in value.values()) if isinstance(value, dict) else bool(value)
+def says(value: t.Any) -> bool:
+    """Whether anything is set in it that is not empty, zero or false."""
+    return any(says(inner) for inner in value.values()) if isinstance(value, dict) else bool(value)
 
 
 def paths(schema: Schema, path: str = "") -> t.Iterator[str]:

@@ -37,6 +37,7 @@ WORD = st.text("ab1.-/", min_size=1, max_size=6)
 TYPES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.one_of(st.just(""), WORD), "bool": st.booleans(), "int": st.integers(1, 65535),
     "int-or-str": st.one_of(st.integers(0, 9), WORD), "map": st.dictionaries(WORD, WORD, max_size=2),
+    "objects": st.lists(st.just({"a": 1}), max_size=2),
     "strmap": st.dictionaries(WORD, WORD, max_size=2), "strs": st.lists(WORD, max_size=2),
     "quantities": st.dictionaries(WORD, st.sampled_from(["1Gi", 1]), max_size=2), "image": st.just("image"),
     "duration": st.just("15s"), "amount": st.sampled_from(["1", "25%"]), "amount-or-int": st.sampled_from([1, "25%"]),
@@ -53,6 +54,8 @@ def strategy(schema: Any) -> st.SearchStrategy[Any]:
                                                        if key not in needed})
     if isinstance(schema, list):
         return st.lists(strategy(schema[0]), max_size=2)
+    if schema == "any":
+        return st.just([1])
     return st.sampled_from(schema) if isinstance(schema, tuple) else TYPES[limits(schema)[0]]
 
 
@@ -125,12 +128,14 @@ def alone(schema: Any) -> list[Any]:
     if isinstance(schema, Needed):
         return alone(schema.schema)
     if isinstance(schema, dict):
-        return [{key: one} for key, inner in schema.items() for one in alone(inner)]
+        needed = {key: alone(inner)[0] for key, inner in schema.items() if isinstance(inner, Needed)}
+        return [{**needed, key: one} for key, inner in schema.items() for one in alone(inner)]
     if isinstance(schema, tuple):
         return [schema[-1]]
     if isinstance(schema, list):
-        return [[{"name": "A", "value": "1"}] if "value" in schema[0] and "name" in schema[0] else
-                [{key: one[key]} for key in list(schema[0])[:1] for one in alone(schema[0]) if key in one]]
+        return [[one] for one in alone(schema[0])]
+    if schema == "any":
+        return [[1]]
     return [fuzz.GOOD[limits(schema)[0]][-1]]
 
 

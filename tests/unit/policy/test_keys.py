@@ -16,7 +16,8 @@ GOOD: dict[str, Any] = {"bool": True, "str": "x", "int": 7, "object": {}, "map":
                         "objects": [{}], "list": [], "int-or-str": "25%", "amount": "25%", "duration": "1m30s"}
 BAD: dict[str, Any] = {"bool": "yes", "str": 1.5, "int": "7", "object": "x", "map": "x", "strs": "x", "objects": "x",
                        "list": "x", "int-or-str": [], "amount": "many", "duration": "15 s"}
-ENVELOPE = {"ClusterPolicy": "nvidia.com/v1", "NVIDIADriver": "nvidia.com/v1alpha1"}
+ENVELOPE = {"ClusterPolicy": "nvidia.com/v1", "NVIDIADriver": "nvidia.com/v1alpha1",
+            "GPUCluster": "nvidia.com/v1alpha1"}
 
 
 def keys(name: str) -> list[tuple[str, str]]:
@@ -34,9 +35,11 @@ def keys(name: str) -> list[tuple[str, str]]:
 
 CASES = [(kind, path, type_) for kind, name in (
     ("ClusterPolicy", "cluster_policy_keys.txt"), ("NVIDIADriver", "nvidia_driver_keys.txt"),
-    ("values", "cluster_policy_keys.txt"), ("values", "values_keys.txt")) for path, type_ in keys(name)]
+    ("GPUCluster", "gpu_cluster_keys.txt"), ("values", "cluster_policy_keys.txt"),
+    ("values", "values_keys.txt")) for path, type_ in keys(name)]
 # Well-formed values that hosts cannot follow.
-REFUSED_ON_HOSTS = [("NVIDIADriver", "nodeSelector", {"a": "b"}), ("NVIDIADriver", "nodeAffinity", {"a": "b"}),
+TERMS: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+REFUSED_ON_HOSTS = [("NVIDIADriver", "nodeSelector", {"a": "b"}), ("NVIDIADriver", "nodeAffinity", TERMS),
                     ("NVIDIADriver", "driverType", "vgpu"), ("NVIDIADriver", "driverType", "vgpu-host-manager")]
 
 
@@ -44,6 +47,8 @@ def document(kind: str, path: str, value: Any) -> dict[str, Any]:
     spec: Any = value
     for part in reversed(path.split(".")):
         spec = {part: spec}
+    if kind == "GPUCluster":
+        spec = {"draDriver": {}, **spec}  # it must be there
     return dict(spec) if kind == "values" else {"apiVersion": ENVELOPE[kind], "kind": kind, "spec": spec}
 
 
@@ -72,9 +77,10 @@ def test_the_keys_were_read() -> None:
 
 @pytest.mark.parametrize(("kind", "path", "type_"), CASES)
 def test_known_key(kind: str, path: str, type_: str) -> None:
-    for value in [*good_values(type_), None]:
+    for value in [*good_values(type_), *([None] if (kind, path) != ("GPUCluster", "draDriver") else [])]:
         policy = read(document(kind, path, value))
-        assert bool(formats.hosts_cannot(policy)) == ((kind, path, value) in REFUSED_ON_HOSTS)
+        refused = kind == "GPUCluster" or (kind, path, value) in REFUSED_ON_HOSTS
+        assert bool(formats.hosts_cannot(policy)) == refused
 
 
 @pytest.mark.parametrize(("kind", "path", "type_"), CASES)
