@@ -110,7 +110,8 @@ class ActionModule(ControllerAction):
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), wanted,
+        settled = {**wanted, "profiles": gathered.node_profiles(task_vars)}
+        cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
         cluster["deploy"]["mig_default"] = policy.get("migManager.config.default") or ""

@@ -10,7 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_profiles, components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
     Context,
@@ -63,17 +63,26 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, node_os}), all optional. Raises ClusterRefused with every reason.
+    pull_secrets, node_os, placement, profiles}), all optional; placement: gpu_placement as the user gave it; profiles:
+    L(cluster_profiles.theirs) has them. Raises ClusterRefused with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
     delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
     on_host = {node: list(delivered) for node in by_host} if delivered else {}
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
+    theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places, _named(settings),
+                                     settings.get("profiles") or {}, reasons)
+    notes += cluster_profiles.told(theirs)
+    for name, mine in theirs.items():
+        on_host[name] = list(dict.fromkeys([*on_host.get(name, ()), *mine]))
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")))
     reasons += _unsupported(policy)
+    if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
+        reasons.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
+                               "Use the GPU Operator there."))
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     parts: dict[str, Plan] = {}
     found: list[pools.Pool] = []
@@ -102,6 +111,12 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
         "notes": context.said,
     }
+
+
+def _named(settings: t.Mapping[str, t.Any]) -> set[str]:
+    """The components for which gpu_placement itself says that the cluster gets them."""
+    placement = settings.get("placement")
+    return {name for name, place in placement.items() if place == "cluster"} if isinstance(placement, dict) else set()
 
 
 def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
@@ -150,8 +165,8 @@ def _absent(context: Context, component: components.Component, place: str, facts
     if component.name == "nfd" and facts is not None and facts["nfd"] == "foreign":
         return "reused: the cluster has an NFD of somebody else"
     known = gpu or list(_nodes(facts))
-    if place == "hybrid" and known and all(component.name in on_host.get(name, ()) for name in known):
-        return "every GPU node is a host of the inventory, which has it itself"
+    if known and all(component.name in on_host.get(name, ()) for name in known):
+        return "every GPU node has it itself"
     return None
 
 
@@ -175,11 +190,7 @@ def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, 
     if unknown and (gpu or len(unknown) == len(names)):
         raise Refused(f"the operating system of {', '.join(sorted(unknown))} is not known",
                       "Let NFD label the Nodes, or set gpu_node_os.")
-    found = {(every[name]["os"]["id"], every[name]["os"]["version"]) for name in names if name not in unknown}
-    if any(system[0] == "rhcos" for system in found):
-        raise Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
-                      "Use the GPU Operator there.")
-    return sorted(found)
+    return sorted({(every[name]["os"]["id"], every[name]["os"]["version"]) for name in names if name not in unknown})
 
 
 def _common(context: Context) -> Plan:

@@ -54,6 +54,15 @@ def node_names(task_vars: TaskVars) -> dict[str, str]:
             for host in _group(task_vars, "gpu_hosts")}
 
 
+def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
+    """By Node of a host of the inventory its gpu_profile; that of the group gpu_control is for all others, under ""."""
+    hostvars = task_vars["hostvars"]
+    found = {node: hostvars[host].get(PROFILE) for host, node in node_names(task_vars).items()}
+    for host in _group(task_vars, "gpu_control"):
+        found.setdefault("", hostvars[host].get(PROFILE))
+    return found
+
+
 def cluster_is_left_out(task_vars: TaskVars) -> bool:
     """Whether --limit leaves out every host of the group gpu_control."""
     control = _group(task_vars, "gpu_control")

@@ -15,10 +15,10 @@ UBUNTU = ("ubuntu", "22.04")
 
 
 def node(system: tuple[str, str] | None = UBUNTU, gpu: bool = True, runtime: str = "containerd",
-         **labels: str) -> dict[str, Any]:
+         kubelet: str = "v1.36.3", **labels: str) -> dict[str, Any]:
     return {"labels": labels, "annotations": {}, "os": {"id": system[0], "version": system[1]} if system else None,
             "os_image": "", "kernel": "6.8.0", "arch": "amd64", "runtime": runtime, "runtime_version": "1.7.28",
-            "kubelet": "v1.36.3", "provider": None, "taints": [], "ready": True, "gpu": gpu}
+            "kubelet": kubelet, "provider": None, "taints": [], "ready": True, "gpu": gpu}
 
 
 def facts(*nodes: dict[str, Any], nfd: str = "none", monitors: bool = False, **named: dict[str, Any]) -> dict[str, Any]:
@@ -30,8 +30,9 @@ def plan(policy: Any = None, cluster: dict[str, Any] | None = None, release: str
          hosts: dict[str, str] | None = None, disruption: str = "never", **settings: Any) -> dict[str, Any]:
     """A plan; with no cluster given one of a single GPU node."""
     chosen = matrix.release(release)
-    return resolve_cluster(formats.read(policy, chosen), chosen, cluster or facts(node()),
-                           components.placements(placement), hosts or {}, settings, disruption)
+    return resolve_cluster(
+        formats.read(policy, chosen), chosen, cluster or facts(node()), components.placements(placement), hosts or {},
+        {"placement": placement, **settings}, disruption)
 
 
 def objects(policy: Any = None, cluster: dict[str, Any] | None = None, **more: Any) -> dict[str, dict[str, Any]]:

@@ -168,6 +168,36 @@ def test_hybrid_where_every_node_is_a_host(gpu: bool) -> None:
     assert present(made) == ["nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter"]
 
 
+BOTTLEROCKET = ["driver", "container_toolkit", "device_plugin", "mig_manager"]
+
+
+def test_what_a_prepared_system_has_is_left_to_it() -> None:
+    rocket = node(("bottlerocket", "1.34.0"))
+    made = plan(cluster=facts(node(), rocket, rocket))
+    assert made["deploy"]["on_host"] == {"n2": BOTTLEROCKET, "n3": BOTTLEROCKET}
+    assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["ubuntu22.04"]
+    assert any(note.startswith("n2, n3: driver, container toolkit, device plugin, MIG left to the system; Bottlerocket")
+               for note in made["notes"])
+    alone = plan(cluster=facts(rocket))
+    assert present(alone) == ["nfd", "validator", "feature_discovery", "dcgm_exporter"]
+
+
+@pytest.mark.parametrize(("profiles", "expected"), [
+    ({"": "none"}, {}), ({"n1": "none"}, {}), ({"n1": "none", "": "talos"}, {}),
+    ({"": "flatcar"}, {"n1": ["driver"]}), ({"n1": None}, {"n1": ["driver", "container_toolkit"]}),
+])
+def test_gpu_profile_of_nodes(profiles: dict[str, str | None], expected: dict[str, list[str]]) -> None:
+    cluster = facts(node(("amzn", "2023"), kubelet="v1.33.1-eks-1234567"))
+    assert plan(cluster=cluster, profiles=profiles, node_os=["ubuntu24.04"])["deploy"]["on_host"] == expected
+
+
+def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() -> None:
+    cluster = facts(node(("flatcar", "4230.2.1")), node())
+    with pytest.raises(ClusterRefused, match="n1: the driver is asked for, but Flatcar Container Linux: ") as caught:
+        plan(cluster=cluster, placement={"driver": "cluster"})
+    assert caught.value.details["refusals"][0]["constraints"][0]["id"] == "profile"
+
+
 def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
