@@ -211,8 +211,10 @@ def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
 
 
 def says(value: t.Any) -> bool:
-    """Whether anything is set in it that is not empty, zero or false."""
-    return any(says(inner) for inner in value.values()) if isinstance(value, dict) else bool(value)
+    """Whether anything is set in it that is neither empty nor false."""
+    if isinstance(value, dict):
+        return any(says(inner) for inner in value.values())
+    return value if isinstance(value, bool) else value not in (None, "", [])
 
 
 def paths(schema: Schema, path: str = "") -> t.Iterator[str]:
