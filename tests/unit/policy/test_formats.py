@@ -375,8 +375,8 @@ def test_depth_and_size_have_limits(tmp_path: pathlib.Path) -> None:
         inner = {"a": inner}
     with pytest.raises(InputError, match="nested too deep"):
         formats.read({"node-feature-discovery": inner}, NEWEST)
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]"
-                                                     for n in range(1, 9))]
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 9)]
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]", *levels]
     with pytest.raises(InputError, match="is too large"):
         read("\n".join(lines), tmp_path)
 
