@@ -308,7 +308,9 @@ explanations:
   type: dict
   sample: {gpu01: ["driver: open kernel modules: auto: every GPU supports open modules"]}
 error:
-  description: On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason) and C(remedy).
+  description:
+    - On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason) and C(remedy).
+    - C(faults) lists what is wrong with documents, C(checks) what RV(checks) would say.
   returned: failure
   type: dict
   sample: {kind: policy, refusals: [{hosts: [gpu01], reason: no NVIDIA GPU is on its PCI bus, remedy: Take it out.}]}
