@@ -87,7 +87,7 @@ class ActionModule(ControllerAction):
 
     def _plan(self, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
               task_vars: Data) -> Data:
-        facts = gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"]
+        facts = gathered.same_shape(gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"])
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]

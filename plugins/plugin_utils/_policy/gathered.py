@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, VARIABLES
@@ -76,6 +77,17 @@ def _group(task_vars: TaskVars, name: str) -> list[str]:
 def facts(task_vars: TaskVars) -> dict[str, t.Any]:
     """By host what gpu_info returned, None where it did not."""
     return {host: _registered(task_vars, host, FACTS).get("facts") for host in hosts(task_vars)}
+
+
+def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The facts of hosts. Raises InputError where some are of another version of gpu_info, such as cached ones."""
+    for host, known in found.items():
+        schema = known.get("schema") if isinstance(known, dict) else None
+        if known is not None and schema != SCHEMA:
+            raise InputError(f"they have the schema {schema!r}, this version of the collection needs {SCHEMA}.",
+                             "Gather them again with gpuops.nvidia.gpu_info.", path=f"facts.{host}", value=schema,
+                             allowed=[SCHEMA])
+    return dict(found)
 
 
 def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:

@@ -9,6 +9,8 @@ import os
 import pathlib
 from typing import Any
 
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
 
 
@@ -89,3 +91,10 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
     assert gathered.find_file(known, "other.yml") == str(tmp_path / "playbook" / "other.yml")
     assert gathered.find_file(known, "none.yml") == os.path.abspath("none.yml")
     assert gathered.find_file(known, "/etc/passwd") == "/etc/passwd"
+
+
+def test_facts_of_another_version_are_refused() -> None:
+    assert gathered.same_shape({"a": {"schema": 2}, "b": None}) == {"a": {"schema": 2}, "b": None}
+    for other in ({"schema": 1}, {}, "text"):
+        with pytest.raises(InputError, match="facts.b: they have the schema .* Gather them again"):
+            gathered.same_shape({"a": {"schema": 2}, "b": other})
