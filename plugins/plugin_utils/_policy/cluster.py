@@ -149,8 +149,6 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
 def _unsupported(policy: Policy) -> list[Refused]:
     found = [Refused(f"{path}: {policy.get(path)!r} is not supported in a cluster yet", remedy)
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
-    found += [Refused(f"NVIDIADriver {pool.name} is for some nodes (nodeSelector), which is not supported in a cluster "
-                      "yet", "Give one NVIDIADriver without nodeSelector.") for pool in policy.pools]
     return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
                             "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
 

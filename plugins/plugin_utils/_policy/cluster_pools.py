@@ -66,10 +66,14 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
     """The pools of Nodes that take their driver from the cluster, by their first Node. reasons: gets the refusals."""
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
+    contested: dict[str, list[str]] = {}
     for name in sorted(nodes):
-        which = _nvidia_driver(policy, nodes[name])
-        if which is None:
+        takers = _nvidia_drivers(policy, nodes[name])
+        if len(takers) > 1:
+            contested.setdefault(" and ".join(policy.pools[taker].name for taker in takers), []).append(name)
+        if len(takers) != 1:
             continue
+        which = takers[0]
         if which not in wishes:
             mine = policy if which < 0 else policy.for_pool(policy.pools[which])
             wishes[which] = mine, cluster_wish(mine, release)
@@ -78,6 +82,9 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             here = replace(here, kernel="", kernel_flavour=None)
         # What is on its board and how it boots is the container's business.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
+    reasons += [Refused(f"NVIDIADrivers {rivals} select the same Nodes: {_short(names)}",
+                        "Give them nodeSelectors that never hold for one Node together.")
+                for rivals, names in contested.items()]
     found = []
     for (which, here), names in grouped.items():
         mine, wish = wishes[which]
@@ -149,13 +156,16 @@ def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> De
 
     More is not delivered yet: one NVIDIADriver, one version, modules that are built on the node.
     """
+    undelivered = []
     if any(pool.driver and pool.driver.signed for pool in found):
-        raise Refused("driver.usePrecompiled: True is not supported in a cluster yet", "Set it to false: the driver is "
-                      "built on the nodes.")
+        undelivered.append(Refused("driver.usePrecompiled: True is not supported in a cluster yet",
+                                   "Set it to false: the driver is built on the nodes."))
     if policy.pools:
         named = ", ".join(one.name for one in policy.pools)
-        raise Refused(f"the policy has NVIDIADrivers with a nodeSelector ({named}): several drivers in one cluster are "
-                      "not supported yet", "Give one without a nodeSelector.")
+        undelivered.append(Refused(f"NVIDIADrivers with a nodeSelector ({named}): several drivers in "
+                                   "one cluster are not supported yet", "Give one without a nodeSelector."))
+    if undelivered:
+        raise Refusals(undelivered)
     wish = cluster_wish(policy, release)
     if _digest(policy):
         return Delivered(str(policy.get("driver.version")), wish.flavour, (f"driver.version of {policy.origin}",))
@@ -203,12 +213,10 @@ def _short(names: t.Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _nvidia_driver(policy: Policy, node: Node) -> int | None:
-    """Which of the policy's NVIDIADrivers takes a Node: its number, -1 for that without a selector, None for none."""
-    for number, one in enumerate(policy.pools):
-        if one.node_selector.items() <= node["labels"].items():
-            return number
-    return -1 if policy.fallback else None
+def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:
+    """Which of the policy's NVIDIADrivers select a Node: their numbers; C([-1]) for that without a selector."""
+    takers = [number for number, one in enumerate(policy.pools) if one.node_selector.items() <= node["labels"].items()]
+    return takers or ([-1] if policy.fallback else [])
 
 
 def _digest(policy: Policy) -> bool:

@@ -210,6 +210,8 @@ def advised(given: Data, advice: str) -> Data | None:
     if "." not in name:
         return {**made, "variables": {**made.get("variables", {}), name: value}}
     policy = made.setdefault("policy", {})
+    if isinstance(policy, list):
+        return None
     *path, last = name.split(".")
     # The driver's settings are the whole of an NVIDIADriver.
     path = path[policy.get("kind") == "NVIDIADriver":]
@@ -253,6 +255,8 @@ def test_the_tables_are_whole() -> None:
     for one in entries:
         assert {"name", "given", "expected", "source", "transcribed"} <= set(one) <= {
             "name", "given", "expected", "source", "transcribed", "note"}, one
+        wanted = one["expected"].get("refused", one["expected"])
+        assert any(value or key not in ("constraints", "hosts") for key, value in wanted.items()), one
         assert len(one["source"]) > 10 and one["source"].startswith("no document") <= (not one["transcribed"])
 
 
