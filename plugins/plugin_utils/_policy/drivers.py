@@ -225,7 +225,8 @@ def _refusals(here: Situation, wish: Wish, release: Release) -> t.Iterator[Refus
     rules = constraints(space, here, wish, release)
     for conflict in solve.cores(space.all, rules):
         free = _enough(list(_free(space, rules, conflict, here, wish, release)))
-        yield Refused(_reason(conflict), _remedy(conflict, free, here), [(one.id, one.text) for one in conflict], free)
+        yield Refused(_reason(conflict), _remedy(conflict, free, here, wish),
+                      [(one.id, one.text) for one in conflict], free)
 
 
 def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], here: Situation,
@@ -277,7 +278,8 @@ def _reason(conflict: t.Sequence[Constraint]) -> str:
     return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
 
 
-def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[t.Mapping[str, t.Any]], here: Situation) -> str:
+def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[t.Mapping[str, t.Any]], here: Situation,
+            wish: Wish) -> str:
     if free:
         return f"What would free it: {', or '.join(str(one['result']) for one in free)}."
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
@@ -285,4 +287,6 @@ def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[t.Mapping[str, t.
         mixed = any(gpu.open_modules == "no" for gpu in here.gpus)
         partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
+    if wish.cluster:
+        return "Install a driver on these Nodes yourself and set driver.enabled to false."
     return "Install a driver that suits it yourself and set driver_state to adopted, or take the host out of gpu_hosts."

@@ -89,7 +89,7 @@ class Policy:
     def for_pool(self, pool: DriverPool) -> Policy:
         """The policy as it is for the nodes of one pool: with its driver, GDS and GDRCopy."""
         kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
-        return replace(self, spec={**kept, **pool.spec}, pools=(), fallback=True)
+        return replace(self, origin=f"NVIDIADriver {pool.name}", spec={**kept, **pool.spec}, pools=(), fallback=True)
 
 
 def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release: Release,
