@@ -1,67 +1,38 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of hosts in the shape of gpu_info, as short to write as possible."""
+"""Facts of hosts by the names of their GPUs, and a MIG configuration, as short to write as possible."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-# model: (device id, subsystem, name, architecture, MIG)
-MODELS: dict[str, tuple[str, str | None, str, str, bool]] = {
-    "K80": ("102d", None, "Tesla K80", "kepler", False),
-    "P40": ("1b38", None, "Tesla P40", "pascal", False),
-    "V100": ("1db5", None, "Tesla V100-SXM2-32GB", "volta", False),
-    "T4": ("1eb8", "10de:12a2", "Tesla T4", "turing", False),
-    "A30": ("20b7", "10de:1532", "NVIDIA A30", "ampere", True),
-    "A100": ("20b2", "10de:1463", "NVIDIA A100-SXM4-80GB", "ampere", True),
-    "L40S": ("26b9", "10de:1851", "NVIDIA L40S", "ada-lovelace", False),
-    "H100": ("2330", "10de:16c1", "NVIDIA H100 80GB HBM3", "hopper", True),
-    "GH200": ("2342", "10de:1809", "NVIDIA GH200 480GB", "hopper", True),
-    "B200": ("2901", "10de:1999", "NVIDIA B200", "blackwell", True),
-    "NEW": ("3fff", None, "", "undefined", False),
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+
+# By name the device id, with its board.
+MODELS = {
+    "K80": "102d", "P40": "1b38", "V100": "1db5", "T4": "1eb8 10de:12a2", "A30": "20b7 10de:1532",
+    "A100": "20b2 10de:1463", "L40S": "26b9 10de:1851", "H100": "2330 10de:16c1", "GH200": "2342 10de:1809",
+    "B200": "2901 10de:1999", "NEW": "3fff",
 }
 
 
-def facts(*models: str, driver: str | None = None, flavour: str | None = "open", toolkit: str | None = None,
-          containerd: bool | None = False, mig: dict[str, int] | None = None, secure_boot: bool = False,
-          cdi: bool = True) -> dict[str, Any]:
+def facts(*models: str, driver: str | None = None, toolkit: str | None = None, containerd: bool | None = False,
+          mig: dict[str, int] | None = None, cdi: bool = True) -> dict[str, Any]:
     """A host with these GPUs. driver: loaded and installed; containerd: None where missing, else whether configured."""
-    gpus = []
-    for index, name in enumerate(models):
-        device_id, subsystem, model, architecture, capable = MODELS[name]
-        instances = [] if not mig else [{"gi": 7 + number, "profile": profile, "profile_id": 19, "start": number,
-                                         "size": 1, "uuids": [f"MIG-{index}-{number}"]}
-                                        for profile, count in mig.items() for number in range(count)]
-        gpus.append({
-            "pci": f"0000:{7 + index:02x}:00.0", "device_id": device_id, "subsystem": subsystem, "class": "0302",
-            "model": model or None, "architecture": architecture, "mig_capable": capable,
-            "kernel_driver": "nvidia" if driver else None, "index": index if driver else None,
-            "uuid": f"GPU-0000000{index}" if driver else None, "minor": index if driver else None, "serial": None,
-            "memory_mib": None, "error": None,
-            "mig": {"enabled": mig is not None, "pending": mig is not None, "instances": instances}
-            if driver and capable else None,
-        })
-    return {
-        "schema": 1,
-        "host": {"hostname": "host", "os": {"id": "debian", "version_id": "12", "codename": "bookworm",
-                                            "family": "debian", "pretty_name": "Debian GNU/Linux 12"},
-                 "kernel": {"release": "6.1.0-28-amd64", "headers": True}, "arch": "x86_64", "machine": None,
-                 "secure_boot": secure_boot},
-        "gpus": gpus, "nvswitches": [], "mellanox": False,
-        "driver": {"loaded": driver, "flavour": flavour if driver else None, "library": driver,
-                   "packages": {"nvidia-open": f"{driver}-1"} if driver else {},
-                   "source": "cuda_repository" if driver else None, "reboot_pending": False,
-                   "nvml": {"available": driver is not None, "error": None, "cuda": "13.2" if driver else None}},
-        "modules": {"nouveau": False, "nvidia": driver is not None, "nvidia_uvm": driver is not None},
-        "runtimes": {"containerd": None if containerd is None else
-                     {"version": "1.6.20", "running": True, "nvidia": containerd},
-                     "docker": None, "crio": None, "podman": None},
-        "toolkit": {"version": toolkit, "packages": {},
-                    "cdi_specs": ["/var/run/cdi/nvidia.yaml"] if toolkit and cdi else []},
-        "clients": [],
-    }
+    made = facts_sample.facts(
+        [MODELS[name] for name in models], "debian12", "6.1.0-28-amd64",
+        runtimes={"containerd": None if containerd is None else {"nvidia": containerd}},
+        toolkit={"version": toolkit, "cdi_specs": ["/var/run/cdi/nvidia.yaml"] if toolkit and cdi else []})
+    if driver:
+        made = facts_sample.driven(made, driver)
+    if mig is not None:
+        for index, gpu in enumerate(made["gpus"]):
+            gpu["mig"] = {"enabled": True, "pending": True, "instances": [
+                {"gi": 7 + number, "profile": profile, "profile_id": 19, "start": number, "size": 1,
+                 "uuids": [f"MIG-{index}-{number}"]} for profile, count in mig.items() for number in range(count)]}
+    return made
 
 
 def changed(base: dict[str, Any], **parts: dict[str, Any]) -> dict[str, Any]:

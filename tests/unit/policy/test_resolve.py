@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import PolicyError, resolve
-from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, MODELS, facts
+from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, MODELS, changed, facts
 
 V26, V24 = "26.7.0", "24.9.2"
 
@@ -255,7 +255,7 @@ def test_preview_names_what_differs() -> None:
 def test_notes_say_what_is_not_delivered() -> None:
     chosen = matrix.release(V26)
     policy = formats.read({"gdrcopy": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
-    fleet = {"a": facts("A100", secure_boot=True), "b": facts("NEW", containerd=None)}
+    fleet = {"a": changed(facts("A100"), host={"secure_boot": True}), "b": facts("NEW", containerd=None)}
     notes = resolve(policy, chosen, fleet, {})["notes"]
     for words in ("gdrcopy is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
                   "b: GPU 3fff is not known", "b: no container runtime"):
