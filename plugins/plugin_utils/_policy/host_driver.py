@@ -93,7 +93,7 @@ _installs = functools.lru_cache(maxsize=256)(packages.installs)
 def _notes(here: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
     branch = matrix.branch(driver.version.branch)
     if branch is None:
-        yield f"driver branch {driver.version.branch} is newer than this collection; what it drives is not checked."
+        yield f"driver branch {driver.version.branch} is not known to this collection; what it drives is not checked."
     elif branch.end_of_life == "ended":
         yield f"driver branch {branch.number} gets no more fixes."
     for gpu in here.gpus:
