@@ -26,7 +26,7 @@ _WORKSTATION_VENDORS = ("1028", "103c", "10de", "17aa")
 # device[:subsystem vendor:subsystem] | NVML name | compute capability | MiB | flags | first driver
 # A row without a subsystem serves all of its device that have no row of their own. No name: the list has none, or
 # only the subsystem tells. Flags: m MIG, s sits on boards with NVSwitch bridges, l on boards whose NVLink 5 switches
-# are not on the PCI bus, r in racks with such switches, g together with a Grace CPU.
+# are not on the PCI bus, r in racks with such switches, c coherent with the memory of a Grace CPU.
 _TABLE = """
 102d|Tesla K80|3.7|11441||340
 13f2|Tesla M60|5.2|||352
@@ -98,17 +98,17 @@ _TABLE = """
 230e|NVIDIA H20 NVL16|9.0||m|
 2335|NVIDIA H200|9.0|143771|ms|550.90.07
 233b|NVIDIA H200 NVL|9.0|143771|m|550
-2342|NVIDIA GH200 480GB|9.0|97871|mg|535
-2342:10de:16eb|NVIDIA GH200 120GB|9.0|97871|mg|535
-2342:10de:1805|NVIDIA GH200 120GB|9.0|97871|mg|535
-2348|NVIDIA GH200 144G HBM3e|9.0||mg|550
+2342|NVIDIA GH200 480GB|9.0|97871|mc|535
+2342:10de:16eb|NVIDIA GH200 120GB|9.0|97871|mc|535
+2342:10de:1805|NVIDIA GH200 120GB|9.0|97871|mc|535
+2348|NVIDIA GH200 144G HBM3e|9.0||mc|550
 2920||10.0||ml|
 29bc||10.0||ml|
 2901|NVIDIA B200|10.0|183359|ml|570.133.20
-2941|NVIDIA GB200|10.0|189471|mrg|570.133.20
+2941|NVIDIA GB200|10.0|189471|mrc|570.133.20
 3182|NVIDIA B300 SXM6 AC|10.3|275040|ml|580.95.05
-31c2|NVIDIA GB300|10.3|284208|mrg|580.95.05
-31c3|NVIDIA GB300|10.3|284208|mg|580.95.05
+31c2|NVIDIA GB300|10.3|284208|mrc|580.95.05
+31c3|NVIDIA GB300|10.3|284208|mc|580.95.05
 2bb1|NVIDIA RTX PRO 6000 Blackwell Workstation Edition|12.0|97887|m|575.51.03
 2bb4|NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition|12.0|97887|m|575.51.03
 2bb5|NVIDIA RTX PRO 6000 Blackwell Server Edition|12.0|97887|m|575.51.03
@@ -119,7 +119,7 @@ _TABLE = """
 2c33|NVIDIA RTX PRO 4000 Blackwell SFF Edition|12.0|||575
 2d30|NVIDIA RTX PRO 2000 Blackwell|12.0|||575
 2b85|NVIDIA GeForce RTX 5090|12.0|32607||570
-2e12|NVIDIA GB10|12.1||g|580
+2e12|NVIDIA GB10|12.1|||580
 """
 
 # Where the chips of a generation have their ids (pci.ids), for models that the table lacks: first, last, architecture.
@@ -145,7 +145,7 @@ class Model:
     memory_mib: NVML's total with ECC as delivered, None where unknown. mig_capable: the board, not today's mode.
     first_driver: a lower bound (version or branch), for MIG boards the first that offers MIG; None where unknown.
     last_branch: the last driver branch that drives it, None for current ones.
-    open_modules: C(no), C(optional) or C(required). grace: its CPU is a Grace, memory is shared with it by NVLink-C2C.
+    open_modules: C(no), C(optional) or C(required). coherent: its memory is one with that of a Grace CPU (NVLink-C2C).
     fabric: what its boards may have: C(none), C(nvswitch) (bridges on the PCI bus, fabric manager), C(nvlink5) (fabric
     manager and NVLSM) or C(nvlink5_rack) (the switches have their own manager, hosts run IMEX).
     """
@@ -156,7 +156,7 @@ class Model:
     memory_mib: int | None
     mig_capable: bool
     fabric: str
-    grace: bool
+    coherent: bool
     first_driver: str | None
     open_modules: str
 
@@ -164,11 +164,6 @@ class Model:
     def architecture(self) -> str:
         """See L(architecture_of)."""
         return architecture_of(*self.compute_capability)
-
-    @property
-    def nvswitch(self) -> bool:
-        """Whether the board may sit on switches of any kind."""
-        return self.fabric != "none"
 
     @property
     def last_branch(self) -> int | None:
@@ -190,11 +185,11 @@ def _model(row: str) -> t.Tuple[str, Model]:
     """(key, model) of one line of the table."""
     key, name, capability, memory, flags, first = row.split("|")
     major, minor = (int(part) for part in capability.split("."))
-    # Grace has none but open modules; otherwise the generation tells.
-    modules = "required" if "g" in flags else _OPEN_MODULES.get(architecture_of(major, minor), "optional")
+    # Beside a Grace CPU there are none but open modules; otherwise the generation tells.
+    modules = "required" if "c" in flags else _OPEN_MODULES.get(architecture_of(major, minor), "optional")
     fabric = next((kind for flag, kind in _FABRICS.items() if flag in flags), "none")
     return key, Model(key[:4], name or None, (major, minor), int(memory) if memory else None, "m" in flags, fabric,
-                      "g" in flags, first or None, modules)
+                      "c" in flags, first or None, modules)
 
 
 MODELS: t.Dict[str, Model] = dict(_model(row) for row in _TABLE.split("\n") if row)

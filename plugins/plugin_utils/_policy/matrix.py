@@ -27,7 +27,6 @@ _COMPONENTS = (
     "mig_manager", "node_feature_discovery", "gds", "gdrcopy", "vfio_manager", "vgpu_device_manager",
     "kubevirt_device_plugin", "cc_manager",
 )
-Range = t.Tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)

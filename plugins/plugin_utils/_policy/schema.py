@@ -217,17 +217,6 @@ def says(value: t.Any) -> bool:
     return value if isinstance(value, bool) else value not in (None, "", [])
 
 
-def paths(schema: Schema, path: str = "") -> t.Iterator[str]:
-    """Every path that a schema knows, for tests and documentation."""
-    if isinstance(schema, Needed):
-        schema = schema.schema
-    if isinstance(schema, t.Mapping):
-        for key, inner in schema.items():
-            full = f"{path}.{key}" if path else key
-            yield full
-            yield from paths(inner, full)
-
-
 # -- the same as JSON schema, for editors
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -15,9 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matri
 
 Facts = t.Mapping[str, t.Any]
 
-# GPUs that share the memory of a Grace CPU (CDMM).
-_COHERENT = ("GH200", "GB200", "GB300")
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -101,7 +98,7 @@ def _needs(device_id: str | None, subsystem: str | None, text: str | None, famil
     label = f"{name} ({family})" if architecture else name
     short = short_name(name)
     if model is not None:
-        return Needs(label, short, model.open_modules, model.first_driver, family, architecture, short in _COHERENT)
+        return Needs(label, short, model.open_modules, model.first_driver, family, architecture, model.coherent)
     return Needs(label, short, architecture.open_modules if architecture else None, None, family, architecture, False)
 
 

@@ -16,54 +16,54 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
 
 
 @pytest.mark.parametrize(
-    ("device", "subsystem", "name", "architecture", "mig", "last_branch", "modules", "switch"),
+    ("device", "subsystem", "name", "architecture", "mig", "last_branch", "modules"),
     [
-        ("102d", None, "Tesla K80", "kepler", False, 470, "no", False),
-        ("13f2", None, "Tesla M60", "maxwell", False, 580, "no", False),
-        ("15f8", None, "Tesla P100-PCIE-16GB", "pascal", False, 580, "no", False),
-        ("1db5", None, "Tesla V100-SXM2-32GB", "volta", False, 580, "no", False),
-        ("1EB8", "10de:12a2", "Tesla T4", "turing", False, None, "optional", False),
-        ("1e30", "1028:129e", "Quadro RTX 8000", "turing", False, None, "optional", False),
-        ("1e30", "10de:12ba", "Quadro RTX 6000", "turing", False, None, "optional", False),
-        ("25b6", "10de:14a9", "NVIDIA A16", "ampere", False, None, "optional", False),
-        ("25b6", "10de:157E", "NVIDIA A2", "ampere", False, None, "optional", False),
-        ("25b6", None, None, "ampere", False, None, "optional", False),
-        ("20b7", "10de:1532", "NVIDIA A30", "ampere", True, None, "optional", False),
-        ("20b0", None, "NVIDIA A100-SXM4-40GB", "ampere", True, None, "optional", True),
-        ("20b2", "10de:1463", "NVIDIA A100-SXM4-80GB", "ampere", True, None, "optional", True),
-        ("20b2", "10de:1625", "NVIDIA PG509-210", "ampere", True, None, "optional", True),
-        ("26b9", "10de:1851", "NVIDIA L40S", "ada-lovelace", False, None, "optional", False),
-        ("2330", "10de:16c1", "NVIDIA H100 80GB HBM3", "hopper", True, None, "optional", True),
-        ("2335", "10de:18be", "NVIDIA H200", "hopper", True, None, "optional", True),
-        ("2342", "10de:1809", "NVIDIA GH200 480GB", "hopper", True, None, "required", False),
-        ("2342", "10de:16eb", "NVIDIA GH200 120GB", "hopper", True, None, "required", False),
-        ("2901", "10de:1999", "NVIDIA B200", "blackwell", True, None, "required", True),
-        ("2bb3", "103c:227a", "NVIDIA RTX PRO 5000 72GB Blackwell", "blackwell", True, None, "required", False),
-        ("2bb3", "1234:227a", "NVIDIA RTX PRO 5000 Blackwell", "blackwell", True, None, "required", False),
-        ("2e12", "10de:21ec", "NVIDIA GB10", "blackwell", False, None, "required", False),
+        ("102d", None, "Tesla K80", "kepler", False, 470, "no"),
+        ("13f2", None, "Tesla M60", "maxwell", False, 580, "no"),
+        ("15f8", None, "Tesla P100-PCIE-16GB", "pascal", False, 580, "no"),
+        ("1db5", None, "Tesla V100-SXM2-32GB", "volta", False, 580, "no"),
+        ("1EB8", "10de:12a2", "Tesla T4", "turing", False, None, "optional"),
+        ("1e30", "1028:129e", "Quadro RTX 8000", "turing", False, None, "optional"),
+        ("1e30", "10de:12ba", "Quadro RTX 6000", "turing", False, None, "optional"),
+        ("25b6", "10de:14a9", "NVIDIA A16", "ampere", False, None, "optional"),
+        ("25b6", "10de:157E", "NVIDIA A2", "ampere", False, None, "optional"),
+        ("25b6", None, None, "ampere", False, None, "optional"),
+        ("20b7", "10de:1532", "NVIDIA A30", "ampere", True, None, "optional"),
+        ("20b0", None, "NVIDIA A100-SXM4-40GB", "ampere", True, None, "optional"),
+        ("20b2", "10de:1463", "NVIDIA A100-SXM4-80GB", "ampere", True, None, "optional"),
+        ("20b2", "10de:1625", "NVIDIA PG509-210", "ampere", True, None, "optional"),
+        ("26b9", "10de:1851", "NVIDIA L40S", "ada-lovelace", False, None, "optional"),
+        ("2330", "10de:16c1", "NVIDIA H100 80GB HBM3", "hopper", True, None, "optional"),
+        ("2335", "10de:18be", "NVIDIA H200", "hopper", True, None, "optional"),
+        ("2342", "10de:1809", "NVIDIA GH200 480GB", "hopper", True, None, "required"),
+        ("2342", "10de:16eb", "NVIDIA GH200 120GB", "hopper", True, None, "required"),
+        ("2901", "10de:1999", "NVIDIA B200", "blackwell", True, None, "required"),
+        ("2bb3", "103c:227a", "NVIDIA RTX PRO 5000 72GB Blackwell", "blackwell", True, None, "required"),
+        ("2bb3", "1234:227a", "NVIDIA RTX PRO 5000 Blackwell", "blackwell", True, None, "required"),
+        ("2e12", "10de:21ec", "NVIDIA GB10", "blackwell", False, None, "required"),
     ],
 )
 def test_model(device: str, subsystem: str | None, name: str | None, architecture: str, mig: bool,
-               last_branch: int | None, modules: str, switch: bool) -> None:
+               last_branch: int | None, modules: str) -> None:
     """Name, generation and what follows from it."""
     model = model_of(device, subsystem)
     assert model is not None
-    assert (model.name, model.architecture, model.mig_capable, model.last_branch, model.open_modules,
-            model.nvswitch) == (name, architecture, mig, last_branch, modules, switch)
+    assert (model.name, model.architecture, model.mig_capable, model.last_branch, model.open_modules) == (
+        name, architecture, mig, last_branch, modules)
 
 
-@pytest.mark.parametrize(("device", "fabric", "grace"), [
+@pytest.mark.parametrize(("device", "fabric", "coherent"), [
     ("1db5", "none", False), ("20b2", "nvswitch", False), ("20b5", "none", False), ("2330", "nvswitch", False),
     ("2331", "none", False), ("2329", "nvswitch", False), ("2342", "none", True), ("2348", "none", True),
     ("2920", "nvlink5", False), ("2901", "nvlink5", False), ("3182", "nvlink5", False),
     ("2941", "nvlink5_rack", True), ("31c2", "nvlink5_rack", True), ("31c3", "none", True), ("2bb5", "none", False),
 ])
-def test_fabric(device: str, fabric: str, grace: bool) -> None:
-    """Which switches a board may have, and whether a Grace CPU is on it."""
+def test_fabric(device: str, fabric: str, coherent: bool) -> None:
+    """Which switches a board may have, and whether its memory is one with a CPU's."""
     model = model_of(device)
     assert model is not None
-    assert (model.fabric, model.grace) == (fabric, grace)
-    assert not grace or model.open_modules == "required"
+    assert (model.fabric, model.coherent) == (fabric, coherent)
+    assert not coherent or model.open_modules == "required"
 
 
 @pytest.mark.parametrize(("device", "memory", "first"), [
