@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 
 Hosts = t.Mapping[str, t.Mapping[str, t.Any]]
 
@@ -31,6 +32,9 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "node_os": [],
     "render_to": None,
 }
+
+_LISTS = ("pull_secrets", "node_os")
+_ANY = ("policy", "placement")  # their readers say what they may be
 
 # What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
@@ -56,7 +60,14 @@ def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[st
 
 
 def _formed(option: str, value: t.Any) -> t.Any:
-    """The value. Raises InputError where no server would take it."""
+    """The value. Raises InputError where it is of another type (variables have none of their own), and where no server
+    would take it."""
+    if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
+        raise InputError(f"a list of strings is expected, {shown(value)} is given.", "Write [one, other].",
+                         path=f"gpu_{option}", value=value)
+    if option not in (*_LISTS, *_ANY) and not isinstance(value, (str, type(None))):
+        raise InputError(f"a string is expected, {shown(value)} is given.", "Write it in quotes.",
+                         path=f"gpu_{option}", value=value)
     pattern, allowed = _FORMS.get(option, ("", ""))
     if pattern and not re.fullmatch(pattern, str(value)):
         raise InputError(f"{value!r} is not allowed.", f"Write {allowed}.", path=f"gpu_{option}", value=value,
