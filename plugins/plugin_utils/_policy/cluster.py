@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_profiles, components
@@ -17,9 +16,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
     environment,
     part,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -49,13 +48,6 @@ _UNSUPPORTED_NAMES = ("driver.repoConfig.configMapName", "driver.repoConfig.name
                       "driver.kernelModuleConfig.name")
 
 
-class ClusterRefused(GpuopsError):
-    """A well-formed policy that this cluster cannot follow. details: C(refusals) as in L(resolve.PolicyError), and
-    C(pools) as far as they were worked out, as in the plan."""
-
-    kind = "policy"
-
-
 def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, places: t.Mapping[str, str],
                     inventory_hosts: t.Mapping[str, str], settings: t.Mapping[str, t.Any],
                     disruption: str) -> Plan:
@@ -64,7 +56,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
     pull_secrets, node_os, placement, profiles}), all optional; placement: gpu_placement as the user gave it; profiles:
-    L(cluster_profiles.theirs) has them. Raises ClusterRefused with every reason.
+    L(cluster_profiles.theirs) has them. Raises PolicyError with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
@@ -100,7 +92,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
             reasons += error.reasons
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
-        raise _refuse(policy, release, reasons, served)
+        raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
+                           pools=served)
     return {
         "namespace": str(settings.get("namespace") or "gpu-operator"), "psa": bool(policy.get("psa.enabled")),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
@@ -234,11 +227,3 @@ def _driver(context: Context, facts: Facts | None, gpu: t.Sequence[str], on_host
     if reasons:
         raise Refusals(reasons)
     return pools.one_for_all(context.policy, context.release, found)
-
-
-def _refuse(policy: Policy, release: Release, reasons: t.Sequence[Refused],
-            served: t.Sequence[Plan]) -> ClusterRefused:
-    lines = "".join(f"\n  cluster: {reason.reason}.\n    {reason.remedy}" for reason in reasons)
-    listed = [reason.as_dict(["cluster"]) for reason in reasons]
-    return ClusterRefused(f"The policy ({policy.origin}, release {release.version}) cannot be carried out in the "
-                          f"cluster:{lines}\nNothing was changed.", refusals=listed, pools=list(served))

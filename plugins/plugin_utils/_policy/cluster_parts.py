@@ -17,9 +17,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 
 Plan = t.Dict[str, t.Any]
 

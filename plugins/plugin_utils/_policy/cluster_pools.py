@@ -16,17 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
-    Choice,
-    Refusals,
-    Refused,
-    choose,
-    wish_of,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Choice, choose, wish_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.node_facts import facts_of_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Node = t.Mapping[str, t.Any]
 Nodes = t.Mapping[str, Node]
@@ -82,7 +78,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             here = replace(here, kernel="", kernel_flavour=None)
         # What is on its board and how it boots is the container's business.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
-    reasons += [Refused(f"NVIDIADrivers {rivals} select the same Nodes: {_short(names)}",
+    reasons += [Refused(f"NVIDIADrivers {rivals} select the same Nodes: {some_of(names)}",
                         "Give them nodeSelectors that never hold for one Node together.")
                 for rivals, names in contested.items()]
     found = []
@@ -92,8 +88,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             choice = None if _digest(mine) else choose(here, wish, release)
             found.append(Pool(tuple(names), mine, wish, here, choice))
         except Refusals as error:
-            reasons += [Refused(f"{_short(names)}: {one.reason}", one.remedy, one.constraints, one.free)
-                        for one in error.reasons]
+            reasons += [one.of(names) for one in error.reasons]
     return found
 
 
@@ -193,7 +188,7 @@ def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
     versions: dict[str, list[str]] = {}
     for pool in found:
         versions.setdefault(_tag(pool), []).extend(pool.nodes)
-    listed = " and ".join(f"{version} ({_short(names)})" for version, names in sorted(versions.items(), reverse=True))
+    listed = " and ".join(f"{version} ({some_of(names)})" for version, names in sorted(versions.items(), reverse=True))
     suits = next((text for text in sorted(release.drivers, key=version_key, reverse=True)
                   if all(_suits(pool, text, release) for pool in found)), None)
     return Refused(f"Nodes need different drivers: {listed}; several in one cluster are not supported yet",
@@ -207,10 +202,6 @@ def _suits(pool: Pool, text: str, release: Release) -> bool:
     except Refusals:
         return False
     return True
-
-
-def _short(names: t.Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, node_facts, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
 # For Nodes that are no hosts of the inventory.
@@ -47,10 +48,5 @@ def told(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
         for component, why in mine.items():
             nodes, titles = groups.setdefault(why, ({}, {}))
             nodes[name] = titles[components.by_name(component).title] = None
-    return [f"{_few(list(nodes))}: {', '.join(titles)} left to the system; {why}."
+    return [f"{some_of(list(nodes))}: {', '.join(titles)} left to the system; {why}."
             for why, (nodes, titles) in groups.items()]
-
-
-def _few(names: t.Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -25,37 +25,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish, constraints
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
-
-Named = t.Tuple[str, str]
-
-
-class Refused(Exception):
-    """No plan. constraints: (id, text) of those that exclude each other; free: C({drop, also, result}) of each that a
-    user can change: its id, what must be changed with it, what would be the plan then."""
-
-    def __init__(self, reason: str, remedy: str, constraints: t.Sequence[Named] = (),
-                 free: t.Sequence[t.Mapping[str, t.Any]] = ()) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
-        self.constraints = tuple(constraints)
-        self.free = tuple(free)
-
-    def as_dict(self, hosts: t.Sequence[str]) -> dict[str, t.Any]:
-        """C({hosts, reason, remedy, constraints, free})."""
-        return {"hosts": list(hosts), "reason": self.reason, "remedy": self.remedy,
-                "constraints": [{"id": name, "text": text} for name, text in self.constraints],
-                "free": [dict(one) for one in self.free]}
-
-
-class Refusals(Exception):
-    """Several reasons at once."""
-
-    def __init__(self, reasons: t.Sequence[Refused]) -> None:
-        super().__init__()
-        self.reasons = tuple(reasons)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Facts = t.Mapping[str, t.Any]
-_MANAGER = "nv-fabricmanager"
+# As the kernel has it, which cuts names of processes to 15 letters.
+_MANAGER = "nv-fabricmanage"
 # Where each Kubernetes distribution has its own writer of containerd's configuration.
 _OWN_RUNTIME = {"k3s": "k3s", "rke2": "RKE2", "k0s": "k0s", "microk8s": "MicroK8s"}
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -255,26 +256,24 @@ def _same(package: str, version: str) -> bool:
 
 
 def _manager_runs(host: Host) -> bool:
-    # The kernel cuts names of processes to 15 letters.
-    return any(str(client["name"]).startswith(_MANAGER[:15]) or "fabricmanager" in str(client.get("unit") or "")
+    return any(str(client["name"]).startswith(_MANAGER) or "fabricmanager" in str(client.get("unit") or "")
                for client in host.facts["clients"])
 
 
 def _holders(host: Host) -> t.Iterator[Said]:
     due = [name for name in ("driver", "mig_manager") if name in (host.mine or {}).get("preview", ())]
-    clients = [client for client in host.facts["clients"] if not _manager_runs_as(client)]
+    clients = [client for client in host.facts["clients"] if not _of_driver(client)]
     if not due or not clients or (due == ["driver"] and not host.loaded):
         return
-    names = dict.fromkeys(_holder(client) for client in clients)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    held = some_of(list(dict.fromkeys(_holder(client) for client in clients)))
     what = "the driver" if "driver" in due else "MIG"
-    yield ("warning", f"{what} is to be changed while GPUs are held by {', '.join(list(names)[:_NAMED])}{more}",
+    yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
            "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
 
 
-def _manager_runs_as(client: t.Mapping[str, t.Any]) -> bool:
+def _of_driver(client: t.Mapping[str, t.Any]) -> bool:
     """Whether a client is a service of the driver itself, which the driver role stops."""
-    return str(client["name"]).startswith(("nvidia-persiste", _MANAGER[:15]))
+    return str(client["name"]).startswith(("nvidia-persiste", _MANAGER))
 
 
 def _holder(client: t.Mapping[str, t.Any]) -> str:

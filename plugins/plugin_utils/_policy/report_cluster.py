@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Cluster = t.Mapping[str, t.Any]
 Steps = t.Dict[str, t.List[str]]
@@ -45,7 +46,7 @@ def headline(cluster: Cluster) -> str:
 def pool_rows(cluster: Cluster) -> list[list[Cell]]:
     """One row a pool: nodes, GPU, system, kernel, runtime."""
     nodes = (cluster.get("plan") or {}).get("nodes") or {}
-    return [[Cell(f"{pool['count']}: {_names(pool['nodes'])}"), Cell(pool["gpu"] or "model not known yet"),
+    return [[Cell(f"{pool['count']}: {some_of(pool['nodes'])}"), Cell(pool["gpu"] or "model not known yet"),
              *[Cell(pool[key] or "", "" if pool[key] else "none") for key in ("os", "kernel", "runtime")]]
             for pool in nodes.get("pools") or ()]
 
@@ -115,7 +116,7 @@ def steps(cluster: Cluster) -> Steps:
         changed, key=lambda title: order.index(title) if title in order else -1)}
     labels = cluster.get("labels") or {}
     if labels.get("changed"):
-        found["Nodes"] = [f"label {_many(len(labels['nodes']), 'Node')}: {_names(sorted(labels['nodes']))}"]
+        found["Nodes"] = [f"label {_many(len(labels['nodes']), 'Node')}: {some_of(sorted(labels['nodes']))}"]
     return found
 
 
@@ -269,11 +270,6 @@ def tiles(cluster: Cluster) -> list[tuple[int, str]]:
         ready = sum(check["ok"] for check in checks)
         found += [(ready, "components ready"), (len(checks) - ready, "components not ready")]
     return found
-
-
-def _names(items: t.Sequence[str]) -> str:
-    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
-    return ", ".join(items[:_NAMED]) + more
 
 
 def _many(count: int, what: str) -> str:

@@ -9,16 +9,16 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts, grouped
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Findings = t.Sequence[t.Mapping[str, t.Any]]
 HEAD = ("", "where", "finding", "what to do")
-_NAMED = 3
 _WORDS = {"error": ("error", "errors"), "warning": ("warning", "warnings"), "info": ("note", "notes")}
 
 
 def rows(found: Findings) -> list[list[Cell]]:
     """One row for what is said of the same hosts: severity, where, finding, fix."""
-    return [[Cell(one["severity"], one["severity"]), Cell(names(hosts)), Cell(one["text"]),
+    return [[Cell(one["severity"], one["severity"]), Cell(some_of(hosts)), Cell(one["text"]),
              Cell(one["fix"], "" if one["fix"] else "none")] for hosts, one in grouped(found)]
 
 
@@ -33,7 +33,7 @@ def render_short(found: Findings, style: Style) -> list[str]:
     for hosts, one in grouped(found):
         if one["severity"] == "info":
             continue
-        label = f"{style.sign(one['severity'])} {one['severity']}, {names(hosts)}:"
+        label = f"{style.sign(one['severity'])} {one['severity']}, {some_of(hosts)}:"
         lines.append(style.paint(style.entry(label, one["text"], 0), one["severity"]))
         if one["fix"]:
             lines.append(style.entry("", f"→ {one['fix']}", 4))
@@ -49,9 +49,3 @@ def verdict(found: Findings) -> str:
 def word(severity: str, count: int) -> str:
     """C(error), C(warnings), C(note) ..., as the count has it."""
     return _WORDS[severity][count != 1]
-
-
-def names(hosts: t.Sequence[str]) -> str:
-    """C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
-    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
-    return ", ".join(hosts[:_NAMED]) + more

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     components,
@@ -21,22 +21,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     verify,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import short_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Facts = t.Mapping[str, t.Any]
 Mine = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
-
-
-class PolicyError(GpuopsError):
-    """A well-formed policy that these hosts cannot follow. details: C(refusals: [{hosts, reason, remedy, constraints:
-    [{id, text}], free: [{drop, also, result}]}])."""
-
-    kind = "policy"
+# Hosts that a note names.
+_SHOWN = 20
 
 
 def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None], overrides: t.Mapping[str, Mine],
@@ -75,8 +72,8 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
             for reason in error.reasons:
                 refusals.setdefault((reason.reason, reason.remedy), (reason, []))[1].append(host)
     if refusals:
-        raise _refuse(policy, release, list(refusals.values()))
-    notes += [f"{_listed(having)}: {text}" for text, having in heard.items()]
+        raise policy_error(policy.origin, release.version, refusals.values())
+    notes += [f"{some_of(having, _SHOWN)}: {text}" for text, having in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
 
@@ -84,22 +81,6 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
 def _named_for_hosts(placement: t.Any) -> t.Collection[str]:
     """The components for which gpu_placement itself says that hosts get them."""
     return {name for name, place in placement.items() if place == "host"} if isinstance(placement, dict) else set()
-
-
-def _listed(hosts: t.Sequence[str]) -> str:
-    """The names of hosts, as many as somebody reads."""
-    more = f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
-    return ", ".join(hosts[:_SHOWN]) + more
-
-
-_SHOWN = 20
-
-
-def _refuse(policy: Policy, release: Release, refusals: t.Sequence[tuple[Refused, t.Sequence[str]]]) -> PolicyError:
-    """One message; hosts with the same reason stand together."""
-    lines = "".join(f"\n  {_listed(hosts)}: {one.reason}.\n    {one.remedy}" for one, hosts in refusals)
-    return PolicyError(f"The policy ({policy.origin}, release {release.version}) cannot be carried out:{lines}\n"
-                       "Nothing was changed.", refusals=[one.as_dict(hosts) for one, hosts in refusals])
 
 
 def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,

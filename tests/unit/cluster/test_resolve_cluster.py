@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import ClusterRefused, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 
 MIRROR = {"image_registry": "mirror.example:5000"}
@@ -85,7 +86,7 @@ def test_systems_without_nfd_are_those_of_all_nodes() -> None:
 def test_systems_without_a_cluster_are_asked_for() -> None:
     release = matrix.release("26.7.0")
     policy, places = formats.read(None, release), components.placements("cluster")
-    with pytest.raises(ClusterRefused, match="node_os"):
+    with pytest.raises(PolicyError, match="node_os"):
         resolve_cluster(policy, release, None, places, {}, {}, "never")
     made = resolve_cluster(policy, release, None, places, {}, {"node_os": ["rhel9.6", "ubuntu24.04"]},
                            "never")
@@ -193,7 +194,7 @@ def test_gpu_profile_of_nodes(profiles: dict[str, str | None], expected: dict[st
 
 def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() -> None:
     cluster = facts(node(("flatcar", "4230.2.1")), node())
-    with pytest.raises(ClusterRefused, match="n1: the driver is asked for, but Flatcar Container Linux: ") as caught:
+    with pytest.raises(PolicyError, match="n1: the driver is asked for, but Flatcar Container Linux: ") as caught:
         plan(cluster=cluster, placement={"driver": "cluster"})
     assert caught.value.details["refusals"][0]["constraints"][0]["id"] == "profile"
 
@@ -222,7 +223,7 @@ def test_a_mapping_places_each() -> None:
      ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which suits all of them."]),
 ])
 def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
-    with pytest.raises(ClusterRefused) as caught:
+    with pytest.raises(PolicyError) as caught:
         plan(policy, cluster=cluster)
     text = str(caught.value)
     assert all(word in text for word in words), text
@@ -241,7 +242,7 @@ def test_pools() -> None:
         (["n3"], "rhel 9.4", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-rhel9")]
     assert made["components"]["driver"]["version"] == "580.173.02"
     assert made["components"]["driver"]["kernel_module_type"] == "auto"
-    with pytest.raises(ClusterRefused, match="driver.usePrecompiled: True is not supported") as caught:
+    with pytest.raises(PolicyError, match="driver.usePrecompiled: True is not supported") as caught:
         plan({"driver": {"usePrecompiled": True, "version": "580"}},
              cluster=facts({**node(**volta), "kernel": "5.15.0-84-generic"}))
     pool, = caught.value.details["pools"]
@@ -257,7 +258,7 @@ def test_pools() -> None:
 def test_auto_is_told_to_containers_that_understand_it(version: str, families: list[str], expected: str | None) -> None:
     nodes = [node(**{"nvidia.com/gpu.family": family}) for family in families] or [node()]
     if expected is None:
-        with pytest.raises(ClusterRefused, match="do not understand kernelModuleType auto"):
+        with pytest.raises(PolicyError, match="do not understand kernelModuleType auto"):
             plan({"driver": {"version": version}}, cluster=facts(*nodes))
         return
     made = plan({"driver": {"version": version}}, cluster=facts(*nodes))
@@ -271,7 +272,7 @@ def test_nvidia_drivers_by_their_selectors() -> None:
                          "default": not selector, **({"nodeSelector": selector} if selector else {})}}
 
     cluster = facts(node(zone="old"), node())
-    with pytest.raises(ClusterRefused, match="NVIDIADrivers with a nodeSelector") as caught:
+    with pytest.raises(PolicyError, match="NVIDIADrivers with a nodeSelector") as caught:
         plan([driver("old", "550.163.01", zone="old"), driver("new", "595.91.07")], cluster=cluster)
     assert [(pool["nodes"], pool["driver"]["version"]) for pool in caught.value.details["pools"]] == [
         (["n1"], "550.163.01"), (["n2"], "595.91.07")]
@@ -288,7 +289,7 @@ def test_what_is_left_out_is_said(policy: Any) -> None:
 
 
 def test_two_hosts_on_a_node() -> None:
-    with pytest.raises(ClusterRefused, match="hosts a and b both are Node 'n1'"):
+    with pytest.raises(PolicyError, match="hosts a and b both are Node 'n1'"):
         plan(placement="hybrid", hosts={"a": "n1", "b": "n1"})
 
 

@@ -24,8 +24,9 @@ import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import ClusterRefused, resolve_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import PolicyError, resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 
 Data = dict[str, t.Any]
@@ -102,7 +103,7 @@ def outcome(name: str) -> tuple[Data | None, GpuopsError | None]:
 def resolved(given: t.Mapping[str, t.Any]) -> tuple[Data | None, GpuopsError | None]:
     try:
         return (in_cluster(given) if "nodes" in given else on_hosts(given)), None
-    except (PolicyError, ClusterRefused) as error:
+    except PolicyError as error:
         return None, error
 
 

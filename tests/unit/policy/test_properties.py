@@ -10,8 +10,9 @@ from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import ClusterRefused, resolve_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import PolicyError, resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,7 +126,7 @@ def by_node(policy: Data, release: str, seen: dict[str, Data]) -> Data:
     try:
         pools = resolve_cluster(formats.read(policy, chosen), chosen, cluster, components.placements("cluster"), {}, {},
                                 "never")["pools"]
-    except ClusterRefused as error:
+    except PolicyError as error:
         pools = error.details["pools"]
         assert all(one["reason"] and one["remedy"] for one in error.details["refusals"])
     return {name: pool["driver"] for pool in pools for name in pool["nodes"]}

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight, report_data, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import render_plan, render_preflight
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_findings import names, verdict
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_findings import verdict
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import Parser
 
@@ -96,7 +97,7 @@ def test_sums() -> None:
     assert verdict(report()["findings"]) == "2 errors, 2 warnings."
     assert verdict([]) == "Nothing was found that stands in the way."
     assert render_preflight({**report(), "findings": []}, Style()).endswith("Nothing was found that stands in the way.")
-    assert names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_page() -> None:

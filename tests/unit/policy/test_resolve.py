@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import PolicyError, resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, MODELS, changed, facts
 
 V26, V24 = "26.7.0", "24.9.2"

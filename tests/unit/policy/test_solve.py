@@ -11,7 +11,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, solve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Choice, Refusals, choose
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Choice, choose
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts

@@ -1,0 +1,14 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Words that messages of hosts and clusters share. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+
+def some_of(names: t.Sequence[str], most: int = 3) -> str:
+    """As many names as somebody reads: C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
