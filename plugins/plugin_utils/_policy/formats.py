@@ -115,9 +115,16 @@ def _from_file(path: str) -> list[Document]:
     try:
         with open(path, encoding="utf-8") as handle:
             text = handle.read()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.",
+                         "Save it as UTF-8; a redirection in PowerShell writes UTF-16.", path="gpu_policy",
+                         value=path) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                          "Give the path of the policy's file.", path="gpu_policy", value=path) from error
+    if text.startswith("$ANSIBLE_VAULT"):
+        raise InputError(f"{path} is encrypted.", "Give the policy in variables: gpu_policy may be a mapping.",
+                         path="gpu_policy", value=path)
     try:
         return parse(text, path) or [Document({})]
     except InputError as error:
@@ -169,17 +176,19 @@ def _detect(data: t.Any, origin: str) -> str:
         raise InputError(f"{origin}: a mapping is expected, {type(data).__name__} stands there.",
                          f"Give {SUPPORTED}.")
     kind, version = data.get("kind"), data.get("apiVersion")
-    if kind is None and version is None:
+    if kind is None and version is None and "spec" not in data:
         return "values"
     form = fields.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
     if form is None:
+        if kind is None:
+            raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
         hint = nearest(str(kind)[:60], [name for name in fields.FORMS if name != "values"])
         told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
-        raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else ''}.",
+        raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")
     if version != form.api_version:
-        raise InputError(f"{origin}: {kind} has apiVersion {shown(version)}, expected is {form.api_version!r}.",
-                         "Mend apiVersion.")
+        has = "no apiVersion" if version is None else f"apiVersion {shown(version)}"
+        raise InputError(f"{origin}: {kind} has {has}, expected is {form.api_version!r}.", "Mend apiVersion.")
     return form.kind
 
 

@@ -11,6 +11,7 @@ everywhere else and means "not set", as the API server and Helm have it.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 import typing as t
@@ -112,7 +113,7 @@ def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.A
         if isinstance(key, str) and key in schema:
             yield from _faults(document, inner, schema[key], (*path, key))
         else:
-            yield say(document, (*path, _short(str(key))), f"unknown key{nearest(str(key), schema)}")
+            yield say(document, (*path, _short(str(key))), f"unknown key{_nested(str(key), schema)}")
     for key, inner in schema.items():
         if isinstance(inner, Needed) and value.get(key) is None:
             yield say(document, (*path, key), "is missing")
@@ -169,6 +170,14 @@ def nearest(key: str, known: t.Iterable[str]) -> str:
     return f"; known here: {listed}" if names else ""
 
 
+def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
+    """As L(nearest), and for C(driver.version), as helm --set takes it, how it is written."""
+    first, *rest = key.split(".")
+    if not rest or not isinstance(schema.get(first), t.Mapping):
+        return nearest(key, schema)
+    return _short(f"; write it nested, {first}: {{{': {'.join(rest)}: ...") + "}" * len(rest)
+
+
 def say(document: Document, path: Path, text: str) -> str:
     """A sentence about a place: C(spec.driver.version (line 7): TEXT)."""
     line = document.line(path)
@@ -180,7 +189,7 @@ def shown(value: t.Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     try:
-        return _short(repr(value))
+        return _short(str(value) if isinstance(value, datetime.date) else repr(value))
     except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
         return f"a {type(value).__name__} too long to show"
 
@@ -190,7 +199,7 @@ def _short(text: str) -> str:
 
 
 def _quote_hint(value: t.Any) -> str:
-    return "; write it in quotes" if isinstance(value, (bool, int, float)) else ""
+    return "; write it in quotes" if isinstance(value, (bool, int, float, datetime.date)) else ""
 
 
 def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],

@@ -52,7 +52,8 @@ def parse(text: str, origin: str) -> list[Document]:
     if not HAS_YAML:
         raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
     try:
-        loader = yaml.SafeLoader(text)
+        # JSON may be indented by tabs, which PyYAML does not take and JSON has nowhere else.
+        loader = yaml.SafeLoader(text.replace("\t", " ") if text.lstrip()[:1] == "{" else text)
         documents = []
         while loader.check_node():
             node = loader.get_node()
@@ -66,9 +67,22 @@ def parse(text: str, origin: str) -> list[Document]:
         mark = getattr(error, "problem_mark", None)
         where = f"{origin}, line {mark.line + 1}" if mark else origin
         raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.",
-                         "Mend the file; an editor with YAML support shows the place.") from error
+                         _mend(text, mark)) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Mend the file.") from error
+
+
+def _mend(text: str, mark: t.Any) -> str:
+    """What to do about a text that is no YAML, by the line that the parser stopped at."""
+    line = text.split("\n")[mark.line] if mark and mark.line < text.count("\n") + 1 else ""
+    if "{{" in line or "{%" in line:
+        return ("Files are read as they are. Fill in this one: "
+                "gpu_policy: \"{{ lookup('template', 'FILE') | from_yaml }}\".")
+    if "!vault" in text:
+        return "Files are read as they are. Give encrypted values in variables: gpu_policy may be a mapping."
+    if "\t" in line:
+        return "Use spaces; YAML takes no tabs here."
+    return "Mend the file; an editor with YAML support shows the place."
 
 
 def load_data(text: str, origin: str) -> t.Any:
@@ -125,8 +139,13 @@ class _Walk:
 
 
 def dotted(path: Path) -> str:
-    """C(spec.driver.env[0].name) of a path."""
+    """C(spec.driver.env[0].name), C(labels['a.b']) of a path."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif "." in str(part):
+            text += f"['{part}']"
+        else:
+            text += f".{part}" if text else str(part)
     return text

@@ -115,6 +115,17 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("{}\n---\n{kind: ConfigMap}\n", ["policy.yml: ConfigMap is not a policy"]),
     ("apiVersion: v1\nkind: Pod\n", ["v1 Pod is not a policy", "ClusterPolicy (nvidia.com/v1)"]),
     ("apiVersion: nvidia.com/v2\nkind: ClusterPolicy\n", ["apiVersion 'nvidia.com/v2', expected is 'nvidia.com/v1'"]),
+    ("kind: ClusterPolicy\nspec: {}\n", ["ClusterPolicy has no apiVersion, expected is 'nvidia.com/v1'"]),
+    ("apiVersion: nvidia.com/v1\nspec: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
+    ("spec:\n  driver: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
+    ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "Files are read as they are", "lookup('template'"]),
+    ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML takes no tabs here"]),
+    ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "encrypted values in variables"]),
+    ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Give the policy in variables"]),
+    ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
+    ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
+    ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, 2026-01-01 stands"]),
+    ("driver:\n  version: 2026-01-01\n", ["a string is expected, 2026-01-01 stands here; write it in quotes"]),
     ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\n", ["spec: a mapping is expected; known here: daemonsets"]),
     ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nspec: {}\n", ["spec.draDriver (line 3): is missing"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\n", ["spec: a mapping is expected"]),
@@ -127,6 +138,16 @@ def test_refused(text: str, parts: list[str], tmp_path: pathlib.Path) -> None:
         read(text, tmp_path)
     for part in parts:
         assert part in str(error.value)
+
+
+def test_json_may_be_indented_by_tabs(tmp_path: pathlib.Path) -> None:
+    assert read('{\n\t"driver": {\n\t\t"version": "595"\n\t}\n}\n', tmp_path).get("driver.version") == "595"
+
+
+def test_text_that_is_not_utf_8(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "policy.yml").write_bytes("driver: {}\n".encode("utf-16"))
+    with pytest.raises(InputError, match=r"policy.yml is not UTF-8 text: .* at byte 0. Save it as UTF-8"):
+        formats.read(str(tmp_path / "policy.yml"), NEWEST)
 
 
 def test_missing_file() -> None:
