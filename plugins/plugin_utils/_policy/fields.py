@@ -186,7 +186,7 @@ NVIDIA_DRIVER: dict[str, t.Any] = {
 }
 # The resource of the introductory article on the operator: driver, cuda, devicePlugin, migManager.
 GPU_CLUSTER_POLICY: dict[str, t.Any] = {
-    "driver": {"enabled": "bool", "version": "str"}, "cuda": {"enabled": "bool", "version": "str"},
+    "driver": {"enabled": "bool", "version": "str"}, "cuda": {"enabled": "bool", "version": "cuda"},
     "devicePlugin": SWITCH, "migManager": SWITCH,
 }
 # Its sample object has rootFS, which the definition drops.

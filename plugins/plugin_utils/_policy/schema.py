@@ -63,6 +63,7 @@ TYPES: dict[str, Type] = {
     "objects": Type((list,), "a list of mappings", items="map"),
     # Source of the patterns: the resource definitions of GPU Operator 26.7 and the quantities of Kubernetes.
     "image": Type((str,), "the name of an image", r"[a-zA-Z0-9-]"),
+    "cuda": Type((str,), "a version of CUDA such as '13.0'", r"^([0-9]+(\.[0-9]+)*)?$"),
     "duration": Type((str,), "a duration such as 15s or 1m30s",
                      r"^(0|([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$"),
     "quantity": Type((int, str), "a quantity such as 500m or 1Gi",

@@ -259,6 +259,8 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     (resource("GPUCluster", draDriver={"gpus": {"kubeletPlugin": {"healthcheck": {"port": 70000}}}}),
      ["port: 70000 is too large; the largest value is 65535"]),
     ([MAIN, "x"], ["a mapping is expected, str stands there"]), (7, ["a path or a mapping is expected, int is given"]),
+    ({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {"cuda": {"version": "newest"}}},
+     ["spec.cuda.version: a version of CUDA such as '13.0' is expected, 'newest' stands here"]),
     ({"driver": {"startupProbe": {"periodSeconds": 0}}}, ["0 is too small; the smallest value is 1"]),
     ({"driver": {"env": [{"value": "x"}]}}, ["driver.env[0].name: is missing"]),
     ({"driver": {"env": [None]}}, ["driver.env[0]: an item is expected"]),
