@@ -60,36 +60,15 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
-    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
-    on_host = {node: list(delivered) for node in by_host} if delivered else {}
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
-    theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places, _named(settings),
-                                     settings.get("profiles") or {}, reasons)
-    notes += cluster_profiles.told(theirs)
-    for name, mine in theirs.items():
-        on_host[name] = list(dict.fromkeys([*on_host.get(name, ()), *mine]))
+    on_host = _on_host(facts, gpu, by_host, places, settings, reasons, notes)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")))
-    reasons += _unsupported(policy)
-    if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
-        reasons.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
-                               "Use the GPU Operator there."))
+    reasons += _unsupported(policy, facts)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
-    parts: dict[str, Plan] = {}
     found: list[pools.Pool] = []
-    for component in components.COMPONENTS:
-        try:
-            absent = _absent(context, component, places[component.name], facts, gpu, on_host)
-            if absent is None and component.name == "driver":
-                context.systems = _systems(facts, gpu, on_host, settings)
-                context.driver = _driver(context, facts, gpu, on_host, found)
-            parts[component.name] = ({"state": "absent", "because": [absent]} if absent
-                                     else part(context, component.name, component.section or component.name))
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
-            reasons += error.reasons
+    parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -104,12 +83,6 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
         "notes": context.said,
     }
-
-
-def _named(settings: t.Mapping[str, t.Any]) -> set[str]:
-    """The components for which gpu_placement itself says that the cluster gets them."""
-    placement = settings.get("placement")
-    return {name for name, place in placement.items() if place == "cluster"} if isinstance(placement, dict) else set()
 
 
 def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
@@ -134,16 +107,54 @@ def _hosts(facts: Facts | None, inventory_hosts: t.Mapping[str, str],
     return dict(sorted(taken.items())), notes
 
 
+def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str], places: t.Mapping[str, str],
+             settings: t.Mapping[str, t.Any], reasons: list[Refused], notes: list[str]) -> dict[str, list[str]]:
+    """By Node the components that it has without the cluster: as a host of the inventory, or as a prepared system."""
+    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
+    found = {node: list(delivered) for node in by_host} if delivered else {}
+    theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places,
+                                     components.named(settings.get("placement"), "cluster"),
+                                     settings.get("profiles") or {}, reasons)
+    notes += cluster_profiles.told(theirs)
+    for name, mine in theirs.items():
+        found[name] = list(dict.fromkeys([*found.get(name, ()), *mine]))
+    return found
+
+
+def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, gpu: t.Sequence[str],
+           on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
+           reasons: list[Refused]) -> dict[str, Plan]:
+    """By component its plan. found: gets the pools of drivers; reasons: gets what cannot be."""
+    parts: dict[str, Plan] = {}
+    for component in components.COMPONENTS:
+        try:
+            absent = _absent(context, component, places[component.name], facts, gpu, on_host)
+            if absent is None and component.name == "driver":
+                context.systems = _systems(facts, gpu, on_host, settings)
+                context.driver = _driver(context, facts, gpu, on_host, found)
+            parts[component.name] = ({"state": "absent", "because": [absent]} if absent
+                                     else part(context, component.name, component.section or component.name))
+        except Refused as error:
+            reasons.append(error)
+        except Refusals as error:
+            reasons += error.reasons
+    return parts
+
+
 def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
     every = _nodes(facts)
     return nodes.runtime_of(every[name] for name in gpu or every)
 
 
-def _unsupported(policy: Policy) -> list[Refused]:
+def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
     found = [Refused(f"{path}: {policy.get(path)!r} is not supported in a cluster yet", remedy)
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
-    return found + [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet",
-                            "Leave it out.") for path in _UNSUPPORTED_NAMES if policy.get(path)]
+    found += [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet", "Leave it out.")
+              for path in _UNSUPPORTED_NAMES if policy.get(path)]
+    if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
+        found.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
+                             "Use the GPU Operator there."))
+    return found
 
 
 def _absent(context: Context, component: components.Component, place: str, facts: Facts | None,

@@ -47,10 +47,9 @@ class Context:
         """A value of the policy."""
         return self.policy.get(path)
 
-    def on(self, path: str, unset: bool = True) -> bool:
-        """A switch of the policy; unset: what holds where it is silent."""
-        value = self.policy.get(f"{path}.enabled")
-        return unset if value is None else bool(value)
+    def on(self, section: str) -> bool:
+        """Whether a section of the policy is on."""
+        return self.policy.enabled(section)
 
     def image(self, name: str, version: str = "") -> str:
         """An image's reference."""
@@ -98,9 +97,9 @@ def _driver(context: Context, plan: Plan) -> None:
     plan["version"] = version
     plan["because"] = list(context.driver.because)
     plan["kernel_module_type"] = context.driver.flavour
-    plan["gds"] = context.on("gds", unset=False)
-    plan["gdrcopy"] = context.on("gdrcopy", unset=False)
-    plan["rdma"] = context.on("driver.rdma", unset=False)
+    plan["gds"] = context.on("gds")
+    plan["gdrcopy"] = context.on("gdrcopy")
+    plan["rdma"] = context.on("driver.rdma")
     plan["host_mofed"] = plan["rdma"] and bool(context.get("driver.rdma.useHostMofed"))
     side = [name for name in ("gds", "gdrcopy") if plan[name]]
     plan["pull"].update({name: images.pull_policy(context.policy, name) for name in side})
@@ -256,8 +255,8 @@ def _validator(context: Context, plan: Plan) -> None:
 def _device_plugin(context: Context, plan: Plan) -> None:
     plan["config"] = config_map(context, "devicePlugin")
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
-    plan["gds"] = context.on("gds", unset=False)
-    plan["gdrcopy"] = context.on("gdrcopy", unset=False)
+    plan["gds"] = context.on("gds")
+    plan["gdrcopy"] = context.on("gdrcopy")
 
 
 def _feature_discovery(context: Context, plan: Plan) -> None:
@@ -272,7 +271,7 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     plan["annotations"] = dict(get("dcgmExporter.annotations") or {})
     plan["host_pid"] = bool(get("dcgmExporter.hostPID"))
     plan["job_mapping"] = (str(get("dcgmExporter.hpcJobMapping.directory") or "/var/lib/dcgm-exporter/job-mapping")
-                           if context.on("dcgmExporter.hpcJobMapping", unset=False) else "")
+                           if context.on("dcgmExporter.hpcJobMapping") else "")
     plan["pod_labels"] = bool(get("dcgmExporter.enablePodLabels"))
     plan["pod_uid"] = bool(get("dcgmExporter.enablePodUID"))
     plan["pod_label_allow"] = ",".join(get("dcgmExporter.podLabelAllowlistRegex") or [])

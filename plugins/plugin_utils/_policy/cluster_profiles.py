@@ -27,8 +27,10 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
     refused: dict[str, list[str]] = {}
     for name, node in nodes.items():
         profile = profiles.chosen(node_facts.facts_of_node(name, node), asked.get(name, asked.get(OTHERS)))
-        for component in profile.components if profile else ():
-            if profile is None or places[component] not in ("cluster", "hybrid"):
+        if profile is None:
+            continue
+        for component in profile.components:
+            if places[component] not in ("cluster", "hybrid"):
                 continue
             why = profile.reason(component)
             if component not in named:

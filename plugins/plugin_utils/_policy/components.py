@@ -69,6 +69,11 @@ def by_name(name: str) -> Component:
                      value=name, allowed=list(NAMES))
 
 
+def named(wanted: t.Any, place: str) -> set[str]:
+    """The components for which gpu_placement itself names a place."""
+    return {name for name, one in wanted.items() if one == place} if isinstance(wanted, dict) else set()
+
+
 def placements(wanted: t.Any) -> dict[str, str]:
     """C({component: host|cluster|hybrid|none}) of the variable gpu_placement: a word, or a mapping. Raises InputError.
 

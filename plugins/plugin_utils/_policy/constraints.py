@@ -255,11 +255,6 @@ def _defaults(space: Universe, wish: Wish, release: Release) -> t.Iterator[Const
     if not wish.precompiled and not wish.source:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
                          space.where(lambda one: not one.signed), "driver.usePrecompiled: true")
-    named = {*release.drivers, release.components["driver"]}
-    yield Constraint("release", f"release {release.version} supports drivers {', '.join(named_sorted(named))}",
-                     space.where(lambda one: one.version == wish.version or one.version.text in named), "{release}")
-
-
-def named_sorted(versions: t.Collection[str]) -> list[str]:
-    """Newest first."""
-    return sorted(versions, key=version_key, reverse=True)
+    yield Constraint("release", f"release {release.version} supports drivers {', '.join(release.drivers)}",
+                     space.where(lambda one: one.version == wish.version or one.version.text in release.drivers),
+                     "{release}")

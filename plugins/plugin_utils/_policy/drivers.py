@@ -119,8 +119,7 @@ def choose(here: Situation, wish: Wish, release: Release) -> Choice:
 
 @functools.lru_cache(maxsize=8192)
 def _choose(here: Situation, wish: Wish, release: Release) -> Choice | tuple[Refused, ...]:
-    named = [Version.of(text) for text in dict.fromkeys((release.components["driver"], *release.drivers))]
-    space = _space([wish.version] if wish.version else named, wish)
+    space = _space([wish.version] if wish.version else map(Version.of, release.drivers), wish)
     rules = constraints(space, here, wish, release)
     left = solve.allowed(space.all, rules)
     if left:
@@ -190,7 +189,6 @@ def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[
 def _refusals(here: Situation, wish: Wish, release: Release) -> t.Iterator[Refused]:
     """Every conflict, explained among all drivers that are known to any release."""
     every = {Version.of(text) for name in matrix.available() for text in matrix.release(name).drivers}
-    every |= {Version.of(release.components["driver"])}
     every |= {Version.of(str(number)) for number in matrix.branches()} - {Version(None, one.branch) for one in every}
     versions = sorted(every, key=lambda one: one.key)
     space = _space([*versions, *([wish.version] if wish.version else [])], wish)

@@ -59,7 +59,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
     heard: dict[str, list[str]] = {}
-    asked, named = Asked(policy, release), _named_for_hosts(placement)
+    asked, named = Asked(policy, release), components.named(placement, "host")
     for host, known in facts.items():
         if known is None:
             continue
@@ -76,11 +76,6 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     notes += [f"{some_of(having, _SHOWN)}: {text}" for text, having in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
-
-
-def _named_for_hosts(placement: t.Any) -> t.Collection[str]:
-    """The components for which gpu_placement itself says that hosts get them."""
-    return {name for name, place in placement.items() if place == "host"} if isinstance(placement, dict) else set()
 
 
 def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
