@@ -9,15 +9,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields, formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields, json_schema
 
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"
 
 
 def wanted() -> dict[str, dict[str, Any]]:
     """By name of the file its content."""
-    found = {f"{kind.lower()}.json": formats.json_schema(kind) for kind in fields.FORMS}
-    return {**found, "policy.json": formats.any_json_schema()}
+    found = {f"{kind.lower()}.json": json_schema.of_format(kind) for kind in fields.FORMS}
+    return {**found, "policy.json": json_schema.of_any()}
 
 
 def text(schema: dict[str, Any]) -> str:

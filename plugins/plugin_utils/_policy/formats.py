@@ -14,13 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, rules, translate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import (
-    DRAFT,
-    check,
-    nearest,
-    shown,
-    to_json_schema,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check, nearest, shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, load_data, parse
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
@@ -354,25 +348,3 @@ def hosts_cannot(policy: Policy) -> list[str]:
         found.append("GPUCluster describes parts of a cluster only, hosts take nothing of it; give NVIDIADrivers with "
                      "it, or another format")
     return found
-
-
-def json_schema(kind: str) -> Data:
-    """The JSON schema of a format, as in the folder schemas."""
-    notes: dict[str, Data] = {path: {"description": text} for path, text in fields.ABOUT.items()}
-    for path, (_since, text, _kept) in fields.DEPRECATED.items():
-        notes[path] = {"description": f"{path} {text}.", "deprecated": True}
-    if kind == "NVIDIADriver":
-        own = {old: new for new, old in translate.DRIVER_PAIRS}
-        notes = {own.get(path, path): note for path, note in (
-            (path[len("driver."):] if path.startswith("driver.") else path, note) for path, note in notes.items())}
-    return to_json_schema(fields.FORMS[kind], fields.ENVELOPE, notes)
-
-
-def any_json_schema() -> Data:
-    """The JSON schema of a document of any format; it refers to the others, which lie beside it."""
-    resources = [kind for kind in fields.FORMS if kind != "values"]
-    choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-                "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
-    values = {"if": {"not": {"required": ["kind"]}}, "then": {"$ref": "values.json"}}
-    return {"$schema": DRAFT, "title": "A policy of gpuops.nvidia", "type": "object",
-            "properties": {"kind": {"enum": resources}}, "allOf": [*choices, values]}

@@ -107,11 +107,13 @@ def _switched_off(value: t.Any) -> bool:
 
 def place(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
     """C(driver.licensingConfig.configMapName (line 7)): the common name of a key and where it stands."""
-    own = path
+    line = document.line((*root, *own_key(kind, path).split(".")))
+    return f"{path} (line {line})" if line else path
+
+
+def own_key(kind: str, path: str) -> str:
+    """What a format calls a key of the common shape."""
     if kind == "NVIDIADriver":
         own = path[len("driver."):] if path.startswith("driver.") else path
-        own = {new: old for old, new in DRIVER_PAIRS}.get(own, own)
-    elif kind == "values":
-        own = {new: old for old, new in VALUES_PAIRS}.get(path, path)
-    line = document.line((*root, *own.split(".")))
-    return f"{path} (line {line})" if line else path
+        return {new: old for old, new in DRIVER_PAIRS}.get(own, own)
+    return {new: old for old, new in VALUES_PAIRS}.get(path, path) if kind == "values" else path

@@ -1,0 +1,86 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The formats of a policy as JSON schemas (draft 2020-12), for editors; the folder schemas has them. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import TYPES, Needed, Schema, limits
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", dict: "object", list: "array"}
+Data = t.Dict[str, t.Any]
+# By path below the spec what to add to its schema: description, deprecated.
+Notes = t.Mapping[str, t.Mapping[str, t.Any]]
+
+
+def of_format(kind: str) -> Data:
+    """The schema of a format's documents; it accepts what L(schema.check) accepts."""
+    form = fields.FORMS[kind]
+    head = {"$schema": _DRAFT, "title": form.title}
+    if not form.api_version:
+        return {**head, **_json(form.schema, "", _notes(kind))}
+    whole = _json({**fields.ENVELOPE, "spec": Needed(form.schema)}, "", _notes(kind), below="spec")
+    whole["properties"]["apiVersion"], whole["properties"]["kind"] = {"const": form.api_version}, {"const": form.kind}
+    whole["required"] += ["apiVersion", "kind"]
+    return {**head, **whole}
+
+
+def of_any() -> Data:
+    """The schema of a document of any format; it refers to the others, which lie beside it."""
+    resources = [kind for kind in fields.FORMS if kind != "values"]
+    choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
+    values = {"if": {"not": {"required": ["kind"]}}, "then": {"$ref": "values.json"}}
+    return {"$schema": _DRAFT, "title": "A policy of gpuops.nvidia", "type": "object",
+            "properties": {"kind": {"enum": resources}}, "allOf": [*choices, values]}
+
+
+def _notes(kind: str) -> Notes:
+    notes: dict[str, Data] = {path: {"description": text} for path, text in fields.ABOUT.items()}
+    for path, (_since, text, _kept) in fields.DEPRECATED.items():
+        notes[path] = {"description": f"{path} {text}.", "deprecated": True}
+    return {translate.own_key(kind, path): note for path, note in notes.items()}
+
+
+def _json(schema: Schema, path: str, notes: Notes, below: str = "", null: bool = True) -> Data:
+    """below: the part of the path that notes leave out."""
+    if isinstance(schema, Needed):
+        return _json(schema.schema, path, notes, below, null=False)
+    note = dict(notes.get(path[len(below) + 1:] if below else path, {}))
+    if isinstance(schema, t.Mapping):
+        inner = {key: _json(one, f"{path}.{key}" if path else key, notes, below) for key, one in schema.items()}
+        needed = [key for key, one in schema.items() if isinstance(one, Needed)]
+        return {**note, "type": _or_null("object", null and bool(path)), "additionalProperties": False,
+                "properties": inner, **({"required": needed} if needed or path == "" and below else {})}
+    if isinstance(schema, list):
+        return {**note, "type": _or_null("array", null), "items": _json(schema[0], path, {}, null=False)}
+    if isinstance(schema, tuple):
+        return {**note, "enum": [*schema, None] if null else [*schema]}
+    return {**note, **_json_type(schema, null)}
+
+
+def _json_type(schema: str, null: bool) -> Data:
+    if schema == "any":
+        return {}
+    name, least, most = limits(schema)
+    kind = TYPES[name]
+    names: t.Any = [_NAMES[one] for one in kind.classes]
+    found: Data = {"type": [*names, "null"] if null else names if len(names) > 1 else names[0]}
+    if kind.pattern:
+        found["pattern"] = kind.pattern
+    if least is not None:
+        found["minimum"] = least
+    if most is not None:
+        found["maximum"] = most
+    if kind.items:
+        key = "items" if list in kind.classes else "additionalProperties"
+        found[key] = _json_type(kind.items, null=dict in kind.classes)
+    return found
+
+
+def _or_null(name: str, null: bool) -> t.Any:
+    return [name, "null"] if null else name
