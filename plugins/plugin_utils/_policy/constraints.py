@@ -69,8 +69,9 @@ def constraints(space: Universe, here: Situation, wish: Wish, release: Release) 
 def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
     """What a user asks for and can take back."""
     if wish.version:
+        value = "{branch}" if wish.key == "driver_branch" else "{version}"
         yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
-                         space.where(lambda one: one.version == wish.version), wish.key + ": {version}")
+                         space.where(lambda one: one.version == wish.version), f"{wish.key}: {value}")
     if wish.flavour != "auto":
         value = "{switch}" if wish.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
         yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",

@@ -40,7 +40,7 @@ class Choice:
 
 def parse_version(text: str, by: str) -> Version:
     """C(595.91.07), C(595), C(R595), also with an image's system suffix. Raises Refused for anything else."""
-    match = re.fullmatch(r"[Rr]?(\d{3})((?:\.\d+){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
+    match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]+){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
         raise Refused(f"{text!r} ({by}) is not a driver version",
                       "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
@@ -71,9 +71,10 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
     """What policy and host variables ask of the driver. Whose word counts: the host's, else the policy's. Raises
     Refused for what is not a version or a module type."""
     wish = Wish()
+    _agree(mine)
     for value, by, key in (
         (mine.get("driver_version"), "driver_version of this host", "driver_version"),
-        (mine.get("driver_branch"), "driver_branch of this host", "driver_version"),
+        (mine.get("driver_branch"), "driver_branch of this host", "driver_branch"),
         (policy.get("driver.version"), f"driver.version of {policy.origin}", "driver.version"),
     ):
         if value not in (None, ""):
@@ -90,6 +91,17 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
         gdrcopy=bool(policy.get("gdrcopy.enabled")), vgpu=str(policy.get("driver.driverType") or "gpu") == "vgpu",
         own_image=bool(policy.get("driver.repository")),
         cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
+
+
+def _agree(mine: t.Mapping[str, t.Any]) -> None:
+    """Raises Refused where a host names a version and another branch."""
+    version, branch = mine.get("driver_version"), mine.get("driver_branch")
+    if not version or not branch:
+        return
+    one, other = parse_version(str(version), "driver_version"), parse_version(str(branch), "driver_branch")
+    if one.branch != other.branch:
+        raise Refused(f"driver_version {version} is not of driver_branch {branch}", "Give one of the two.",
+                      [("driver.version", f"driver_version of this host is {version}, driver_branch {branch}")])
 
 
 def _asked_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> tuple[str, str]:
@@ -211,7 +223,8 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
         changes = dict.fromkeys(_change(rule, driver, here, wish, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
-        details = ", ".join([f"driver {driver.version}"] * (str(driver.version) not in done)
+        told = str(driver.version) in done or "driver_branch: " in done
+        details = ", ".join([f"driver {driver.version}"] * (not told)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
         yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
 
@@ -228,8 +241,9 @@ def _change(rule: Constraint, driver: Candidate, here: Situation, wish: Wish, re
     if rule.id == "release":
         number, _default = _naming().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {matrix.available()[number]}"
-    return rule.change.format(version=version, flavour=driver.flavour, source=driver.source,
-                              switch=str(driver.flavour == "open").lower(), cuda=_level(driver, here, wish))
+    return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
+                              source=driver.source, switch=str(driver.flavour == "open").lower(),
+                              cuda=_level(driver, here, wish))
 
 
 def _level(driver: Candidate, here: Situation, wish: Wish) -> str:

@@ -66,6 +66,11 @@ def test_formats_that_mean_the_same_do_not_differ() -> None:
         ("sandboxDevicePlugin.enabled", False, True)]
 
 
+def test_the_type_that_is_meant_without_a_word_is_no_difference() -> None:
+    whole = resource("NVIDIADriver", "v1alpha1", driverType="gpu", version="580.126.20")
+    assert between(whole, resource("NVIDIADriver", "v1alpha1", version="580.126.20")) == []
+
+
 def test_layouts_and_drivers_for_some_nodes() -> None:
     layout = "version: v1\nmig-configs: {one: [{devices: all, mig-enabled: %s}]}\n"
     one, other = ({"migManager": {"config": {"name": "m", "create": True, "data": {"config.yaml": layout % flag}}}}
