@@ -30,7 +30,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "boolmap": ({"IMEX": True},), "quantities": ({"cpu": "500m", "memory": "1Gi"}, {"nvidia.com/gpu": 1}),
     "strs": ([], ["a", "b"]), "objects": ([], [{"kind": "ConfigMap"}], [{"kind": "NVIDIADriver"}]),
     "image": ("driver", "nvcr.io/nvidia/driver:1"), "duration": ("15s", "1m30s", "0"), "amount": ("1", "25%"),
-    "amount-or-int": (1, "25%"), "quantity": (1, "1Gi"),
+    "amount-or-int": (1, "25%"), "quantity": (1, "1Gi"), "cuda": ("", "12", "13.0", "12.9.1"),
 }
 EXPORTS: dict[str, Callable[[formats.Policy], Any]] = {
     "cluster_policy": export.to_cluster_policy, "values": export.to_values, "nvidia_driver": export.to_nvidia_driver,
