@@ -58,6 +58,12 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
     return mirrored(f"{path}{'@' if tag.startswith('sha256:') else ':'}{tag}", mirror)
 
 
+def for_system(policy: Policy, release: Release, name: str, mirror: str, version: str, os_tag: str) -> str:
+    """The reference of an image that suits one system, whose tag has the system behind the version; no digest has."""
+    reference = image(policy, release, name, mirror, version)
+    return reference if "sha256:" in reference else f"{reference}-{os_tag}"
+
+
 def mirrored(reference: str, mirror: str) -> str:
     """The reference on the mirror, where it is on a public registry."""
     registry, _slash, path = reference.partition("/")

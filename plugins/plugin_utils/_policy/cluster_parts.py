@@ -51,9 +51,9 @@ class Context:
         """Whether a section of the policy is on."""
         return self.policy.enabled(section)
 
-    def image(self, name: str, version: str = "") -> str:
+    def image(self, name: str) -> str:
         """An image's reference."""
-        return images.image(self.policy, self.release, name, self.mirror, version)
+        return images.image(self.policy, self.release, name, self.mirror)
 
 
 def environment(items: t.Iterable[t.Mapping[str, t.Any]] | None) -> dict[str, str]:
@@ -127,6 +127,7 @@ def _pools(context: Context, version: str, side: t.Sequence[str]) -> list[Plan]:
     if version.startswith("sha256:") and len(tags) > 1:
         raise Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(sorted(tags))}",
                       "Write a version instead.")
+    versions = {"driver": version, **{name: _version(context, name) for name in side}}
     pools = []
     for os_tag, system in sorted(tags.items()):
         only = len(tags) == 1
@@ -134,19 +135,14 @@ def _pools(context: Context, version: str, side: t.Sequence[str]) -> list[Plan]:
             "name": "nvidia-driver-daemonset" if only else f"nvidia-driver-daemonset-{os_tag}", "os": os_tag,
             "node_selector": {} if only else nodes.selector(system, os_tag),
             "subscription": _SUBSCRIPTIONS.get(system[0], {}) if _subscribed(context, system) else {},
-            "images": {"driver": _for_system(context, "driver", version, os_tag),
-                       **{name: _for_system(context, name, _version(context, name), os_tag) for name in side}},
+            "images": {name: images.for_system(context.policy, context.release, name, context.mirror, tag, os_tag)
+                       for name, tag in versions.items()},
         })
     return pools
 
 
 def _version(context: Context, name: str) -> str:
     return str(images.section(context.policy, name).get("version") or context.release.components[name])
-
-
-def _for_system(context: Context, name: str, version: str, os_tag: str) -> str:
-    reference = context.image(name, version)
-    return reference if "sha256:" in reference else f"{reference}-{os_tag}"
 
 
 # What a driver container needs to fetch packages with the host's subscription: mount point -> (path, type).

@@ -121,20 +121,22 @@ def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> dict[s
     driver = pool.driver
     return {"nodes": list(pool.nodes), "os": " ".join(str(system[key]) for key in ("id", "version") if system.get(key)),
             "kernel": pool.here.kernel or None, "gpu": ", ".join(gpus) or None,
-            "driver": {"version": _tag(pool) if driver is None or driver.version.text is None else driver.version.text,
+            "driver": {"version": _version(pool),
                        "kernel_module_type": driver.flavour if driver else None,
                        "image": _image(pool, release, mirror),
                        "because": list(pool.choice.because) if pool.choice else ["driver.version is a digest"]}}
 
 
+def _version(pool: Pool) -> str:
+    """The version, a branch or a digest."""
+    if pool.driver is None:
+        return str(pool.policy.get("driver.version"))
+    return pool.driver.version.text or str(pool.driver.version.branch)
+
+
 def _tag(pool: Pool) -> str:
     """The version as it stands in the tag of the image, without the system."""
-    driver = pool.driver
-    if driver is None:
-        return str(pool.policy.get("driver.version"))
-    if driver.signed:
-        return str(driver.version.branch)
-    return driver.version.text or str(driver.version.branch)
+    return str(pool.driver.version.branch) if pool.driver and pool.driver.signed else _version(pool)
 
 
 def _image(pool: Pool, release: Release, mirror: str) -> str | None:
@@ -142,8 +144,8 @@ def _image(pool: Pool, release: Release, mirror: str) -> str | None:
         return None
     driver = pool.driver
     version = f"{_tag(pool)}-{pool.here.kernel}" if driver and driver.signed else _tag(pool)
-    reference = images.image(pool.policy, release, "driver", mirror, version)
-    return reference if "sha256:" in reference else f"{reference}-{cluster_nodes.tag(pool.here.os, release)}"
+    return images.for_system(pool.policy, release, "driver", mirror, version,
+                             cluster_nodes.tag(pool.here.os, release))
 
 
 def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:

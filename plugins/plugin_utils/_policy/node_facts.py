@@ -13,11 +13,13 @@ import functools
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, Model
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MELLANOX, MODELS, Model
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import MODULES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import IMMUTABLE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import family_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import GPU_PRODUCT
 
 Facts = t.Dict[str, t.Any]
 Node = t.Mapping[str, t.Any]
@@ -44,12 +46,12 @@ def facts_of_node(name: str, node: Node) -> Facts:
     labels = node["labels"]
     system, gpus, version = _system(node), _gpus(node), _driver_version(labels)
     return {
-        "schema": 2,
+        "schema": SCHEMA,
         "host": _host(name, node, system),
         "gpus": gpus,
         "nvswitches": [],
         "nvlink": {"switches": None, "fabric": _fabric(labels)},
-        "mellanox": _pci(labels, "15b3"),
+        "mellanox": _mellanox(labels),
         "vgpu": _vgpu(labels),
         "driver": {"loaded": version, "flavour": None, "library": version, "packages": {},
                    "source": "preinstalled" if labels.get(f"{_GPU}.deploy.driver") == "pre-installed" else None,
@@ -103,20 +105,20 @@ def _gpus(node: Node) -> list[Facts]:
     labels = node["labels"]
     if not node["gpu"]:
         return []
-    product = labels.get(f"{_GPU}.product")
-    model = _models().get(_whole(product)) if product else None
+    product = labels.get(GPU_PRODUCT, "")
+    model = _models().get(_whole(product))
     number = labels.get(f"{_GPU}.count", "")
     # With the single strategy the count is that of MIG devices.
-    count = int(number) if number.isdigit() and int(number) and "-MIG-" not in (product or "") else 1
+    count = int(number) if number.isdigit() and int(number) and "-MIG-" not in product else 1
     major, minor = (labels.get(f"{_GPU}.compute.{part}") for part in ("major", "minor"))
     memory = labels.get(f"{_GPU}.memory", "")
     gpu = {
         "pci": None, "device_id": model.device_id if model else None, "subsystem": None, "class": None,
-        "model": (model.name if model else product) or None,
+        "model": model.name if model else product or None,
         "architecture": model.architecture if model else labels.get(f"{_GPU}.family"),
         "mig_capable": model.mig_capable if model else labels.get("nvidia.com/mig.capable") == "true",
         "kernel_driver": None, "index": None, "uuid": None, "minor": None, "serial": None,
-        "memory_mib": int(memory) if memory.isdigit() and "-MIG-" not in (product or "") else None,
+        "memory_mib": int(memory) if memory.isdigit() and "-MIG-" not in product else None,
         "compute_capability": f"{major}.{minor}" if major and minor else None, "mig": None, "fabric": None,
         "error": None,
     }
@@ -136,15 +138,15 @@ def _whole(product: str) -> str:
 
 def _fabric(labels: t.Mapping[str, str]) -> str | None:
     """Of models with switches on the bus a Node does not say whether its board has them."""
-    model = _models().get(_whole(labels.get(f"{_GPU}.product", "")))
+    model = _models().get(_whole(labels.get(GPU_PRODUCT, "")))
     return None if model is None or model.fabric == "nvswitch" else model.fabric
 
 
-def _pci(labels: t.Mapping[str, str], vendor: str) -> bool | None:
-    """Whether NFD saw a device of the vendor; None where it has not labelled the Node."""
+def _mellanox(labels: t.Mapping[str, str]) -> bool | None:
+    """Whether NFD saw a network card of Mellanox; None where it has not labelled the Node."""
     if not any(key.startswith(f"{_NFD}/pci-") for key in labels):
         return None
-    return any(re.fullmatch(rf"{_NFD}/pci-(\d{{4}}_)?{vendor}\.present", key) for key in labels)
+    return any(re.fullmatch(rf"{_NFD}/pci-(\d{{4}}_)?{MELLANOX}\.present", key) for key in labels)
 
 
 def _vgpu(labels: t.Mapping[str, str]) -> Facts | None:

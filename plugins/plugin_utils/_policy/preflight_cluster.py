@@ -206,8 +206,7 @@ def _profiles(cluster: Cluster) -> Told:
         if profile is None:
             continue
         if name not in by_host:
-            theirs = ", ".join(part.replace("_", " ") for part in profile.components) or "nothing"
-            yield name, "info", f"profile {profile.name}, theirs: {theirs}; {profile.because}", ""
+            yield name, "info", f"{profile.summary}; {profile.because}", ""
         yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
 
 
@@ -217,9 +216,8 @@ def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
     for component in profile.components:
         if not cluster.brings(component, name) or (component == "driver" and name in spared):
             continue
-        title = component.replace("_", " ")
         yield ("warning" if profile.replaceable(component) else "error",
-               f"the {title} is delivered to this Node, which has one: {profile.reason(component)}",
+               f"the {by_name(component).title} is delivered to this Node, which has one: {profile.reason(component)}",
                f"Set {by_name(component).section}.enabled to false, or label the Nodes that have it with "
                f"{LABELS[component]}=false" if component in LABELS else
                f"Set {by_name(component).section}.enabled to false")

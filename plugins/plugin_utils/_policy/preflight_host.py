@@ -100,9 +100,8 @@ def _place(plan: t.Mapping[str, t.Any] | None, mine: t.Mapping[str, t.Any] | Non
 
 def _profile(host: Host) -> t.Iterator[Said]:
     if host.profile is not None:
-        theirs = ", ".join(name.replace("_", " ") for name in host.profile.components) or "nothing"
         told = ((host.mine or {}).get("profile") or {}).get("because") or host.profile.because
-        yield ("info", f"profile {host.profile.name}, theirs: {theirs}; {told}",
+        yield ("info", f"{host.profile.summary}; {told}",
                "Set gpu_profile of the host to none, or to another profile, where this is wrong")
 
 

@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import NAMES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, NAMES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 Facts = t.Mapping[str, t.Any]
@@ -47,6 +47,12 @@ class Profile:
     def replaceable(self, component: str) -> bool:
         """Whether the component can be delivered by us all the same, where a user asks for it."""
         return self.components.get(component) != "fixed"
+
+    @property
+    def summary(self) -> str:
+        """C(profile dgx_os, theirs: driver, container toolkit)."""
+        theirs = ", ".join(component.title for component in COMPONENTS if component.name in self.components)
+        return f"profile {self.name}, theirs: {theirs or 'nothing'}"
 
     def reason(self, component: str) -> str:
         """Why a component is theirs: C(DGX OS: driver and ... (source)); empty where it is ours."""
@@ -81,7 +87,7 @@ def by_name(name: str) -> Profile:
         if part not in _entries():
             near = difflib.get_close_matches(part, _entries(), n=1)
             meant = f"Did you mean {near[0]}? " if near else ""
-            allowed = ["auto", "none", *_entries()]
+            allowed = ["auto", "none", *names()]
             raise InputError(f"{part!r} is no profile.", f"{meant}Choose from {', '.join(allowed)}, or join several "
                              "by +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)
         found.append(_entries()[part].profile)
