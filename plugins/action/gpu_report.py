@@ -8,6 +8,7 @@ import json
 import os
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, preflight, report_data, webpage
@@ -54,17 +55,22 @@ class ActionModule(ControllerAction):
         result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report), "findings": found,
                                     "counts": counts(found)}
         if arguments["html_path"]:
-            result["html_path"] = _write(arguments["html_path"], webpage.page(report))
+            result["html_path"] = _write(arguments, "html_path", webpage.page(report))
         if arguments["json_path"]:
             document = report_data.document(report, error.get("refusals") or [])
-            result["json_path"] = _write(arguments["json_path"], json.dumps(document, indent=2) + "\n")
+            result["json_path"] = _write(arguments, "json_path", json.dumps(document, indent=2) + "\n")
         return result
 
 
-def _write(name: str, text: str) -> str:
-    path = os.path.abspath(name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_atomic(path, text.encode())
+def _write(arguments: dict[str, t.Any], option: str, text: str) -> str:
+    """The path of the file that was written. Raises InputError for one that cannot be."""
+    path = os.path.abspath(str(arguments[option]))
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text.encode())
+    except (OSError, HostError) as error:
+        why = error.message if isinstance(error, HostError) else f"{path} cannot be written: {error.strerror}."
+        raise InputError(why, "Name a file in a folder that can be written.", path=option, value=path) from error
     display.display(f"Report: {path}")
     return path
 

@@ -55,6 +55,15 @@ ON_HOSTS: t.Tuple[Component, ...] = tuple(
     component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery")
     for component in COMPONENTS if component.name == name)
 VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.variables)
+# What host variables may be that choose; those of numbers, versions and names are judged where they are used.
+CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
+    "driver_state": ("present", "absent", "adopted"),
+    "driver_kernel_module_type": ("auto", "open", "proprietary"),
+    "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
+    "container_toolkit_runtime": ("auto", "containerd", "docker", "crio", "podman"),
+    "container_toolkit_mode": ("auto", "cdi", "legacy"),
+    "feature_discovery_mig_strategy": ("none", "single", "mixed"),
+}
 # What a hybrid placement leaves to hosts of the inventory; a Node that is no such host gets it from the cluster.
 HYBRID = ("driver", "container_toolkit", "mig_manager")
 WORDS = ("hosts", "cluster", "hybrid")

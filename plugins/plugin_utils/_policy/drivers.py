@@ -69,7 +69,7 @@ _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "d
 
 def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
     """What policy and host variables ask of the driver. Whose word counts: the host's, else the policy's. Raises
-    Refused for what is not a version or a module type."""
+    Refused for what is not a version."""
     wish = Wish()
     _agree(mine)
     for value, by, key in (
@@ -107,9 +107,6 @@ def _agree(mine: t.Mapping[str, t.Any]) -> None:
 def _asked_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> tuple[str, str]:
     asked = mine.get("driver_kernel_module_type")
     if asked:
-        if asked not in ("auto", "open", "proprietary"):
-            raise Refused(f"driver_kernel_module_type {asked!r} is not allowed", "Set auto, open or proprietary.",
-                          [("driver.kernelModuleType", f"driver_kernel_module_type of this host is {asked!r}")])
         return str(asked), "driver_kernel_module_type of this host"
     # Before 25.3 the operator obeyed this switch, and nothing but it.
     switch = policy.get("driver.useOpenKernelModules")

@@ -83,9 +83,12 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     """(plan, explanations, notes) of one host. Raises Refusals with every reason, not only the first."""
     plan: Plan = {}
     said: list[str] = []
-    reasons: list[Refused] = []
+    reasons = [Refused(f"{name} {mine[name]!r} is not allowed", f"Set one of {', '.join(allowed)}.")
+               for name, allowed in components.CHOICES.items() if mine.get(name) not in (None, "", *allowed)]
     if not facts["gpus"]:
-        raise Refusals([Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts.")])
+        reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts."))
+    if reasons:
+        raise Refusals(reasons)
     profile = profiles.chosen(facts, mine.get("gpu_profile"))
     for name, part in _PARTS.items():
         try:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import html.parser
 import os
+import pathlib
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.action import gpu_report
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     render_plan,
@@ -117,3 +120,10 @@ def test_page_is_self_contained_and_escaped() -> None:
     assert parser.loaded == [] and "url(" not in text and "@import" not in text
     for words in ("&lt;script&gt;", "&lt;b&gt;evil", "&lt;img src=x&gt;", "not reached", "595.91.07"):
         assert words in text
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for path in (tmp_path / "file" / "report.html", tmp_path):
+        with pytest.raises(InputError, match=f"html_path: {path} cannot be written: .*. Name a file in a folder"):
+            gpu_report._write({"html_path": str(path)}, "html_path", "text")
