@@ -77,7 +77,7 @@ def _mend(text: str, mark: t.Any) -> str:
     line = text.split("\n")[mark.line] if mark and mark.line < text.count("\n") + 1 else ""
     if "{{" in line or "{%" in line:
         return ("Files are read as they are. Fill in this one: "
-                "gpu_policy: \"{{ lookup('template', 'FILE') | from_yaml }}\".")
+                "gpu_policy: \"{{ lookup('template', inventory_dir ~ '/FILE') | from_yaml }}\".")
     if "!vault" in text:
         return "Files are read as they are. Give encrypted values in variables: gpu_policy may be a mapping."
     if "\t" in line:
