@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -32,7 +33,7 @@ _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("driver.driverType", "vgpu-host-manager", "Set it to gpu: this version delivers drivers of that type only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("platform.openshift", True, "OpenShift is not supported yet."),
-    ("gpuCluster.deployCR", True, "Set it to false: dynamic resource allocation is not supported yet."),
+    ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here."),
 )
 # What this version leaves out without harm to the rest: (path, what is said).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
@@ -147,7 +148,7 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
 
 
 def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
-    found = [Refused(f"{path}: {policy.get(path)!r} is not supported in a cluster yet", remedy)
+    found = [Refused(f"{path}: {shown(policy.get(path))} is not supported in a cluster yet", remedy)
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
     found += [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet", "Leave it out.")
               for path in _UNSUPPORTED_NAMES if policy.get(path)]

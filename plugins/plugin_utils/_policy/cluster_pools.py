@@ -155,7 +155,7 @@ def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> De
     """
     undelivered = []
     if any(pool.driver and pool.driver.signed for pool in found):
-        undelivered.append(Refused("driver.usePrecompiled: True is not supported in a cluster yet",
+        undelivered.append(Refused("driver.usePrecompiled: true is not supported in a cluster yet",
                                    "Set it to false: the driver is built on the nodes."))
     if policy.pools:
         named = ", ".join(one.name for one in policy.pools)

@@ -143,7 +143,7 @@ def _overview(report: Report, style: Style) -> list[str]:
     """Hosts as they are and as they shall be; nothing where the run is about a cluster alone."""
     plan = report.get("plan")
     rows = [plan_cells(host, entry, plan) for host, entry in report["hosts"].items()]
-    if not rows and report.get("cluster"):
+    if not rows and (report.get("cluster") or report.get("problem")):
         return []
     return [style.table(["host", "GPUs", "driver", "toolkit", "MIG"], rows)]
 

@@ -242,7 +242,7 @@ def test_pools() -> None:
         (["n3"], "rhel 9.4", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-rhel9")]
     assert made["components"]["driver"]["version"] == "580.173.02"
     assert made["components"]["driver"]["kernel_module_type"] == "auto"
-    with pytest.raises(PolicyError, match="driver.usePrecompiled: True is not supported") as caught:
+    with pytest.raises(PolicyError, match="driver.usePrecompiled: true is not supported") as caught:
         plan({"driver": {"usePrecompiled": True, "version": "580"}},
              cluster=facts({**node(**volta), "kernel": "5.15.0-84-generic"}))
     pool, = caught.value.details["pools"]

@@ -93,6 +93,11 @@ def test_nobody_says_that_nothing_is_to_do_where_it_is_not_known() -> None:
     assert "Nothing to do: every host" in render_preflight({**calm, "findings": []}, Style())
 
 
+def test_without_hosts_and_plan_there_is_no_table_of_hosts() -> None:
+    text = render_preflight({**refusal(), "hosts": {}}, Style())
+    assert "driver" not in text.split("Findings")[0] and "no plan" in text
+
+
 def test_sums() -> None:
     assert verdict(report()["findings"]) == "2 errors, 2 warnings."
     assert verdict([]) == "Nothing was found that stands in the way."
