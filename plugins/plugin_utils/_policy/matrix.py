@@ -99,8 +99,9 @@ class Companion:
     fabric: t.Tuple[str, ...]
 
 
+@functools.lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """Numbers of a version, for comparing."""
+    """Numbers of a version, for comparing. The solver compares the same few versions a million times."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
