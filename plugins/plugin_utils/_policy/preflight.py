@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that is known to go wrong before anything is changed, of hosts and of a cluster. Pure. PRIVATE.
 
-The checks themselves are in L(preflight_host) and L(preflight_cluster).
+The checks themselves are in L(preflight_host), L(preflight_cluster) and L(preflight_release).
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from __future__ import annotations
 import datetime
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_cluster, preflight_host
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    matrix,
+    preflight_cluster,
+    preflight_host,
+    preflight_release,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Dict, Finding, ordered
 
 Plan = t.Mapping[str, t.Any]
@@ -31,7 +36,7 @@ def checks(plan: Plan | None, facts: t.Mapping[str, Facts | None], cluster_facts
     """
     day = today or datetime.date.today()
     release = matrix.release(plan["release"]) if plan else None
-    found = list(preflight_cluster.of_release(release, plan)) if release else []
+    found = list(preflight_release.of_release(release)) if release else []
     for host, known in facts.items():
         found += preflight_host.of_host(host, known, plan, release, day)
     if cluster_facts is not None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight looks at in a cluster, and in the release. Pure. PRIVATE."""
+"""What a preflight looks at in a cluster. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, matrix, node_facts, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_nodes,
+    matrix,
+    node_facts,
+    preflight_release,
+    profiles,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
@@ -55,16 +61,6 @@ class Cluster:
         """Whether a component comes to a Node from the cluster, and not by way of its host."""
         on_host = (self.part.get("deploy") or {}).get("on_host") or {}
         return self.delivers(component) and component not in on_host.get(node, ())
-
-
-def of_release(release: Release, plan: Facts | None) -> t.Iterator[Finding]:
-    """Findings of the release that was chosen."""
-    if release.life == "ended":
-        yield Finding("policy", "release", "warning", f"release {release.version} gets no more fixes",
-                      "Choose a newer one by gpu_release")
-    elif release.life == "deprecated":
-        yield Finding("policy", "release", "info", f"release {release.version} is of the previous series, which gets "
-                      "only fixes", "Plan for a newer one (gpu_release)")
 
 
 def of_cluster(seen: Facts, plan: Facts | None, release: Release | None,
@@ -154,10 +150,8 @@ def _systems(cluster: Cluster) -> Told:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         system = node.get("os")
-        if release and system and cluster.brings("driver", name) and matrix.os_supported(
-                release, system["id"], system["version"]) is False:
-            yield (name, "warning", f"{system['id']} {system['version']} is not in the support table of release "
-                   f"{release.version}", "Use a system that is, or expect to be on your own")
+        if release and system and cluster.brings("driver", name):
+            yield from ((name, *said) for said in preflight_release.system(release, system["id"], system["version"]))
 
 
 def _containerd(cluster: Cluster) -> Told:
@@ -175,8 +169,7 @@ def _toolkit(cluster: Cluster) -> t.Iterator[Said]:
     if cluster.delivers("container_toolkit"):
         images = cluster.part["components"]["container_toolkit"].get("images") or {}
         version = str(images.get("container_toolkit") or "").rpartition(":")[2].lstrip("v").split("-")[0]
-        for fault in matrix.known_faults(version, "container_toolkit") if version else ():
-            yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"
+        yield from preflight_release.toolkit(version)
 
 
 def _nri(cluster: Cluster) -> Told:

@@ -12,7 +12,7 @@ import datetime
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
@@ -304,8 +304,7 @@ def _toolkit(host: Host) -> t.Iterator[Said]:
     if host.toolkit_place == "cluster":
         return
     version = planned.get("version") if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
-    for fault in matrix.known_faults(str(version), "container_toolkit") if version else ():
-        yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"
+    yield from preflight_release.toolkit(str(version or ""))
     if len(set(packages.values())) > 1:
         told = ", ".join(f"{name} {version}" for name, version in packages.items())
         yield ("warning", f"packages of the container toolkit are of different versions: {told}",
@@ -337,10 +336,8 @@ def _vgpu(host: Host) -> t.Iterator[Said]:
 
 def _system(host: Host) -> t.Iterator[Said]:
     system = host.facts["host"]["os"]
-    if host.release and system["id"] and system["version_id"] and host.place == "cluster" and matrix.os_supported(
-            host.release, system["id"], system["version_id"]) is False:
-        yield ("warning", f"{system['id']} {system['version_id']} is not in the support table of release "
-               f"{host.release.version}", "Use a system that is, or expect to be on your own")
+    if host.release and system["id"] and system["version_id"] and host.place == "cluster":
+        yield from preflight_release.system(host.release, system["id"], system["version_id"])
 
 
 CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
