@@ -238,6 +238,11 @@ placement:
 hosts:
   description:
     - By host and component the parameters of its role, each with the disruption level that counts for it.
+    - C(driver) also says what its role does not need to be told. C(packages), C(repository) (C(name), C(arch) and
+      C(stream)) and C(kernel_packages) are what brings it; C(precompiled) says that its modules come built; C(cuda) is
+      the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
+      C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), and C(imex).
+    - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan.
   returned: success
   type: dict
@@ -250,8 +255,16 @@ hosts:
         branch: 595
         kernel_module_type: open
         source: cuda_repository
+        packages: [nvidia-open]
+        repository: {name: ubuntu2404, arch: x86_64, stream: null}
+        kernel_packages: [linux-headers-6.8.0-45-generic]
+        precompiled: false
+        fabric: {manager: null, imex: false, version: null}
+        cuda: "13.2"
+        secure_boot: null
         disruption: never
         because: ["driver 595.91.07: the default of release 26.7.0"]
+      profile: {name: null, because: ""}
       preview: [driver]
 cluster:
   description:
@@ -259,6 +272,8 @@ cluster:
       M(gpuops.nvidia.gpu_verify). Null where nothing is delivered in a cluster.
     - C(components) has each component with its state, images and settings, C(nodes) what is known of the Nodes,
       C(deploy) which components Nodes get and whether labels differ.
+    - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
+      (C(version), C(kernel_module_type), C(image) and C(because)).
     - With O(resolve=false) C(kubeconfig), C(context) and C(namespace) alone; null where no cluster is named, and where
       C(--limit) leaves out all hosts of the group C(gpu_control).
   returned: success
@@ -275,8 +290,10 @@ checks:
     - host: gpu01
       check: kernel_headers
       severity: error
-      text: the headers of the running kernel 6.8.0-31-generic are not installed
-      fix: Install linux-headers-6.8.0-31-generic
+      text: >-
+        the driver cannot be built: kernel 6.8.0-31-generic has no headers here, and linux-headers-6.8.0-31-generic is
+        not in the package index
+      fix: Boot a kernel whose headers the package source has, or add the source of this one
 differences:
   description:
     - What differs, by path in the shape of a ClusterPolicy's spec. What both policies mean is compared, defaults filled
@@ -309,7 +326,9 @@ explanations:
   sample: {gpu01: ["driver: open kernel modules: auto: every GPU supports open modules"]}
 error:
   description:
-    - On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason) and C(remedy).
+    - On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason), C(remedy), C(constraints)
+      (C(id) and C(text) of those that exclude each other) and C(free) (C(drop), which of them, C(also), what must go
+      with it, and C(result), what would be the plan then). Of a cluster C(pools) as far as they were worked out.
     - C(faults) lists what is wrong with documents, C(checks) what RV(checks) would say.
   returned: failure
   type: dict

@@ -105,7 +105,8 @@ findings:
       check: nouveau
       severity: error
       text: nouveau drives the GPUs, so the NVIDIA driver cannot be loaded
-      fix: Deny-list nouveau, rebuild the initramfs, reboot
+      fix: >-
+        Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot
 counts:
   description: How many different findings there are, by severity.
   returned: success
