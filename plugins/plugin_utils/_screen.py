@@ -19,10 +19,11 @@ display = Display()
 def style() -> Style:
     """The style of this terminal. Where output goes to a file or a pipe, lines are kept to 119 columns.
 
-    A worker has no terminal of its own: what Ansible found out at its start counts.
+    A worker has no terminal of its own: what Ansible found out at its start counts. Without colours a terminal tells
+    itself from a pipe, which has 79 columns to Ansible, by being wider.
     """
     utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
-    width = min(display.columns, 160) if ANSIBLE_COLOR else 119
+    width = min(display.columns, 160) if ANSIBLE_COLOR or display.columns > 79 else 119
     return Style(width, utf8 and os.environ.get("TERM") != "dumb", _paint)
 
 

@@ -111,10 +111,16 @@ def validator(kind: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads((folder / f"{kind.lower()}.json").read_text()))
 
 
+def _keys_are_strings(data: Any) -> bool:
+    if isinstance(data, dict):
+        return all(isinstance(key, str) and _keys_are_strings(one) for key, one in data.items())
+    return not isinstance(data, list) or all(map(_keys_are_strings, data))
+
+
 def agree(data: Any) -> bool:
     """Whether the reader's checker and the JSON schema think the same of a document of a known format."""
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        return True
+    if not isinstance(data, dict) or not _keys_are_strings(data):
+        return True  # a schema knows no other keys
     kind = data.get("kind", "values")
     if not isinstance(kind, str) or kind not in fields.FORMS or "kind" in data and kind == "values":
         return True
