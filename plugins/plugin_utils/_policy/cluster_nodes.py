@@ -41,6 +41,12 @@ def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
     return None
 
 
+def words(node: Node) -> str:
+    """C(ubuntu 24.04); empty where the system is not known."""
+    system = node.get("os") or {}
+    return " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
+
+
 def has_gpu(labels: t.Mapping[str, str]) -> bool:
     """Whether NFD, or who labelled the Node, says that an NVIDIA GPU is there."""
     return any(labels.get(key) == "true" for key in (*GPU_LABELS, GPU_PRESENT))
@@ -85,9 +91,7 @@ def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, t.Any]]:
     found: dict[tuple[t.Any, ...], list[str]] = {}
     for name, node in sorted(nodes.items()):
         if node["gpu"]:
-            system = node.get("os") or {}
-            words = " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
-            key = (node["labels"].get(GPU_PRODUCT), words or None, node.get("kernel"), node.get("runtime"))
+            key = (node["labels"].get(GPU_PRODUCT), words(node) or None, node.get("kernel"), node.get("runtime"))
             found.setdefault(key, []).append(name)
     ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}

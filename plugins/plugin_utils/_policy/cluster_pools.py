@@ -115,14 +115,12 @@ def cluster_wish(policy: Policy, release: Release) -> Wish:
 
 
 def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> dict[str, t.Any]:
-    """C({nodes, os, kernel, gpu, driver: {version, kernel_module_type, image, because} or None})."""
-    system = nodes[pool.nodes[0]].get("os") or {}
+    """C({nodes, os, kernel, gpu, driver: {version, kernel_module_type, image, because}})."""
     gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
     driver = pool.driver
-    return {"nodes": list(pool.nodes), "os": " ".join(str(system[key]) for key in ("id", "version") if system.get(key)),
+    return {"nodes": list(pool.nodes), "os": cluster_nodes.words(nodes[pool.nodes[0]]),
             "kernel": pool.here.kernel or None, "gpu": ", ".join(gpus) or None,
-            "driver": {"version": _version(pool),
-                       "kernel_module_type": driver.flavour if driver else None,
+            "driver": {"version": _version(pool), "kernel_module_type": driver.flavour if driver else None,
                        "image": _image(pool, release, mirror),
                        "because": list(pool.choice.because) if pool.choice else ["driver.version is a digest"]}}
 

@@ -205,9 +205,8 @@ def _profiles(cluster: Cluster) -> Told:
 
 def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
     """What the plan delivers to a Node although somebody else does so already."""
-    spared = {node for pool in cluster.part.get("pools") or () if pool["driver"] is None for node in pool["nodes"]}
     for component in profile.components:
-        if not cluster.brings(component, name) or (component == "driver" and name in spared):
+        if not cluster.brings(component, name):
             continue
         yield ("warning" if profile.replaceable(component) else "error",
                f"the {by_name(component).title} is delivered to this Node, which has one: {profile.reason(component)}",

@@ -84,8 +84,8 @@ def _images(name: str, part: t.Mapping[str, t.Any], plan: t.Mapping[str, t.Any])
         return [(reference, told) for one, reference in (part.get("images") or {}).items() if one == name]
     pools: dict[str, int] = {}
     for pool in plan.get("pools") or ():
-        if pool["driver"]:
-            pools[pool["driver"]["image"]] = pools.get(pool["driver"]["image"], 0) + len(pool["nodes"])
+        image = pool["driver"]["image"]
+        pools[image] = pools.get(image, 0) + len(pool["nodes"])
     if pools and plan.get("server"):
         return [(image, str(count)) for image, count in pools.items()]
     only = len(part["pools"]) == 1

@@ -206,8 +206,7 @@ def test_driver_images_by_pools() -> None:
     two = {"driver": {"state": "present", "pools": [pool("22.04"), pool("24.04")]}}
     resolved = [{"nodes": ["a", "b"], "driver": {"image": "x/driver:595.91.07-ubuntu22.04"}},
                 {"nodes": ["c"], "driver": {"image": "x/driver:595.91.07-ubuntu22.04"}},
-                {"nodes": ["d"], "driver": {"image": "x/driver:580.173.02-ubuntu24.04"}},
-                {"nodes": ["e"], "driver": None}]
+                {"nodes": ["d"], "driver": {"image": "x/driver:580.173.02-ubuntu24.04"}}]
     assert images(components=two, pools=resolved) == [["driver", "driver:595.91.07-ubuntu22.04", "3"],
                                                       ["", "driver:580.173.02-ubuntu24.04", "1"]]
 
