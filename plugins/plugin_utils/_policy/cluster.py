@@ -33,7 +33,8 @@ _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("driver.driverType", "vgpu-host-manager", "Set it to gpu: this version delivers drivers of that type only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("platform.openshift", True, "OpenShift is not supported yet."),
-    ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here."),
+    ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
+                                  "supported yet."),
 )
 # What this version leaves out without harm to the rest: (path, what is said).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
