@@ -12,6 +12,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     components,
@@ -152,7 +153,7 @@ def _container_toolkit(asked: Asked, facts: Facts, mine: Mine, place: str, why: 
     told = environment.get("NVIDIA_RUNTIME_SET_AS_DEFAULT", environment.get("CONTAINERD_SET_AS_DEFAULT"))
     # As the operator has it: with CDI nobody needs the nvidia runtime as default.
     default = (not cdi) if told is None else str(told).lower() in ("true", "1")
-    text = str(_first(mine.get("container_toolkit_version"), asked.policy.get("toolkit.version") or None,
+    text = str(_first(mine.get("container_toolkit_version") or None, asked.policy.get("toolkit.version") or None,
                       asked.release.components["container_toolkit"]))
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
     if match is None:
@@ -169,6 +170,8 @@ def _container_toolkit(asked: Asked, facts: Facts, mine: Mine, place: str, why: 
 def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                  said: list[str]) -> Plan:
     selected = mine.get("mig_manager_selected")
+    if selected and not isinstance(selected, str):
+        raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
     own = mine.get("mig_manager_config") or None
     config = own or asked.policy.mig_config
     if (selected or own) and place != "host":
@@ -224,9 +227,18 @@ def _strategy(policy: Policy, mine: Mine) -> t.Any:
 
 def _feature_discovery(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                        said: list[str]) -> Plan:
+    own = mine.get("feature_discovery_sharing")
+    sharing = _first(own, asked.policy.sharing)
+    try:
+        if place == "host":
+            parse_sharing(sharing)
+    except InputError as error:
+        by = f"devicePlugin.config of {asked.policy.origin}" if own is None else "feature_discovery_sharing"
+        raise Refused(f"{by}: {error.message.rstrip('.')}",
+                      error.hint or "Write it as the device plugin takes it, such as {timeSlicing: {resources: [...]}}."
+                      ) from error
     return {"placement": place, "state": "gathered", "target": "facts",
-            "mig_strategy": _strategy(asked.policy, mine),
-            "sharing": _first(mine.get("feature_discovery_sharing"), asked.policy.sharing), "because": []}
+            "mig_strategy": _strategy(asked.policy, mine), "sharing": sharing, "because": []}
 
 
 def _first(*values: t.Any) -> t.Any:

@@ -93,6 +93,12 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], None, V26, {"driver_state": "gone", "driver_source": "net", "container_toolkit_mode": True},
      ["driver_state 'gone' is not allowed", "Set one of present, absent, adopted", "driver_source 'net'",
       "container_toolkit_mode True is not allowed"]),
+    (["A100"], None, V26, {"mig_manager_selected": ["all-1g.5gb"]}, ["['all-1g.5gb'] is not the name of a layout"]),
+    (["A100"], None, V26, {"feature_discovery_sharing": "twice"},
+     ["feature_discovery_sharing: sharing: a mapping is expected", "Write it as the device plugin takes it"]),
+    (["A100"], {"devicePlugin": {"config": {"name": "p", "create": True, "default": "one", "data": {
+        "one": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}"}}}}, V26, {},
+     ["devicePlugin.config of gpu_policy: ", "replicas: '1' is not a number of replicas", "2 or more"]),
     (["A100"], None, V26, {"driver_version": "595.91.07", "driver_branch": 580},
      ["gpu01: driver_version 595.91.07 is not of driver_branch 580", "Give one of the two"]),
     (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
