@@ -95,7 +95,7 @@ def test_nobody_says_that_nothing_is_to_do_where_it_is_not_known() -> None:
 
 def test_without_hosts_and_plan_there_is_no_table_of_hosts() -> None:
     text = render_preflight({**refusal(), "hosts": {}}, Style())
-    assert "driver" not in text.split("Findings")[0] and "no plan" in text
+    assert "driver" not in text.partition("Findings")[0] and "no plan" in text
 
 
 def test_sums() -> None:
