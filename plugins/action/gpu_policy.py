@@ -91,6 +91,9 @@ class ActionModule(ControllerAction):
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
+        if seen is not None:
+            gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
+                           "the documentation of cluster_facts names")
         try:
             plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"])
             _check_hosts(policy, plan)

@@ -45,6 +45,9 @@ class ActionModule(ControllerAction):
         if cluster is None:
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
+        for host, entry in hosts.items():
+            gathered.whole(entry, ("facts", "checks", "steps", "pending"), f"hosts.{host}",
+                           "the documentation of hosts names")
         ahead = arguments["show"] in ("plan", "preflight")
         found = preflight.with_failures(
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),

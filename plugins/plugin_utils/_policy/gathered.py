@@ -24,6 +24,9 @@ OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_resu
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
+# Of the facts of a host what plans are made of.
+_NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "toolkit")
+
 TaskVars = t.Mapping[str, t.Any]
 
 
@@ -87,7 +90,19 @@ def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
             raise InputError(f"they have the schema {schema!r}, this version of the collection needs {SCHEMA}.",
                              "Gather them again with gpuops.nvidia.gpu_info.", path=f"facts.{host}", value=schema,
                              allowed=[SCHEMA])
+        if known is not None:
+            whole(known, _NEEDED, f"facts.{host}", "gpuops.nvidia.gpu_info returned")
     return dict(found)
+
+
+def whole(data: t.Any, needed: t.Sequence[str], path: str, source: str) -> None:
+    """Raises InputError for data, given by hand, that lacks what its source always has."""
+    if not isinstance(data, t.Mapping):
+        raise InputError(f"a mapping is expected, this is a {type(data).__name__}.", f"Give what {source}.", path=path)
+    lacking = [name for name in needed if name not in data]
+    if lacking:
+        raise InputError(f"it lacks {', '.join(lacking)}.", f"Give all of what {source}.", path=path,
+                         allowed=list(needed))
 
 
 def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
