@@ -10,7 +10,7 @@ import pathlib
 
 from tests import fuzz
 
-DOCUMENTS = 1000
+DOCUMENTS = 2000
 
 
 def test_documents_by_chance(tmp_path: pathlib.Path) -> None:
