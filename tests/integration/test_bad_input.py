@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +54,21 @@ def test_a_host_without_a_gpu(lab: LabHosts, before: list[str]) -> None:
     assert run.rc != 0 and len(run.errors()) == 1, run.output
     assert HOST in run.errors()[0] and "GPU" in run.errors()[0]
     assert lab.snapshot(HOST) == before
+
+
+def test_preflight_names_everything_that_stands_in_the_way(lab: LabHosts, before: list[str], tmp_path: Path) -> None:
+    document = tmp_path / "preflight.json"
+    lab("fault", HOST, "nouveau", "on")
+    run = user.playbook("preflight", lab.hosts, "--limit", HOST, gpu_report_json=str(document), driver_branch=470,
+                        driver_kernel_module_type="open")
+    lab("fault", HOST, "nouveau", "off")
+    report = json.loads(document.read_text())
+    assert run.rc != 0 and "Traceback" not in run.output, run.output
+    assert [sorted(one["id"] for one in refusal["constraints"]) for refusal in report["refusals"]] == [
+        ["branch.flavours", "driver.kernelModuleType", "driver.version"]]
+    found = {(one["severity"], one["check"]) for one in report["findings"] if HOST in str(one["host"])}
+    assert report["counts"]["error"] > 0 and {check for _severity, check in found} >= {"nouveau"}, found
+    assert "nouveau" in run.output and lab.snapshot(HOST) == before
 
 
 def test_an_unreachable_host(lab: LabHosts, before: list[str]) -> None:
