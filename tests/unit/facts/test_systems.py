@@ -38,8 +38,8 @@ def test_secure_boot_with_a_key(host: Host, certificate: str | None, listed: str
 
 def test_certificate_named_in_the_configuration_of_dkms(host: Host) -> None:
     """Who signs with a key of the site says so there."""
-    host.system(UBUNTU, "6.8.0-45-generic").put("/root/site.der", CERTIFICATE).put(SHIM, b"\x06\0\0\0" + CERTIFICATE)
-    host.put("/etc/dkms/framework.conf", "# mok_certificate=/none\nmok_certificate=/root/site.der\n")
+    host.system(UBUNTU, "6.8.0-45-generic").put("/etc/site.der", CERTIFICATE).put(SHIM, b"\x06\0\0\0" + CERTIFICATE)
+    host.put("/etc/dkms/framework.conf", "# mok_certificate=/none\nmok_certificate=/etc/site.der\n")
     assert host.facts()["host"]["mok"]["enrolled"] is True
 
 
