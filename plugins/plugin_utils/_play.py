@@ -9,6 +9,7 @@ C(gpu_disruption: idle) there means all hosts of the play.
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 Values = t.Mapping[str, t.Any]
@@ -23,8 +24,7 @@ class PlayHostVars:
         self._hostvars, self._play, self._template = hostvars, play, template
 
     def __getitem__(self, host: str) -> Values:
-        return _OfHost(self._hostvars[host], self._play,
-                       lambda value: self._template(value, {**self._hostvars.raw_get(host), **self._play}))
+        return _OfHost(self._hostvars[host], self._play, self._template, lambda: self._hostvars.raw_get(host))
 
     def __contains__(self, host: str) -> bool:
         return host in self._hostvars
@@ -35,11 +35,16 @@ class PlayHostVars:
 
 
 class _OfHost(t.Mapping[str, t.Any]):
-    def __init__(self, own: Values, play: Values, template: t.Callable[[t.Any], t.Any]) -> None:
-        self._own, self._play, self._template = own, play, template
+    def __init__(self, own: Values, play: Values, template: Template, raw: t.Callable[[], Values]) -> None:
+        self._own, self._play, self._template, self._raw = own, play, template, raw
+
+    @functools.cached_property
+    def _known(self) -> Values:
+        # Ansible collects a host's variables anew each time; most runs need none, others several values of the play.
+        return {**self._raw(), **self._play}
 
     def __getitem__(self, name: str) -> t.Any:
-        return self._template(self._play[name]) if name in self._play else self._own[name]
+        return self._template(self._play[name], self._known) if name in self._play else self._own[name]
 
     def __iter__(self) -> t.Iterator[str]:
         return iter({**dict.fromkeys(self._own), **dict.fromkeys(self._play)})

@@ -49,7 +49,8 @@ def variables(task_vars: TaskVars) -> dict[str, t.Any]:
 def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
     """By host of the groups gpu_hosts and gpu_control that is not in the play, as with --limit, its variables."""
     known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
-    return {host: task_vars["hostvars"][host] for host in dict.fromkeys(known) if host not in play_hosts(task_vars)}
+    here = set(play_hosts(task_vars))
+    return {host: task_vars["hostvars"][host] for host in dict.fromkeys(known) if host not in here}
 
 
 def node_names(task_vars: TaskVars) -> dict[str, str]:
