@@ -12,7 +12,7 @@ import time
 
 from lab.controlplane import cli as cluster_cli
 from lab.controlplane import cluster
-from lab.host import engine, inventory, lab, needs, snapshot, trace
+from lab.host import engine, image, inventory, lab, needs, snapshot, trace
 
 HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "build-fails", "no-headers", "no-gpus",
                "slow-ssh")
@@ -67,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     command("up", "start a lab, or complete a running one").add_argument(
-        "--hosts", default=lab.DEFAULT, help="NAME=MODEL:COUNT[+MODEL:COUNT],... (default %(default)s)")
+        "--hosts", default=lab.DEFAULT, help="NAME=MODEL:COUNT[+MODEL:COUNT][@KIND],... (default %(default)s; kinds: "
+        f"{', '.join(image.KINDS)}; none: {image.DEFAULT})")
     command("down", "stop and remove a lab").add_argument(
         "--purge", action="store_true",
         help="all labs and clusters, the caches, and the Debian packages that the lab installed")
@@ -111,7 +112,7 @@ def status() -> int:
         print(f"lab {name}: repositories at {found.url}")
         for host, gpus in found.hosts.items():
             state = lab.inspect(found.container(host), "{{.State.Status}}") or "not there"
-            print(f"  {host:<12} {state:<10} {found.address(host):<15} {gpus}")
+            print(f"  {host:<12} {state:<10} {found.address(host):<15} {found.kind(host):<10} {gpus}")
     if not lab.names():
         print("no lab; start one: python3 -m lab up")
     if needs.record().exists():

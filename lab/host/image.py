@@ -1,7 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The image that lab hosts start from: Debian 12 with systemd, made a bare GPU host."""
+"""The images that lab hosts start from, one a kind: Debian 12 with systemd, made a bare GPU host of a distribution.
+
+The kinds of other distributions have that distribution's os-release, its package manager (as Debian packages it) and in
+that one's database what a host of it has; the rest is Debian.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,20 @@ SUITE = "bookworm"
 # tcc is the smallest C compiler: dkms depends on one, and nothing here compiles.
 INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod", "procps", "iproute2",
            "ca-certificates", "containerd", "runc", "pciutils", "make", "dkms", "tcc", "less")
+# By kind, what its package manager and what that needs are called in Debian.
+DEFAULT = "debian12"
+KINDS = {"debian12": (), "ubuntu2404": (), "rocky9": ("dnf", "dnf-plugins-core", "rpm"), "sles15": ("zypper", "rpm")}
 WITHOUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 
 
-def rootfs() -> Path:
-    """A tar of the root file system, made by mmdebstrap once (about a minute)."""
+def rootfs(kind: str = DEFAULT) -> Path:
+    """A tar of the root file system of a kind, made by mmdebstrap once (about a minute)."""
+    include = (*INCLUDE, *KINDS[kind])
     options = ["--variant=minbase", "--components=main", "--aptopt=Apt::Install-Recommends \"false\"",
-               *(f"--dpkgopt=path-exclude={path}" for path in WITHOUT), f"--include={','.join(INCLUDE)}"]
+               *(f"--dpkgopt=path-exclude={path}" for path in WITHOUT), f"--include={','.join(include)}"]
 
     def make(folder: Path) -> None:
-        print(f"making the hosts' root file system: Debian {SUITE} with {', '.join(INCLUDE)}", flush=True)
+        print(f"making the hosts' root file system: Debian {SUITE} with {', '.join(include)}", flush=True)
         run_quietly(["mmdebstrap", *options, "--format=tar", SUITE, str(folder / "root.tar")],
                     "the hosts' root file system")
 
@@ -49,13 +57,13 @@ def key() -> Path:
     return folder / "id_ed25519"
 
 
-def image() -> str:
-    """The image's name; built if need be from the root file system, our files, the simulator and this kernel's name."""
-    base = rootfs()
+def image(kind: str = DEFAULT) -> str:
+    """A kind's image by name; built if need be from root file system, our files, the simulator, this kernel's name."""
+    base = rootfs(kind)
     nvml = build_nvml()
     ssh = key().parent
     files = sorted(path for path in HERE.rglob("*") if path.is_file())
-    digest = hashlib.sha256(f"{base} {nvml} {os.uname().release} {key().read_text()}".encode())
+    digest = hashlib.sha256(f"{kind} {base} {nvml} {os.uname().release} {key().read_text()}".encode())
     for path in files:
         digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
     name = f"localhost/gpuops-host:{digest.hexdigest()[:16]}"
@@ -65,7 +73,7 @@ def image() -> str:
     if engine.podman("image", "exists", base_name, check=False).returncode:
         print("unpacking the root file system", flush=True)
         engine.podman("import", str(base), base_name)
-    print("making the hosts' image", flush=True)
+    print(f"making the image of {kind} hosts", flush=True)
     with tempfile.TemporaryDirectory() as made:
         context = Path(made) / "setup"
         shutil.copytree(HERE, context)
@@ -75,10 +83,10 @@ def image() -> str:
         shutil.copy(ssh / "id_ed25519.pub", context / "authorized_keys")
         run_quietly(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(context / "capabilities"),
                      str(HERE / "capabilities.c")], "capabilities.c")
-        container = f"gpuops-setup-{os.getpid()}"
+        container = f"gpuops-setup-{kind}-{os.getpid()}"
         try:
             engine.podman("run", "--name", container, "--network", "none", "--volume", f"{context}:/setup:ro",
-                          base_name, "sh", "/setup/setup.sh", os.uname().release)
+                          base_name, "sh", "/setup/setup.sh", os.uname().release, kind)
             engine.podman("commit", "--quiet", "--change", "STOPSIGNAL SIGRTMIN+3", container, name)
         finally:
             engine.podman("rm", "--force", container, check=False)

@@ -34,12 +34,28 @@ def variables(lab: Lab) -> dict[str, str]:
     }
 
 
+# By kind of host, which of the repositories the driver comes from where it is not that of Debian.
+DRIVER_REPOSITORIES = {"rocky9": "rpm"}
+
+
+def host_variables(lab: Lab, host: str) -> dict[str, str]:
+    """What is different on a host, by its kind."""
+    name = DRIVER_REPOSITORIES.get(lab.kind(host))
+    if name is None:
+        return {}
+    found = lab.repositories
+    return {"driver_repository_url": lab.url + found[f"{name}_path"],
+            "driver_repository_key": lab.url + found[f"{name}_key_path"],
+            "driver_repository_fingerprint": found[f"{name}_fingerprint"]}
+
+
 def write(lab: Lab) -> Path:
     """Writes the inventory beside the lab's record."""
     sockets(lab.name).mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = ["all:", "  children:", "    gpu_hosts:", "      hosts:"]
     for host in lab.hosts:
         lines += [f"        {host}:", f"          ansible_host: {lab.address(host)}", "          ansible_port: 22"]
+        lines += [f"          {key}: {quoted(value)}" for key, value in host_variables(lab, host).items()]
     lines += ["      vars:"]
     lines += [f"        {key}: {value if value == 'true' else quoted(value)}" for key, value in variables(lab).items()]
     path = lab.folder / "inventory.yml"

@@ -33,12 +33,17 @@ FIRST_ADDRESS = 11  # .1 is this machine, .2 the repositories
 
 @dataclass
 class Lab:
-    """What is remembered of a lab. hosts: name to its GPUs, as gpusim takes them. network: the first three numbers."""
+    """What is remembered of a lab.
+
+    hosts: name to its GPUs, as gpusim takes them. kinds: name to a kind of lab.host.image. network: the first three
+    numbers.
+    """
 
     name: str
     network: str
     hosts: dict[str, str] = field(default_factory=dict)
     repositories: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -59,6 +64,10 @@ class Lab:
         if host != "repo" and host not in self.hosts:
             raise SystemExit(f"lab {self.name} has no host {host}; it has {', '.join(self.hosts)}")
         return f"gpuops-{self.name}-{host}"
+
+    def kind(self, host: str) -> str:
+        """What a host looks like."""
+        return self.kinds.get(host, image.DEFAULT)
 
     def address(self, host: str) -> str:
         """A host's IP address."""
@@ -103,18 +112,26 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def parse(spec: str) -> dict[str, str]:
-    """C(gpu-a1=a100-80:8,gpu-x=t4:2+l40s:1) to C({"gpu-a1": "a100-80=8", "gpu-x": "t4=2 l40s=1"})."""
+def parse(spec: str) -> tuple[dict[str, str], dict[str, str]]:
+    """C(gpu-a1=a100-80:8,gpu-x=t4:2+l40s:1@rocky9) to the GPUs and the kind of each host.
+
+    Here C({"gpu-a1": "a100-80=8", "gpu-x": "t4=2 l40s=1"}) and C({"gpu-a1": "debian12", "gpu-x": "rocky9"}).
+    """
     hosts: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for part in spec.split(","):
         host, _ignored, gpus = part.partition("=")
+        gpus, _ignored, kind = gpus.partition("@")
         groups = [group.rpartition(":") for group in gpus.split("+")]
         if not HOST_NAME.fullmatch(host) or host in hosts or host == "repo" or not all(
                 model and count.isdigit() for model, _ignored, count in groups):
-            raise SystemExit(f"--hosts {part!r}: want NAME=MODEL:COUNT[+MODEL:COUNT], for example gpu-a1=a100-80:8; "
-                             "names once each, of small letters, digits and dashes, not 'repo'")
+            raise SystemExit(f"--hosts {part!r}: want NAME=MODEL:COUNT[+MODEL:COUNT][@KIND], for example "
+                             "gpu-a1=a100-80:8; names once each, of small letters, digits and dashes, not 'repo'")
+        if kind and kind not in image.KINDS:
+            raise SystemExit(f"--hosts {part!r}: hosts are {', '.join(image.KINDS)}, not {kind}")
         hosts[host] = " ".join(f"{model}={count}" for model, _ignored, count in groups)
-    return hosts
+        kinds[host] = kind or image.DEFAULT
+    return hosts, kinds
 
 
 def free_network(name: str) -> str:
@@ -131,7 +148,7 @@ def free_network(name: str) -> str:
 
 def up(name: str, spec: str) -> Lab:
     """Starts a lab, or completes a running one: hosts of another shape or an older image are made afresh."""
-    hosts = parse(spec)
+    hosts, kinds = parse(spec)
     needs.ensure()
     engine.prepare()
     with locked(name):
@@ -139,20 +156,20 @@ def up(name: str, spec: str) -> Lab:
         lab = load(name) if known else Lab(name, free_network(name))
         with ThreadPoolExecutor() as pool:
             packages = pool.submit(build_repositories, lab.folder / "www" / "root")
-            host_image = image.image()
+            images = {kind: image.image(kind) for kind in sorted({image.DEFAULT, *kinds.values()})}
             found = packages.result()
         for gone in set(lab.hosts) - set(hosts):
             remove_container(lab.container(gone))
         if list(hosts)[:len(lab.hosts)] != list(lab.hosts):
             for host in lab.hosts:
                 remove_container(lab.container(host))  # addresses go by place
-        lab.hosts = hosts
+        lab.hosts, lab.kinds = hosts, kinds
         lab.repositories = {key: str(value) for key, value in vars(found).items() if key != "root"}
         lab.save()
         ensure_network(lab)
-        ensure_repo(lab, host_image)
+        ensure_repo(lab, images[image.DEFAULT])
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda host: ensure_host(lab, host, host_image), lab.hosts))
+            list(pool.map(lambda host: ensure_host(lab, host, images[kinds[host]]), lab.hosts))
     return lab
 
 
@@ -216,7 +233,8 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
                   "--volume", "/var/lib/docker", host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
     wait(container)
-    print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} ({lab.hosts[host]})", flush=True)
+    print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} "
+          f"({lab.kind(host)}, {lab.hosts[host]})", flush=True)
 
 
 def wait(container: str, limit: float = 60.0) -> None:
@@ -258,7 +276,7 @@ def reset(lab: Lab, host: str) -> None:
     """The host as it was at first."""
     with locked(lab.name):
         close_connections(lab.name)
-        start_host(lab, host, inspect(lab.container(host), "{{.ImageName}}") or image.image())
+        start_host(lab, host, inspect(lab.container(host), "{{.ImageName}}") or image.image(lab.kind(host)))
 
 
 def down(name: str) -> None:

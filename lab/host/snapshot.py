@@ -23,7 +23,11 @@ systemctl list-unit-files --no-legend --plain --no-pager | awk '{print "unit-fil
 systemctl list-units --all --no-legend --plain --no-pager --type=service,socket,timer,path |
     awk '$3 == "active" && $1 !~ /^(user|session|run-|ssh@|systemd-tmpfiles-clean|user-runtime)/ {print "active", $1}' |
     sort
-dpkg-query -W -f 'package ${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n' | sed 's/ *$//' | sort
-apt-mark showhold | sed 's/^/hold /'
+if command -v dpkg-query > /dev/null; then
+    dpkg-query -W -f 'package ${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n' | sed 's/ *$//' | sort
+    apt-mark showhold | sed 's/^/hold /'
+else
+    rpm -qa --qf 'package %{NAME}.%{ARCH} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n' | sort
+fi
 for module in /sys/module/*/initstate; do [ ! -e "$module" ] || echo "module ${module%/initstate}"; done
 """

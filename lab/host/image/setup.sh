@@ -4,9 +4,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # Runs once in the image, as its root: makes of a Debian root file system a bare GPU host.
-# Beside it lie lib/, units/, etc/ and the built programs. Argument: the kernel's release.
+# Beside it lie lib/, units/, etc/, kinds/ and the built programs. Arguments: the kernel's release; the kind of host.
 set -eu
 kernel=$1
+kind=$2
 here=$(dirname "$0")
 export DEBIAN_FRONTEND=noninteractive
 
@@ -36,31 +37,41 @@ printf 'PermitRootLogin prohibit-password\nUseDNS no\nMaxSessions 40\nMaxStartup
     > /etc/ssh/sshd_config.d/lab.conf
 
 # Packages that a host of this kernel would have: its modules (nouveau) and its headers, for DKMS.
-package() {
-    mkdir -p "/tmp/deb/$1/DEBIAN"
-    printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: gpuops.nvidia lab <lab@example.com>\nDescription: stand-in of the lab\n' \
-        "$1" "${kernel%%-*}-1" > "/tmp/deb/$1/DEBIAN/control"
-    dpkg-deb --root-owner-group --build "/tmp/deb/$1" "/tmp/deb/$1.deb" > /dev/null
-    dpkg --install "/tmp/deb/$1.deb" > /dev/null
-}
 headers=linux-headers-$kernel
 image=linux-image-$kernel
+sources=/usr/src/$headers
+# package NAME: installs a package with the files of /tmp/stub/NAME.
+package() {
+    mkdir -p "/tmp/stub/$1/DEBIAN"
+    printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: gpuops.nvidia lab <lab@example.com>\nDescription: stand-in of the lab\n' \
+        "$1" "${kernel%%-*}-1" > "/tmp/stub/$1/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "/tmp/stub/$1" "/tmp/stub/$1.deb" > /dev/null
+    dpkg --install "/tmp/stub/$1.deb" > /dev/null
+}
+# What makes another distribution of it; may name the two packages otherwise, and replace the function.
+if [ -e "$here/kinds/$kind.sh" ]; then
+    # shellcheck source=/dev/null
+    . "$here/kinds/$kind.sh"
+fi
 modules=lib/modules/$kernel
-mkdir -p "/tmp/deb/$headers/usr/src/$headers/include/generated" "/tmp/deb/$headers/$modules" \
-    "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau" "/tmp/deb/$image/boot"
-ln -s "/usr/src/$headers" "/tmp/deb/$headers/$modules/build"
-echo '# The stand-in modules are not built with it.' > "/tmp/deb/$headers/usr/src/$headers/Makefile"
-echo "#define UTS_RELEASE \"$kernel\"" > "/tmp/deb/$headers/usr/src/$headers/include/generated/utsrelease.h"
-: > "/tmp/deb/$image/boot/vmlinuz-$kernel"
-: > "/tmp/deb/$image/$modules/modules.order"
-: > "/tmp/deb/$image/$modules/modules.builtin"
+mkdir -p "/tmp/stub/$headers$sources/include/generated" "/tmp/stub/$headers/$modules" \
+    "/tmp/stub/$image/$modules/kernel/drivers/gpu/drm/nouveau" "/tmp/stub/$image/boot"
+ln -s "$sources" "/tmp/stub/$headers/$modules/build"
+echo '# The stand-in modules are not built with it.' > "/tmp/stub/$headers$sources/Makefile"
+echo "#define UTS_RELEASE \"$kernel\"" > "/tmp/stub/$headers$sources/include/generated/utsrelease.h"
+: > "/tmp/stub/$image/boot/vmlinuz-$kernel"
+: > "/tmp/stub/$image/$modules/modules.order"
+: > "/tmp/stub/$image/$modules/modules.builtin"
 sed "s/@kernel@/$kernel/" "$here/nouveau.modinfo" | tr '\n' '\0' > /tmp/modinfo
 : > /tmp/empty
 ld -r -b binary -o /tmp/nouveau.o /tmp/empty
-objcopy --add-section .modinfo=/tmp/modinfo /tmp/nouveau.o "/tmp/deb/$image/$modules/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
+objcopy --add-section .modinfo=/tmp/modinfo /tmp/nouveau.o \
+    "/tmp/stub/$image/$modules/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
 package "$headers"
 package "$image"
 depmod "$kernel"
-rm -rf /tmp/deb /tmp/modinfo /tmp/empty /tmp/nouveau.o /var/cache/apt/*.bin /var/log/*.log
+rm -rf /tmp/stub /tmp/modinfo /tmp/empty /tmp/nouveau.o /var/cache/apt/*.bin /var/log/*.log
 ldconfig
 : > /etc/machine-id
+# At the very end: what no host of that distribution has.
+for path in ${hidden:-}; do mv "$path" /usr/lib/gpulab/real/; done

@@ -1,0 +1,23 @@
+# shellcheck shell=sh disable=SC2034
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# Rocky Linux 9: what it says of itself, and RPM's database. rpm and dnf are Debian's.
+headers=kernel-devel
+image=kernel-core
+# shellcheck source=/dev/null
+. "$here/kinds/rpm.sh"
+cat > /etc/os-release <<'END'
+NAME="Rocky Linux"
+VERSION="9.6 (Blue Onyx)"
+ID="rocky"
+ID_LIKE="rhel centos fedora"
+VERSION_ID="9.6"
+PLATFORM_ID="platform:el9"
+PRETTY_NAME="Rocky Linux 9.6 (Blue Onyx)"
+END
+rm -f /etc/debian_version
+echo 'Rocky Linux release 9.6 (Blue Onyx)' > /etc/redhat-release
+ln -s redhat-release /etc/system-release
+stub rocky-release 9.6 1 'Provides: system-release = 9.6'
