@@ -36,6 +36,7 @@ class CudaRepository:
     """Implements C(_sources.Source)."""
 
     name = "cuda_repository"
+    dkms = True
 
     def __init__(self, folder: str, arch: str) -> None:
         self.folder = folder

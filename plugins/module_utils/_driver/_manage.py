@@ -5,59 +5,52 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import typing as t
-from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._apply import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import Delivery, choose, removable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import Files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import (
     SECURE_BOOT_HINT,
-    Executor,
-    enrolled,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
-    SHIP,
-    UNLOAD_NOUVEAU,
-    gate_driver,
+    Modules,
     must_reload,
-    packages_change,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import UNLOAD_NOUVEAU, Nouveau
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Holders, Host, Part
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
+    changes_modules,
+    gate_driver,
     plan_absent,
     plan_present,
+    takes_modules,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import Source, source_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import Services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import (
     Spec,
     check_version,
     kernel_module_type,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    DENY_FILE,
-    PERSISTENCED,
-    PYNVML,
     Situation,
     read_holders,
     read_situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi, disagreements
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
-    HostError,
-    InputError,
-    MissingLibrary,
-    RepositoryError,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run, which
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# Package managers by family of distribution: another one is one line.
-MANAGERS: t.Dict[str, t.Callable[[Runner], Manager]] = {"debian": Apt}
+# In this order within each phase of a run.
+PARTS: t.Tuple[t.Type[Part], ...] = (Nouveau, Build, Modules, Files, Services)
 # What DKMS signs with: Debian and others; Ubuntu.
 _SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+# Kinds of journal entries that say how things were, and hold nothing to be restored by a step of its own.
+_SETTLED = ("service", "initramfs")
 
 
 class Driver:
@@ -74,178 +67,107 @@ class Driver:
 
     def present(self) -> dict[str, t.Any]:
         """Installs, switches or repairs; see the module's documentation for the result."""
-        situation = self._read()
-        if not situation.gpus:
+        now = self._read()
+        if not now.gpus:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
                             "Take it out of the group, or look at lspci -d 10de: and at passed-through devices.")
-        flavour = kernel_module_type(self.spec, situation.gpus)
+        flavour = kernel_module_type(self.spec, now.gpus)
         if self.spec.version or self.spec.branch:
-            check_version(self.spec.version or str(self.spec.branch), flavour, situation.gpus)
-        source = source_for(self.spec.source, situation.os_id, situation.os_version, situation.arch)
-        repository = source.repository(self.spec)
+            check_version(self.spec.version or str(self.spec.branch), flavour, now.gpus)
         with Journal(CONCERN, readonly=self.check) as journal:
-            situation = self._without_edited(situation, journal)
-            work = PackageWork(self._manager(situation), journal, repository)
-            version, package_steps = self._plan_packages(situation, work, source, flavour)
-            holders = []
-            if must_reload(situation, version, flavour) or situation.library not in (None, situation.loaded):
-                holders = read_holders(self.root)
-            steps = plan_present(situation, version, flavour, package_steps, self.spec.persistenced, holders,
-                                 journal.get("initramfs", "rebuild") is not None, self._has_initramfs(situation))
-            if packages_change(package_steps):
-                self._check_secure_boot(situation)
+            host, parts, initramfs = self._hands(journal)
+            delivery, others = choose(host, now)
+            version, delivered = delivery.plan(now, flavour)
+            aim = self._aim(now, version, flavour, delivered, delivery)
+            steps = plan_present(now, aim, parts, initramfs, [step for one in others for step in one.displaced()],
+                                 delivered)
+            if aim.delivered:
+                self._check_secure_boot(now)
             allowed, pending = gate_driver(steps, self.level)
             if self.check:
-                return self._result(situation, situation, allowed, pending, holders, version)
-            executor = Executor(self.run, self.root, journal, work, situation, self._pynvml(allowed))
-            apply(allowed, executor, journal)
-            after = self._read() if allowed else situation
-            reasons = disagreements(after, version, flavour, source.installed(work.manager.read().installed)
-                                    if allowed else version)
+                return self._result(now, now, allowed, pending, aim.holders, version)
+            apply(allowed, self._executor([delivery, *others, *parts, initramfs]), journal)
+            after = self._read() if allowed else now
+            reasons = self._reasons(after, aim, parts, delivery.installed() if allowed else version)
         if allowed and not pending:
             reasons += ask_smi(self.run, version)
             if reasons:
                 raise HostError(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                 "Look at journalctl -k | grep -i nvrm.", reasons=reasons,
                                 plan=[step.as_dict() for step in allowed])
-        return self._result(situation, after, allowed, pending, holders, version, reasons)
+        return self._result(now, after, allowed, pending, aim.holders, version, reasons)
 
     def absent(self) -> dict[str, t.Any]:
         """Takes away exactly what this collection brought; another's driver stays."""
-        situation = self._read()
+        now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
-            work = PackageWork(self._manager(situation), journal, None)
-            state = work.manager.read() if journal.entries else PackageState({})
-            package_steps = work.plan_absent(state)
-            own = {path for step in package_steps for path in step.data.get("files", ())}
+            host, parts, initramfs = self._hands(journal)
+            deliveries = removable(host, now)
+            displaced = [step for one in deliveries for step in one.absent()]
+            own = {path for step in displaced for path in step.data.get("files", ())}
             files = [path for path in journal.of_kind("file") if path not in own]
-            service = (journal.get("service", PERSISTENCED) or {"before": {}})["before"]
-            holders = read_holders(self.root) if package_steps and situation.modules else []
-            steps = plan_absent(situation, package_steps, files, service, holders,
-                                journal.get("initramfs", "rebuild") is not None, self._has_initramfs(situation))
+            holders = read_holders(self.root) if takes_modules(displaced) and now.modules else []
+            steps = plan_absent(now, parts, initramfs, displaced, files, holders)
             allowed, pending = gate_driver(steps, self.level)
-            reasons = [f"{name} was there before and stays" for name, entry in journal.of_kind("package").items()
-                       if entry["before"]["state"] == "installed" and name in state.installed]
+            reasons = [text for one in deliveries for text in one.left()]
             if self.check:
-                return self._result(situation, situation, allowed, pending, holders, None, reasons)
-            apply(allowed, Executor(self.run, self.root, journal, work, situation, None), journal)
-            if not pending and journal.entries:
-                work.settle(work.manager.read())
-                for kind in ("service", "initramfs"):
+                return self._result(now, now, allowed, pending, holders, None, reasons)
+            apply(allowed, self._executor([*deliveries, *parts, initramfs]), journal)
+            if not pending:
+                for one in deliveries:
+                    one.settle()
+                for kind in _SETTLED:
                     for key in journal.of_kind(kind):
                         journal.forget(kind, key)
-            if not pending:
                 journal.unfinished = None  # a step that a killed run left, and that has no trace any more
-        return self._result(situation, self._read() if allowed else situation, allowed, pending, holders, None, reasons)
+        return self._result(now, self._read() if allowed else now, allowed, pending, holders, None, reasons)
 
     def adopted(self) -> dict[str, t.Any]:
         """Changes nothing; fails where no driver works."""
-        situation = self._read()
-        reasons = disagreements(situation, self.spec.version, None, None)
-        if situation.loaded and not self.spec.accepts(situation.loaded):
-            reasons.append(f"{situation.loaded} is loaded, {self.spec.wanted()} is wanted")
-        reasons = list(dict.fromkeys(reasons)) + ask_smi(self.run, situation.loaded)
+        now = self._read()
+        reasons = disagreements(now, self.spec.version, None, None)
+        if now.loaded and not self.spec.accepts(now.loaded):
+            reasons.append(f"{now.loaded} is loaded, {self.spec.wanted()} is wanted")
+        reasons = list(dict.fromkeys(reasons)) + ask_smi(self.run, now.loaded)
         if reasons:
             raise HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
                             "Repair it with the tools that installed it, or use state present.", reasons=reasons)
-        return self._result(situation, situation, [], [], [], situation.loaded)
+        return self._result(now, now, [], [], [], now.loaded)
 
     # -- parts
 
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
 
-    @staticmethod
-    def _without_edited(situation: Situation, journal: Journal) -> Situation:
-        """Files of ours that somebody edited or removed count as missing, so that they are written again."""
-        def lost(path: str) -> bool:
-            return journal.get("file", path) is not None and journal.file_is(path) != "ours"
+    def _hands(self, journal: Journal) -> tuple[Host, list[Part], Initramfs]:
+        host = Host(self.spec, self.run, self.root, journal, self.check)
+        return host, [make(host) for make in PARTS], Initramfs(host)
 
-        return replace(situation, pynvml=situation.pynvml and not lost(PYNVML),
-                       nouveau_denied=situation.nouveau_denied and not lost(DENY_FILE))
-
-    def _manager(self, situation: Situation) -> Manager:
-        make = MANAGERS.get(situation.family)
-        if make is None:
-            raise InputError(f"Packages of {situation.os_id} {situation.os_version} are not supported yet.",
-                             "With state adopted, an installed driver is verified and left alone.", path="state",
-                             value=situation.family, allowed=list(MANAGERS))
-        return make(self.run)
-
-    def _plan_packages(self, situation: Situation, work: PackageWork, source: Source,
-                       flavour: str) -> tuple[str, list[Step]]:
-        """C((version, steps)): no steps and no network when the installed packages are right."""
-        state = work.manager.read()
-        installed = source.installed(state.installed)
-        if installed is not None and self.spec.accepts(installed):
-            wanted: dict[str, str | None] = dict(source.packages(installed, flavour, self.spec.persistenced))
-            pin = next((name for name in source.pins(installed) if name in state.installed), None)
-            if pin is not None and work.is_present(state, {**wanted, pin: None}):
-                return installed, []
-        with work.manager.probe(source.repository(self.spec)) as probe:
-            version = self._choose(situation, source, probe, flavour, installed)
-            wanted = dict(source.packages(version, flavour, self.spec.persistenced))
-            pin = next((name for name in source.pins(version) if name in probe.candidates), source.pins(version)[0])
-            headers = self._headers(situation, state)
-            steps = work.plan_repair(state, [*wanted, pin]) + work.plan_repository(probe)
-            steps += work.plan_install(probe, state, wanted, {pin: None}, headers)
-        return version, steps
+    def _aim(self, now: Situation, version: str, flavour: str, delivered: t.Sequence[Step],
+             delivery: Delivery) -> Aim:
+        reload = must_reload(now, version, flavour)
+        return Aim(version, flavour, reload, read_holders(self.root) if reload else (), changes_modules(delivered),
+                   delivery.dkms, now.fabric)
 
     @staticmethod
-    def _headers(situation: Situation, state: PackageState) -> list[str]:
-        """The package that modules for the running kernel cannot be built without, where its files are missing."""
-        name = f"linux-headers-{situation.kernel}"
-        if not situation.headers and name in state.installed:
-            raise HostError(f"/lib/modules/{situation.kernel}/build is missing although {name} is installed.",
-                            f"Install it again: apt-get install --reinstall {name}.", package=name)
-        return [] if situation.headers else [name]
+    def _executor(hands: t.Sequence[Delivery | Part | Initramfs]) -> t.Callable[[Step], None]:
+        def execute(step: Step) -> None:
+            if not any(hand.execute(step) for hand in hands):
+                raise HostError(f"Nobody executes '{step.id}'.", "This is a bug: report it.")
+        return execute
 
-    def _choose(self, situation: Situation, source: Source, probe: Probe, flavour: str, installed: str | None) -> str:
-        """The version to install: the one named, the one that is there if it will do, or the newest that will do."""
-        if self.spec.version:
-            offered = source.offered(probe.candidates)
-            if self.spec.version not in offered and self.spec.version != installed:
-                raise RepositoryError(f"The repository has no driver {self.spec.version}.",
-                                      f"It has {', '.join(offered[:12])}.", wanted=self.spec.version, available=offered)
-            return self.spec.version
-        if installed is not None and self.spec.accepts(installed):
-            return installed
-        problem: InputError | None = None
-        for version in source.offered(probe.candidates):
-            if self.spec.accepts(version):
-                try:
-                    check_version(version, flavour, situation.gpus)
-                    return version
-                except InputError as error:
-                    problem = error
-        available = source.offered(probe.candidates)
-        raise problem or RepositoryError(f"The repository has no driver of {self.spec.wanted()}.",
-                                         f"It has {', '.join(available[:12])}.", wanted=self.spec.wanted(),
-                                         available=available)
+    @staticmethod
+    def _reasons(after: Situation, aim: Aim, parts: t.Sequence[Part], packages: str | None) -> list[str]:
+        found = disagreements(after, aim.version, aim.flavour, packages)
+        return found + [text for part in parts for text in part.disagreements(after, aim)]
 
-    def _check_secure_boot(self, situation: Situation) -> None:
-        if situation.secure_boot and not enrolled(self.run, _SIGNING_KEYS):
+    def _check_secure_boot(self, now: Situation) -> None:
+        if now.secure_boot and not enrolled(self.run, _SIGNING_KEYS):
             raise HostError("Secure Boot is on and no key that DKMS signs with is enrolled: the module would not load.",
                             SECURE_BOOT_HINT, keys=list(_SIGNING_KEYS))
 
-    def _has_initramfs(self, situation: Situation) -> bool:
-        return which("update-initramfs") is not None and self.root.exists(f"/boot/initrd.img-{situation.kernel}")
-
-    @staticmethod
-    def _pynvml(steps: t.Sequence[Step]) -> str | None:
-        """The pynvml file to install for good. Raises MissingLibrary before anything is changed."""
-        if not any(step.action == SHIP for step in steps):
-            return None
-        shipped = os.path.join(os.environ.get("GPUOPS_PYTHON_PATH", "/nonexistent"), "pynvml.py")
-        if os.path.isfile(shipped):
-            return shipped
-        found = importlib.util.find_spec("pynvml")
-        if found is None or not found.origin or os.path.basename(found.origin) != "pynvml.py":
-            raise MissingLibrary("pynvml")
-        return found.origin
-
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
-                pending: t.Sequence[t.Mapping[str, t.Any]], holders: t.Sequence[t.Mapping[str, t.Any]],
+                pending: t.Sequence[t.Mapping[str, t.Any]], holders: Holders,
                 version: str | None, reasons: t.Sequence[str] = ()) -> dict[str, t.Any]:
         # One sentence for the step that holds up the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
@@ -254,3 +176,10 @@ class Driver:
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival), reasons=[*reasons, *waiting])
+
+
+def enrolled(run_command: Runner, keys: t.Sequence[str]) -> bool:
+    """Whether one of the keys that DKMS may sign with is enrolled (mokutil(1))."""
+    return any(read_bytes(key) is not None
+               and "already enrolled" in run_command(["mokutil", "--test-key", key], check=False).stdout
+               for key in keys)

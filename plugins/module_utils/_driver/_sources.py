@@ -17,9 +17,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
 
 
 class Source(t.Protocol):
-    """A package source on one distribution."""
+    """A package source on one distribution. dkms: whether modules are built on the host, or come built."""
 
     name: str
+    dkms: bool
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
         """The vendor's version of the installed driver."""
@@ -37,24 +38,29 @@ class Source(t.Protocol):
         """Pinning packages that hold this version, the best first; one is wanted."""
 
 
-SOURCES: t.Dict[str, t.Callable[[str, str, str], Source | None]] = {
-    "cuda_repository": CudaRepository.for_distribution,
+Make = t.Callable[[str, str, str], "Source | None"]
+# By the name of the option; of several under one name the first that serves a distribution.
+SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
+    "cuda_repository": (CudaRepository.for_distribution,),
 }
 
 
-def source_for(wanted: str, os_id: str, os_version: str, arch: str) -> Source:
-    """The source for a distribution (ID and VERSION_ID of os-release) and machine (C(x86_64), C(aarch64)).
+def source_of(name: str, os_id: str, os_version: str, arch: str) -> Source | None:
+    """The source of a name on a distribution (ID and VERSION_ID of os-release) and machine (C(x86_64), C(aarch64))."""
+    made = (make(os_id, os_version, arch) for make in SOURCES.get(name, ()))
+    return next((source for source in made if source is not None), None)
 
-    wanted: an option value; C(auto) takes the first that serves this distribution. Raises InputError.
+
+def sources_for(wanted: str, os_id: str, os_version: str, arch: str) -> list[Source]:
+    """The sources that may be used there, the best first, at least one.
+
+    wanted: an option value; C(auto) is all that serve this distribution. Raises InputError.
     """
-    found = {}
-    for name, make in SOURCES.items():
-        source = make(os_id, os_version, arch)
-        if source is not None:
-            found[name] = source
-    chosen = next(iter(found.values()), None) if wanted == "auto" else found.get(wanted)
-    if chosen is None:
+    every = [source for source in (source_of(name, os_id, os_version, arch) for name in SOURCES) if source is not None]
+    chosen = [source for source in every if wanted in ("auto", source.name)]
+    if not chosen:
+        known = [source.name for source in every]
         raise InputError(f"Drivers cannot be installed from source '{wanted}' on {os_id} {os_version} ({arch}) yet.",
-                         f"Supported there: {', '.join(found) or 'none'}. With state adopted, an installed driver is "
-                         "verified and left alone.", path="source", value=wanted, allowed=list(found))
+                         f"Supported there: {', '.join(known) or 'none'}. With state adopted, an installed driver is "
+                         "verified and left alone.", path="source", value=wanted, allowed=known)
     return chosen

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import has_headers, read_os, secure_boot
@@ -20,13 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 PERSISTENCED = "nvidia-persistenced.service"
-PYNVML = "/usr/local/lib/gpuops/python/pynvml.py"
 # In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
 UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
                 "nvidia_modeset", "nvidia")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
-DENY_FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class Situation:
 
     gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
     loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
-    nouveau: None, C(there), C(loaded) or C(used). nouveau_denied: by our own file; that of a package goes with it and
-    comes too late for a run that was killed. secure_boot: None where unknown.
+    nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. fabric: C(none), C(nvswitch),
+    C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
     """
 
     os_id: str
@@ -62,9 +61,8 @@ class Situation:
     built: t.Tuple[str, ...]
     registered: t.Mapping[str, str]
     nouveau: str | None
-    nouveau_denied: bool
     service: Service
-    pynvml: bool
+    fabric: str = "none"
 
     def as_dict(self) -> dict[str, t.Any]:
         """For the module's result."""
@@ -81,14 +79,16 @@ def read_situation(root: Root, run: Runner) -> Situation:
     loaded = loaded_version(root)
     built, registered = read_dkms(root, kernel, arch)
     bus = read_bus(root)
+    gpus = tuple((gpu.address, model_of(gpu.device, gpu.subsystem)) for gpu in bus.gpus)
     return Situation(
         os_id=release["id"] or "", os_version=release["version_id"] or "", family=release["family"] or "", arch=arch,
         kernel=kernel, headers=has_headers(root, kernel), secure_boot=secure_boot(root),
-        gpus=tuple((gpu.address, model_of(gpu.device, gpu.subsystem)) for gpu in bus.gpus),
+        gpus=gpus,
         loaded=loaded, flavour=_flavour(root) if loaded else None, library=library_version(root),
         modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
         nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
-        nouveau_denied=root.exists(DENY_FILE), service=read_service(run, PERSISTENCED), pynvml=root.exists(PYNVML))
+        service=read_service(run, PERSISTENCED),
+        fabric=fabric_of((model for _address, model in gpus), len(bus.switches)))
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:

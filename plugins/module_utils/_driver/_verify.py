@@ -12,8 +12,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 def disagreements(situation: Situation, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
     """One sentence for each that differs; none when all agree.
 
-    version, flavour: the wanted ones, None for whatever is loaded. packages: the installed packages' version, None
-    where there are none of ours (DKMS is then not asked either).
+    version, flavour: the wanted ones, None for whatever is loaded. packages: the version of what was delivered, None
+    where that is nothing of ours.
     """
     if situation.loaded is None:
         return ["no NVIDIA module is loaded"]
@@ -29,8 +29,6 @@ def disagreements(situation: Situation, version: str | None, flavour: str | None
         found.append(f"Driver/library version mismatch: module {situation.loaded}, libraries {situation.library}")
     if packages is not None and packages != wanted:
         found.append(f"the packages are {packages}, not {wanted}")
-    if packages is not None and wanted not in situation.built:
-        found.append(f"DKMS has not built {wanted} for kernel {situation.kernel}")
     return found
 
 

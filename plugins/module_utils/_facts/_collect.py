@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import read_driver, read_modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric, merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
@@ -35,12 +36,13 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
         kernel["headers_available"] = knows_package(root, run, host["os"]["family"], kernel["headers_package"])
     clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
+    models = [model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus]
     return {
         "schema": SCHEMA,
         "host": host,
         "gpus": gpus,
         "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
-        "nvlink": {"switches": len(bus.switches), "fabric": fabric(gpus, len(bus.switches))},
+        "nvlink": {"switches": len(bus.switches), "fabric": fabric_of(models, len(bus.switches))},
         "mellanox": bus.mellanox,
         "vgpu": vgpu_fact(bus),
         "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],

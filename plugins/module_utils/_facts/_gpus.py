@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, generation_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
+    Model,
+    architecture_of,
+    generation_of,
+    model_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
@@ -58,12 +63,12 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
     return facts
 
 
-def fabric(gpus: t.Sequence[t.Mapping[str, t.Any]], switches: int) -> str:
-    """What connects the GPUs: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
+def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
+    """What connects GPUs of these models: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack).
 
-    Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
+    See L(_devices.Model.fabric). Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
     """
-    kinds = {model.fabric for model in (model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus) if model}
+    kinds = {model.fabric for model in models if model}
     newer = sorted(kinds - {"none", "nvswitch"})
     return newer[0] if newer else "nvswitch" if switches else "none"
 

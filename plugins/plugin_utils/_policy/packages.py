@@ -13,7 +13,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import SOURCES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import headers_package
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
 
@@ -151,5 +151,4 @@ def kernel_packages(kernel: t.Mapping[str, t.Any], family: str | None, system: S
 
 def installs(system: System, arch: str, source: str) -> bool:
     """Whether the module nvidia_driver can install from this source on this system so far."""
-    make = SOURCES.get(source)
-    return make is not None and make(*system, arch) is not None
+    return source_of(source, *system, arch) is not None

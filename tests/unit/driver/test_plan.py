@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import typing as t
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import PARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import must_reload
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import DENY_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
+    changes_modules,
     gate_driver,
-    must_reload,
     plan_absent,
     plan_present,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import DENY_FILE, PYNVML, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, Service, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 NEW, OLD, KERNEL = "595.91.07", "580.95.05", "6.1.0-28-amd64"
 ALL = ("nvidia_uvm", "nvidia_modeset", "nvidia")
@@ -25,9 +37,9 @@ ACTIVE, ABSENT = Service("active", "enabled"), Service("absent", "")
 BARE = Situation(
     os_id="debian", os_version="12", family="debian", arch="x86_64", kernel=KERNEL, headers=True, secure_boot=False,
     gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
-    nouveau=None, nouveau_denied=False, service=ABSENT, pynvml=False)
+    nouveau=None, service=ABSENT)
 RUNNING = replace(BARE, loaded=NEW, flavour="open", library=NEW, modules=ALL, built=(NEW,), registered={NEW: "nvidia"},
-                  service=ACTIVE, pynvml=True, nouveau_denied=True)
+                  service=ACTIVE)
 FORMER = replace(RUNNING, loaded=OLD, library=OLD, built=(OLD,), registered={OLD: "nvidia"})
 INSTALL = Step("install packages", "nvidia-driver-cuda", data={"packages": {"nvidia-kernel-open-dkms": "1"}})
 SMI = Step("install packages", "nvidia-smi", data={"packages": {"nvidia-smi": "1"}})
@@ -55,15 +67,16 @@ class Case(t.NamedTuple):
     holders: t.Sequence[dict[str, t.Any]] = ()
     owed: bool = False
     initramfs: bool = False
+    files: t.Sequence[str] = (PYNVML, DENY_FILE)
 
 
 CASES = {
     "converged": Case(RUNNING, []),
-    "bare": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP, START], [INSTALL]),
-    "no persistence": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP], [INSTALL], persistenced=False),
+    "bare": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP, START], [INSTALL], files=()),
+    "no persistence": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP], [INSTALL], persistenced=False, files=()),
     "persistence no longer": Case(RUNNING, [STOP], persistenced=False),
     "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
-    "not built for this kernel": Case(replace(BARE, pynvml=True), [BUILD, *LOADS, START]),
+    "not built for this kernel": Case(BARE, [BUILD, *LOADS, START]),
     "uvm not loaded": Case(replace(RUNNING, modules=("nvidia_modeset", "nvidia")), [LOADS[1]]),
     "service stopped": Case(replace(RUNNING, service=Service("inactive", "enabled")), [START]),
     "service disabled": Case(replace(RUNNING, service=Service("active", "disabled")), [START]),
@@ -72,39 +85,61 @@ CASES = {
     "other flavour": Case(RUNNING, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL], flavour="proprietary"),
     "version mismatch after an upgrade by hand": Case(replace(RUNNING, loaded=OLD), [UNLOAD, *LOADS, START]),
     "library behind": Case(replace(RUNNING, library=OLD), [UNLOAD, SMI.id, *LOADS, START], [SMI]),
-    "nouveau on disk": Case(replace(BARE, nouveau="there"), [INSTALL.id, BUILD, DENY, INITRAMFS, *LOADS, SHIP, START],
-                            [INSTALL], initramfs=True),
-    "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, BUILD, DENY, RIVAL, *LOADS, SHIP, START],
-                           [INSTALL]),
+    "nouveau on disk": Case(replace(BARE, nouveau="there"), [INSTALL.id, DENY, BUILD, INITRAMFS, *LOADS, SHIP, START],
+                            [INSTALL], initramfs=True, files=()),
+    "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, DENY, BUILD, RIVAL, *LOADS, SHIP, START],
+                           [INSTALL], files=()),
     "nouveau denied already": Case(replace(RUNNING, nouveau="there"), [], initramfs=True),
     "killed before the initramfs": Case(replace(RUNNING, nouveau="there"), [INITRAMFS], owed=True, initramfs=True),
 }
 
 
-def plan(case: Case) -> list[Step]:
-    return plan_present(case.situation, NEW, case.flavour, case.packages, case.persistenced, case.holders, case.owed,
-                        case.initramfs)
+@pytest.fixture
+def host(tmp_path: Path) -> t.Iterator[Host]:
+    """A file tree, a journal in it, and no command."""
+    (tmp_path / "proc").mkdir()
+    with Journal("driver", root=str(tmp_path / "journal")) as journal:
+        yield Host(Spec(), run, Root(str(tmp_path)), journal, check=True)
+
+
+def put(host: Host, *paths: str) -> None:
+    for path in paths:
+        where = Path(host.root.at(path))
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text("")
+
+
+def plan(case: Case, host: Host) -> list[Step]:
+    put(host, *case.files)
+    if case.initramfs:
+        put(host, "/usr/sbin/update-initramfs", f"/boot/initrd.img-{KERNEL}")
+    if case.owed:
+        owe(host.journal)
+    host = replace(host, spec=Spec(persistenced=case.persistenced))
+    aim = Aim(NEW, case.flavour, must_reload(case.situation, NEW, case.flavour), case.holders,
+              changes_modules(case.packages))
+    return plan_present(case.situation, aim, [make(host) for make in PARTS], Initramfs(host), [], case.packages)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_present(name: str) -> None:
-    assert [step.id for step in plan(CASES[name])] == CASES[name].expected
+def test_present(name: str, host: Host) -> None:
+    assert [step.id for step in plan(CASES[name], host)] == CASES[name].expected
 
 
 @pytest.mark.parametrize(("name", "level", "done"), [
     ("bare", "never", 7), ("switch", "never", 0), ("switch", "idle", 7), ("nouveau loaded", "never", 9),
     ("version mismatch after an upgrade by hand", "never", 0), ("version mismatch after an upgrade by hand", "idle", 5),
 ])
-def test_levels(name: str, level: str, done: int) -> None:
-    steps = plan(CASES[name])
+def test_levels(name: str, level: str, done: int, host: Host) -> None:
+    steps = plan(CASES[name], host)
     allowed, pending = gate_driver(steps, level)
     assert allowed == steps[:done]
     assert [step["id"] for step in pending] == [step.id for step in steps[done:]]
 
 
 @pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
-def test_a_held_module_is_never_unloaded_and_nothing_else_is_done(level: str) -> None:
-    steps = plan(CASES["switch"]._replace(holders=[PYTHON]))
+def test_a_held_module_is_never_unloaded_and_nothing_else_is_done(level: str, host: Host) -> None:
+    steps = plan(CASES["switch"]._replace(holders=[PYTHON]), host)
     allowed, pending = gate_driver(steps, level)
     assert allowed == []
     assert [step["id"] for step in pending] == CASES["switch"].expected
@@ -113,17 +148,25 @@ def test_a_held_module_is_never_unloaded_and_nothing_else_is_done(level: str) ->
 
 
 @pytest.mark.parametrize("level", ["never", "reboot"])
-def test_nouveau_in_use_waits_for_a_reboot_with_all_else_done(level: str) -> None:
+def test_nouveau_in_use_waits_for_a_reboot_with_all_else_done(level: str, host: Host) -> None:
     case = CASES["nouveau on disk"]
-    steps = plan(case._replace(situation=replace(BARE, nouveau="used")))
+    steps = plan(case._replace(situation=replace(BARE, nouveau="used")), host)
     allowed, pending = gate_driver(steps, level)
-    assert [step.id for step in allowed] == [INSTALL.id, BUILD, DENY, INITRAMFS]
+    assert [step.id for step in allowed] == [INSTALL.id, DENY, BUILD, INITRAMFS]
     assert pending[0]["id"] == RIVAL
     assert "reboot the host" in pending[0]["pending_reason"]
 
 
 PURGE = Step("purge packages", "nvidia-driver-cuda", data={"packages": ["nvidia-driver-cuda"]})
 DROP = Step("remove repository", "cuda", data={"files": []})
+
+
+def absent(situation: Situation, packages: list[Step], files: list[str], service: dict[str, str],
+           holders: list[dict[str, t.Any]], host: Host) -> list[Step]:
+    put(host, "/usr/sbin/update-initramfs", f"/boot/initrd.img-{KERNEL}")
+    if service:
+        host.journal.keep("service", PERSISTENCED, service)
+    return plan_absent(situation, [make(host) for make in PARTS], Initramfs(host), packages, files, holders)
 
 
 @pytest.mark.parametrize(("situation", "packages", "files", "service", "expected"), [
@@ -135,15 +178,15 @@ DROP = Step("remove repository", "cuda", data={"files": []})
     (RUNNING, [], [], {}, []),
 ])
 def test_absent(situation: Situation, packages: list[Step], files: list[str], service: dict[str, str],
-                expected: list[str]) -> None:
-    steps = plan_absent(situation, packages, files, service, [], False, True)
+                expected: list[str], host: Host) -> None:
+    steps = absent(situation, packages, files, service, [], host)
     assert [step.id for step in steps] == expected
     assert gate_driver(steps, "idle") == (steps, [])
     assert gate_driver(steps, "never")[0] == ([] if UNLOAD in expected else steps)
 
 
-def test_absent_with_holders_stays_pending() -> None:
-    steps = plan_absent(RUNNING, [PURGE], [PYNVML], {}, [PYTHON], False, False)
+def test_absent_with_holders_stays_pending(host: Host) -> None:
+    steps = absent(RUNNING, [PURGE], [PYNVML], {}, [PYTHON], host)
     allowed, pending = gate_driver(steps, "drain")
     assert allowed == []
     assert len(pending) == len(steps)
@@ -163,7 +206,6 @@ def test_must_reload(situation: Situation, expected: str) -> None:
     (BARE, NEW, ["no NVIDIA module is loaded"]),
     (replace(RUNNING, library=OLD), NEW, [f"Driver/library version mismatch: module {NEW}, libraries {OLD}"]),
     (replace(RUNNING, library=None), NEW, ["libnvidia-ml is not installed"]),
-    (replace(RUNNING, built=()), NEW, [f"DKMS has not built {NEW} for kernel {KERNEL}"]),
     (RUNNING, OLD, [f"the packages are {OLD}, not {NEW}"]),
     (replace(RUNNING, flavour="proprietary"), NEW, ["the loaded module is proprietary, not open"]),
 ])
@@ -173,3 +215,11 @@ def test_disagreements(situation: Situation, packages: str, expected: list[str])
 
 def test_an_adopted_driver_needs_neither_dkms_nor_packages() -> None:
     assert disagreements(replace(RUNNING, built=()), None, None, None) == []
+
+
+def test_what_dkms_did_not_build_is_said(host: Host) -> None:
+    aim = Aim(NEW, "open")
+    assert Build(host).disagreements(RUNNING, aim) == []
+    assert Build(host).disagreements(replace(RUNNING, built=()), aim) == [
+        f"DKMS has not built {NEW} for kernel {KERNEL}"]
+    assert Build(host).disagreements(replace(RUNNING, built=()), replace(aim, dkms=False)) == []

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import (
     Spec,
     check_version,
@@ -89,21 +89,21 @@ def test_accepts(spec: Spec, version: str | None, expected: bool) -> None:
     ("ubuntu", "22.04", "x86_64", "repos/ubuntu2204/x86_64/"),
 ])
 def test_vendor_repository(os_id: str, os_version: str, arch: str, url: str) -> None:
-    repository = source_for("auto", os_id, os_version, arch).repository(Spec())
+    repository = sources_for("auto", os_id, os_version, arch)[0].repository(Spec())
     assert repository.url.endswith(url)
     assert repository.key_uri == f"{repository.url}3bf863cc.pub"
     assert repository.fingerprint == "EB693B3035CD5710E231E123A4B469963BF863CC"
 
 
 def test_debian_13_wants_a_fingerprint() -> None:
-    source = source_for("auto", "debian", "13", "x86_64")
+    source = sources_for("auto", "debian", "13", "x86_64")[0]
     with pytest.raises(InputError, match="repository.fingerprint"):
         source.repository(Spec())
     assert source.repository(Spec(repository={"fingerprint": "B" * 40})).key_uri.endswith("8793F200.pub")
 
 
 def test_mirror() -> None:
-    source = source_for("cuda_repository", "debian", "12", "x86_64")
+    source = sources_for("cuda_repository", "debian", "12", "x86_64")[0]
     mirror = source.repository(Spec(repository={"url": "http://mirror.example.com/cuda/", "key": ""}))
     assert mirror.key_uri == "http://mirror.example.com/cuda/3bf863cc.pub"
     with pytest.raises(InputError, match="needs its fingerprint"):
@@ -120,7 +120,7 @@ def test_mirror() -> None:
 def test_sources_that_are_not_there_are_refused(wanted: str, os_id: str, os_version: str, arch: str,
                                                 supported: list[str]) -> None:
     with pytest.raises(InputError) as caught:
-        source_for(wanted, os_id, os_version, arch)
+        sources_for(wanted, os_id, os_version, arch)
     assert caught.value.details["allowed"] == supported
 
 

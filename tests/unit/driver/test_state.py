@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import name_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import name_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     Service,
     read_dkms,
@@ -122,12 +122,9 @@ def test_nouveau_loaded(host: Host, refcnt: int, expected: str) -> None:
     assert read_situation(host.root, host.run).nouveau == expected
 
 
-def test_nouveau_on_disk_and_denied(host: Host) -> None:
+def test_nouveau_on_disk(host: Host) -> None:
     host.put(f"lib/modules/{KERNEL}/modules.dep", "kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz: kernel/drm.ko\n")
     assert read_situation(host.root, host.run).nouveau == "there"
-    assert not read_situation(host.root, host.run).nouveau_denied
-    host.put("etc/modprobe.d/gpuops-nouveau.conf", "blacklist nouveau\n")
-    assert read_situation(host.root, host.run).nouveau_denied
 
 
 def test_idle_with_persistenced(loaded: Host) -> None:

@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kernel modules built on the host by DKMS, and the truth: scripts of packages hide a failed build. PRIVATE."""
+
+from __future__ import annotations
+
+import glob
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+BUILD = "build modules"
+# Seconds: one DKMS build of all modules on a slow machine.
+LIMIT = 3600
+_LOG_LINES = 15
+
+
+class Build(Part):
+    """The modules for the running kernel."""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        if not aim.dkms or not aim.delivered and aim.version in now.built:
+            return []
+        return [("build", Step(BUILD, f"{aim.version} for kernel {now.kernel}", "package scripts hide a skipped build",
+                               data={"version": aim.version, "kernel": now.kernel, "arch": now.arch}))]
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        if step.action != BUILD:
+            return False
+        version, kernel, arch = step.data["version"], step.data["kernel"], step.data["arch"]
+        built, registered = read_dkms(self.host.root, kernel, arch)
+        if version in built:
+            return True
+        if version not in registered:
+            raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
+                            "Look at the package's configuration: apt-get install --reinstall its dkms package.")
+        done = self.host.run(["dkms", "install", "-m", registered[version], "-v", version, "-k", kernel, "-a", arch],
+                             timeout=LIMIT, check=False)
+        if version not in read_dkms(self.host.root, kernel, arch)[0]:
+            text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
+            raise HostError(f"DKMS did not build {registered[version]}/{version} for kernel {kernel} (exit code "
+                            f"{done.rc}): {build_log() or ' / '.join(text)}",
+                            "Correct what the log says (often: linux-headers for this kernel), then run again.",
+                            rc=done.rc, log=text)
+        return True
+
+    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+        """See L(Part)."""
+        if aim.dkms and aim.version not in now.built:
+            return [f"DKMS has not built {aim.version} for kernel {now.kernel}"]
+        return []
+
+
+def build_log() -> str:
+    """The last lines of the newest DKMS build log of the driver, empty where there is none."""
+    logs = sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))
+    text = (read_bytes(logs[-1]) or b"").decode("utf-8", "replace") if logs else ""
+    lines = [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+    return f"{logs[-1]}: {' / '.join(lines)}" if lines else ""

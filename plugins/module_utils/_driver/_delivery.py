@@ -1,0 +1,186 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What brings the driver's files to a host: packages now, others by the same protocol. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import Source, sources_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    CommandError,
+    HostError,
+    InputError,
+    RepositoryError,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+# Package managers by family of distribution: another one is one line.
+MANAGERS: t.Dict[str, t.Callable[[Runner], Manager]] = {"debian": Apt}
+
+
+class Delivery(t.Protocol):
+    """One way to bring the driver's files, on one host. name: of the source, as the option has it."""
+
+    name: str
+    dkms: bool
+
+    def installed(self) -> str | None:
+        """The vendor's version that this way has brought or found; costs no more than one query of the database."""
+
+    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+        """C((version, steps)): no steps and no network when what is installed will do."""
+
+    def displaced(self) -> list[Step]:
+        """The steps that take its driver away because another way is to bring it."""
+
+    def absent(self) -> list[Step]:
+        """The steps that take away all that it brought, for good."""
+
+    def execute(self, step: Step) -> bool:
+        """Runs a step of its own; False when it is another's."""
+
+    def settle(self) -> None:
+        """After C(absent): forgets what is as it was before us."""
+
+    def left(self) -> list[str]:
+        """After C(absent): sentences on what stays and why."""
+
+
+class PackageDelivery:
+    """Packages of one source; without a source only what the journal holds can be taken away."""
+
+    def __init__(self, host: Host, manager: Manager, source: Source | None) -> None:
+        self.host = host
+        self.source = source
+        self.name = source.name if source else "packages"
+        self.dkms = source.dkms if source else True
+        self.repository = source.repository(host.spec) if source else None
+        self.work = PackageWork(manager, host.journal, self.repository)
+
+    def installed(self) -> str | None:
+        """See L(Delivery)."""
+        return self._source.installed(self.work.manager.read().installed)
+
+    @property
+    def _source(self) -> Source:
+        if self.source is None:
+            raise HostError("No source of packages was chosen.", "This is a bug: report it.")
+        return self.source
+
+    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+        """See L(Delivery)."""
+        spec, source, work = self.host.spec, self._source, self.work
+        state = work.manager.read()
+        installed = source.installed(state.installed)
+        if installed is not None and spec.accepts(installed):
+            wanted: dict[str, str | None] = dict(source.packages(installed, flavour, spec.persistenced))
+            pin = next((name for name in source.pins(installed) if name in state.installed), None)
+            if pin is not None and work.is_present(state, {**wanted, pin: None}):
+                return installed, []
+        with work.manager.probe(source.repository(spec)) as probe:
+            version = self._choose(now, probe, flavour, installed)
+            wanted = dict(source.packages(version, flavour, spec.persistenced))
+            pin = next((name for name in source.pins(version) if name in probe.candidates), source.pins(version)[0])
+            steps = work.plan_repair(state, [*wanted, pin]) + work.plan_repository(probe)
+            steps += work.plan_install(probe, state, wanted, {pin: None}, self._headers(now, state))
+        return version, steps
+
+    @staticmethod
+    def _headers(now: Situation, state: PackageState) -> list[str]:
+        """The package that modules for the running kernel cannot be built without, where its files are missing."""
+        name = f"linux-headers-{now.kernel}"
+        if not now.headers and name in state.installed:
+            raise HostError(f"/lib/modules/{now.kernel}/build is missing although {name} is installed.",
+                            f"Install it again: apt-get install --reinstall {name}.", package=name)
+        return [] if now.headers else [name]
+
+    def _choose(self, now: Situation, probe: Probe, flavour: str, installed: str | None) -> str:
+        """The version to install: the one named, the one that is there if it will do, or the newest that will do."""
+        spec, offered = self.host.spec, self._source.offered(probe.candidates)
+        if spec.version:
+            if spec.version not in offered and spec.version != installed:
+                raise RepositoryError(f"The repository has no driver {spec.version}.",
+                                      f"It has {', '.join(offered[:12])}.", wanted=spec.version, available=offered)
+            return spec.version
+        if installed is not None and spec.accepts(installed):
+            return installed
+        problem: InputError | None = None
+        for version in offered:
+            if spec.accepts(version):
+                try:
+                    check_version(version, flavour, now.gpus)
+                    return version
+                except InputError as error:
+                    problem = error
+        raise problem or RepositoryError(f"The repository has no driver of {spec.wanted()}.",
+                                         f"It has {', '.join(offered[:12])}.", wanted=spec.wanted(), available=offered)
+
+    def displaced(self) -> list[Step]:
+        """Sources of packages displace each other within the transaction of the newcomer."""
+        return []
+
+    def absent(self) -> list[Step]:
+        """See L(Delivery)."""
+        journal = self.host.journal
+        return self.work.plan_absent(self.work.manager.read() if journal.entries else PackageState({}))
+
+    def execute(self, step: Step) -> bool:
+        """See L(Delivery)."""
+        try:
+            return self.work.execute(step)
+        except CommandError as error:
+            log = build_log() if step.action == INSTALL else ""
+            if log and "dkms" in str(error.details["stderr"]) + str(error.details["stdout"]):
+                raise HostError(f"The kernel module was not built: {log}", "Correct what the log says, then run again.",
+                                **error.details) from error
+            raise
+
+    def settle(self) -> None:
+        """See L(Delivery)."""
+        if self.host.journal.of_kind("package"):
+            self.work.settle(self.work.manager.read())
+
+    def left(self) -> list[str]:
+        """See L(Delivery)."""
+        state = self.work.manager.read() if self.host.journal.entries else PackageState({})
+        return [f"{name} was there before and stays" for name, entry in self.host.journal.of_kind("package").items()
+                if entry["before"]["state"] == "installed" and name in state.installed]
+
+
+def manager_for(now: Situation, run: Runner) -> Manager:
+    """The host's package manager. Raises InputError."""
+    make = MANAGERS.get(now.family)
+    if make is None:
+        raise InputError(f"Packages of {now.os_id} {now.os_version} are not supported yet.",
+                         "With state adopted, an installed driver is verified and left alone.", path="state",
+                         value=now.family, allowed=list(MANAGERS))
+    return make(run)
+
+
+def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
+    """C((the one that brings the driver, the others that have brought one)).
+
+    With source C(auto) the first that has a driver that will do, otherwise the first that serves this distribution.
+    """
+    manager = manager_for(now, host.run)
+    every: list[Delivery] = [PackageDelivery(host, manager, source)
+                             for source in sources_for(host.spec.source, now.os_id, now.os_version, now.arch)]
+    chosen = every[0]
+    if len(every) > 1:
+        chosen = next((one for one in every if host.spec.accepts(one.installed())), chosen)
+    return chosen, []
+
+
+def removable(host: Host, now: Situation) -> list[Delivery]:
+    """Every way that may have left something in the journal."""
+    return [PackageDelivery(host, manager_for(now, host.run), None)]

@@ -1,0 +1,103 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kernel modules in memory: why they have to go, unloading, loading. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Holders, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    LOAD_ORDER,
+    PERSISTENCED,
+    Situation,
+    read_holders,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+UNLOAD = "unload modules"
+LOAD = "load module"
+SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enrol DKMS's key "
+                    "(mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console), or turn it off.")
+
+
+def name_holders(holders: Holders) -> str:
+    """C(python (pid 4711) on 0000:07:00.0, ...)."""
+    return ", ".join(str(holder["name"]) + (f" (pid {holder['pid']})" if holder["pid"] else "")
+                     + (f" on {holder['gpu']}" if holder["gpu"] else "") for holder in holders)
+
+
+def must_reload(now: Situation, version: str, flavour: str) -> str:
+    """Why the loaded modules have to go, empty when they need not: another version or flavour, or other libraries."""
+    if not now.modules:
+        return ""
+    if now.loaded is None:
+        return "" if "nvidia" not in now.modules else "the loaded module does not tell its version"
+    if now.loaded != version:
+        return f"{now.loaded} is loaded, {version} is wanted"
+    if now.flavour != flavour:
+        return f"the {now.flavour} module is loaded, the {flavour} one is wanted"
+    if now.library and now.library != now.loaded:
+        return f"Driver/library version mismatch: {now.loaded} is loaded, libraries {now.library}"
+    return ""
+
+
+def unload(now: Situation, reason: str, holders: Holders) -> list[Phased]:
+    """One step for all modules of ours, and persistenced, which holds every GPU. None when nothing is loaded."""
+    if not now.modules:
+        return []
+    blocked = f"in use by {name_holders(holders)}" if holders else ""
+    running = [PERSISTENCED] if now.service.state == "active" else []
+    return [("unload", Step(UNLOAD, " ".join(now.modules), f"{reason}; {blocked}" if blocked else reason, needs="idle",
+                            data={"modules": now.modules, "services": running, "blocked": blocked}))]
+
+
+class Modules(Part):
+    """What compute work needs is loaded, of the wanted version."""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        stay = set() if aim.reload else set(now.modules)
+        return [*(unload(now, aim.reload, aim.holders) if aim.reload else []),
+                *(("load", Step(LOAD, name.replace("_", "-"), "reload" if name in now.modules else "it is not loaded"))
+                  for name in LOAD_ORDER if name not in stay)]
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        act = {UNLOAD: self._unload, LOAD: self._load}.get(step.action)
+        if act is not None:
+            act(step)
+        return act is not None
+
+    def _unload(self, step: Step) -> None:
+        for unit in step.data["services"]:
+            self.host.run(["systemctl", "stop", unit])
+        gone: list[str] = []
+        for module in step.data["modules"]:
+            done = self.host.run(["rmmod", module], check=False)
+            if done.rc != 0 and module in self.host.root.names("/sys/module"):
+                self._reload(gone, step.data["services"])
+                holders = name_holders(read_holders(self.host.root))
+                raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
+                                f"{f'; in use by {holders}' if holders else ''}. All modules are loaded as before.",
+                                "Stop what uses it, then run again.")
+            gone.append(module)
+
+    def _reload(self, modules: t.Sequence[str], services: t.Sequence[str]) -> None:
+        """Puts back what was unloaded when a client came in between: its driver stays whole."""
+        for module in reversed(modules):
+            self.host.run(["modprobe", module], check=False)
+        for unit in services:
+            self.host.run(["systemctl", "start", unit], check=False)
+
+    def _load(self, step: Step) -> None:
+        done = self.host.run(["modprobe", step.target], check=False)
+        if done.rc == 0:
+            return
+        if "Key was rejected" in done.stderr:
+            raise HostError(f"The kernel rejects the signature of {step.target}: {done.stderr.strip()}.",
+                            SECURE_BOOT_HINT)
+        raise CommandError(done.argv, done.rc, done.stdout, done.stderr,
+                           "The kernel log has the reason: journalctl -k | grep -i nvrm.")
