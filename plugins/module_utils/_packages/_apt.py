@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_archive import ArchiveProbe, update_archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     DPKG_JOURNAL,
@@ -30,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     source_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Archive,
     Change,
     PackageState,
     Repository,
@@ -63,6 +65,8 @@ class Apt:
 
     def probe(self, repository: Repository) -> AptProbe:
         """See C(_apt_probe.AptProbe)."""
+        if isinstance(repository, Archive):
+            return ArchiveProbe(self.run, repository)
         return AptProbe(self.run, repository)
 
     def source_path(self, repository: Repository) -> str:
@@ -74,12 +78,16 @@ class Apt:
         return f"{KEYRINGS}/gpuops-{repository.name}.gpg"
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """The keyring first: a source without its keyring would break every apt call."""
+        """The keyring first: a source without its keyring would break every apt call. None for an archive."""
+        if isinstance(repository, Archive):
+            return {}
         keyring = self.keyring_path(repository)
         return {keyring: key, self.source_path(repository): source_text(repository, keyring)}
 
     def is_configured(self, repository: Repository) -> bool:
         """Compares the source byte by byte and computes the keyring's fingerprint; no command, no network."""
+        if isinstance(repository, Archive):
+            return True
         keyring = self.keyring_path(repository)
         try:
             held = keys(read_bytes(keyring) or b"")
@@ -90,6 +98,9 @@ class Apt:
 
     def refresh(self, repository: Repository) -> None:
         """apt-get update for our source alone: other sources' troubles are not ours."""
+        if isinstance(repository, Archive):
+            update_archive(self.run, repository)
+            return
         apt_get(self.run, ["-o", f"Dir::Etc::sourcelist={self.source_path(repository)}", "-o",
                            "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0",
                            "-o", "APT::Update::Error-Mode=any", "update"], limit=600)
@@ -102,9 +113,9 @@ class Apt:
                 if name.startswith(prefix):
                     os.unlink(os.path.join(folder, name))
 
-    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         """apt-get install; a downgrade is what a plan asked for."""
-        apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages)])
+        apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages), *(f"{name}-" for name in gone)])
         if auto:
             self.run(["apt-mark", "auto", *auto])
 

@@ -115,11 +115,13 @@ class AptProbe:
                               f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
                               package=name, wanted=version, available=available)
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
-                 without: t.Sequence[str] = ()) -> list[Change]:
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
+                 gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
         """What apt-get would do; the pinning packages' own changes are not in the list, they are installed before."""
         self._pin(pins)
-        words = specifiers(install)
+        for path, content in (files or {}).items():
+            self._prefer(os.path.basename(path), content)
+        words = [*specifiers(install), *(f"{name}-" for name in gone)]
         try:
             done = apt_get(self.run, ["-c", self._configuration, *self._status(without), "-s", "--allow-downgrades",
                                       "install", *words])
@@ -138,12 +140,15 @@ class AptProbe:
     def _configuration(self) -> str:
         return f"{self.root}/apt.conf"
 
-    def _open(self) -> None:
+    def _make_folders(self) -> None:
         os.chmod(self.root, 0o755)  # apt's download methods run as _apt and read the keyring
         for folder in ("lists/partial", "cache/archives/partial", "sources", "preferences", "log"):
             os.makedirs(f"{self.root}/{folder}")
         with open(self._configuration, "w", encoding="utf-8") as stream:
             stream.write(_CONFIGURATION.format(root=self.root))
+
+    def _open(self) -> None:
+        self._make_folders()
         ours = f"gpuops-{self.repository.name}.sources"
         mine = list_prefix(self.repository.url)
         self._link(SOURCES, "sources", lambda name: name != ours)
@@ -192,7 +197,7 @@ class AptProbe:
         done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path,
                          *([digest] if digest else [])], timeout=120, check=False)
         if done.rc != 0 or not os.path.isfile(path):
-            raise RepositoryError(f"{uri} cannot be fetched: {_last(done.stderr or done.stdout)}.",
+            raise RepositoryError(f"{uri} cannot be fetched: {last_line(done.stderr or done.stdout)}.",
                                   "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
                                   url=uri)
 
@@ -204,14 +209,14 @@ class AptProbe:
             text = str(error.details["stderr"]) + str(error.details["stdout"])
             url = self.repository.url
             if "Signed-By" in text and "onflicting" in text:
-                raise RepositoryError(f"This host already has {url} as a source with another keyring: {_last(text)}.",
+                raise RepositoryError(f"This host already has {url} as a source with another keyring: {last_line(text)}.",
                                       f"Remove that source from {SOURCES}, or name another repository.url.",
                                       url=url) from error
             if _UNSIGNED.search(text):
                 raise RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: "
-                                      f"{_last(text, _UNSIGNED)}.", "Nothing was installed. Check repository.key.",
+                                      f"{last_line(text, _UNSIGNED)}.", "Nothing was installed. Check repository.key.",
                                       url=url) from error
-            raise RepositoryError(f"{url} cannot be read: {_last(text)}.",
+            raise RepositoryError(f"{url} cannot be read: {last_line(text)}.",
                                   "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
                                   url=url) from error
 
@@ -244,10 +249,13 @@ class AptProbe:
                 if os.path.dirname(path) == PREFERENCES and os.path.islink(linked):
                     os.unlink(linked)
         for name in os.listdir(brought):
-            target = f"{self.root}/preferences/{name}"
-            if os.path.lexists(target):
-                os.unlink(target)
-            shutil.copyfile(f"{brought}/{name}", target)
+            self._prefer(name, read_bytes(f"{brought}/{name}") or b"")
+
+    def _prefer(self, name: str, content: bytes) -> None:
+        """A file of preferences, empty where it will have gone, in the place of the host's."""
+        if os.path.lexists(f"{self.root}/preferences/{name}"):
+            os.unlink(f"{self.root}/preferences/{name}")
+        self._write(f"preferences/{name}", content)
 
     def _file(self, name: str, version: str) -> dict[str, str]:
         """The fields of one package in the signed index."""
@@ -263,7 +271,7 @@ class AptProbe:
         return [name for name in text.split() if name not in pins]
 
 
-def _last(text: str, wanted: t.Pattern[str] | None = None) -> str:
+def last_line(text: str, wanted: t.Pattern[str] | None = None) -> str:
     """The line of apt's output that says most: the last error, or the last that matches."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     best = [line for line in lines if (wanted or _FETCH).search(line)]

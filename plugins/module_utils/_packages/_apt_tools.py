@@ -73,6 +73,11 @@ def list_prefix(url: str) -> str:
     return quoted.replace("/", "_")
 
 
+def native_architecture(run: Runner) -> str:
+    """What Debian calls this machine: C(amd64), C(arm64)."""
+    return run(["dpkg", "--print-architecture"]).stdout.strip()
+
+
 def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT) -> Completed:
     """Runs apt-get without dialogs; waits, bounded, for the locks that it cannot wait for itself."""
     deadline = time.monotonic() + LOCK_LIMIT

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
+# User and password, or a token, in a URL.
+_SECRET = re.compile(r"(?<=://)[^/@]*@")
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}\Z")
 
 
@@ -41,6 +43,12 @@ class Repository:
         if "://" not in self.url or any(sign.isspace() for sign in self.url):
             raise InputError(f"'{self.url}' is no URL.", "Give the base of the repository, such as https://host/path/.",
                              path="repository.url", value=self.url)
+        for option, uri in (("url", self.url), ("key", self.key)):
+            if _SECRET.search(uri):
+                raise InputError("A URL must not hold a user or password: sources of packages are read by everybody.",
+                                 "Put them where the package manager keeps them: a file of mode 600 in "
+                                 "/etc/apt/auth.conf.d (apt_auth.conf(5)), or username and password in dnf.conf.",
+                                 path=f"repository.{option}", value=_SECRET.sub("***@", uri))
         if not _FINGERPRINT.match(self.wanted_fingerprint):
             raise InputError(f"'{self.fingerprint}' is no OpenPGP fingerprint.", "Give all 40 hexadecimal digits.",
                              path="repository.fingerprint", value=self.fingerprint)
@@ -56,6 +64,23 @@ class Repository:
         if "://" in self.key:
             return self.key
         return f"file://{self.key}" if self.key.startswith("/") else f"{self.url.rstrip('/')}/{self.key}"
+
+
+@dataclass(frozen=True)
+class Archive(Repository):
+    """The distribution's own archive, by the sources that the host has: nothing of ours is configured for it.
+
+    url: what it is called in messages. origin: C(Origin) of its Release files; by it, not by names, packages are told
+    from those of other repositories. sections: components of it that are needed. names: matches
+    the packages that are a component's own; versions of the others (compilers, libraries) are not ours to keep.
+    """
+
+    origin: str = ""
+    sections: t.Tuple[str, ...] = ()
+    names: str = ""
+
+    def __post_init__(self) -> None:
+        """Nothing in it comes from a user."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +127,13 @@ class Probe(t.Protocol):
     def resolve(self, name: str, version: str | None) -> str:
         """The newest full version of a package that L(matches); RepositoryError with those available otherwise."""
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
-                 without: t.Sequence[str] = ()) -> list[Change]:
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
+                 gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
         """What installing these versions would do.
 
         pins: pinning packages whose pins are in force then. without: packages that will have been removed before.
+        gone: packages that the same transaction removes. files: path to content of files of ours that hold versions,
+        as they will stand then; None where they stay as they are.
         """
 
 
@@ -138,8 +165,11 @@ class Manager(t.Protocol):
     def forget_lists(self, url: str) -> None:
         """Removes the fetched lists of the repository at url."""
 
-    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
-        """Installs exact versions, configuration files of the host kept. auto: those that are but dependencies."""
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
+        """Installs exact versions, configuration files of the host kept.
+
+        auto: those that are but dependencies. gone: packages that the same transaction removes.
+        """
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """What removing these packages would do."""

@@ -14,8 +14,10 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Archive,
     Change,
     Manager,
     PackageState,
@@ -29,12 +31,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 ADD = "add repository"
 REFRESH = "refresh package lists"
 REPAIR = "repair package database"
+HOLD = "hold versions"
+RELEASE = "release versions"
 INSTALL = "install packages"
 PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
 # The files of a repository, whatever it is named.
 _OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg)\Z")
+
+# Path to content of files that hold versions; None for one of ours that is to go.
+Holds = t.Mapping[str, t.Optional[bytes]]
 
 
 class PackageWork:
@@ -67,11 +74,34 @@ class PackageWork:
         """Whether nothing is to be done. Costs no command; wanted: name to version, vendor's version, or None (any)."""
         return (not self.plan_repair(state, wanted) and self.repository is not None
                 and all(matches(state.installed.get(name), wanted[name]) for name in wanted)
-                and not self.drifted(state, wanted) and self.manager.is_configured(self.repository))
+                and not self.drifted(state, wanted) and self._has_repository())
+
+    def _has_repository(self) -> bool:
+        """Whether the repository's files stand and our journal has them: another component may have brought them."""
+        if self.repository is None or not self.manager.is_configured(self.repository):
+            return False
+        if isinstance(self.repository, Archive):
+            return True
+        return any(found.group(1) == self.repository.name for found in map(_OURS.search, self.journal.of_kind("file"))
+                   if found)
+
+    def holds(self, files: Holds) -> bool:
+        """Whether the files that hold versions stand as wanted. Costs no command."""
+        return not self._unlike(files)
+
+    def _unlike(self, files: Holds) -> dict[str, bytes | None]:
+        return {path: content for path, content in files.items()
+                if (self.journal.get("file", path) is not None if content is None else read_bytes(path) != content)}
+
+    def plan_holds(self, files: Holds) -> list[Step]:
+        """The files that hold versions, before the packages that they are in force for."""
+        return [Step(RELEASE, path, "something else holds the versions") if content is None else
+                Step(HOLD, path, "no upgrade may split module and libraries", data={"content": content})
+                for path, content in self._unlike(files).items()]
 
     def plan_repository(self, probe: Probe) -> list[Step]:
-        """The repository's two files, where they do not stand as they should."""
-        if self.repository is None or self.manager.is_configured(self.repository):
+        """The repository's files, where they do not stand as they should, or stand for another component alone."""
+        if self.repository is None or self._has_repository():
             return []
         return [Step(ADD, self.repository.name, f"{self.repository.url}, key {self.repository.wanted_fingerprint}",
                      data={"key": probe.key})]
@@ -102,51 +132,56 @@ class PackageWork:
         return self._torn
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
-                     pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = ()) -> list[Step]:
+                     pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = (),
+                     gone: t.Sequence[str] = (), files: Holds | None = None) -> list[Step]:
         """Steps that end in wanted being installed, nothing when it is.
 
         pins: pinning packages, installed in a step of their own before the others. also: packages from the host's own
-        sources, any version. Raises RepositoryError, HostError.
+        sources, any version. gone: packages that must not stay beside wanted. files: those of L(plan_holds), in force
+        by then. Raises RepositoryError, HostError.
         """
         torn = self.torn(state)
         if torn:
             state = PackageState({name: state.installed[name] for name in state.installed if name not in torn})
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
-                   if not matches(state.installed.get(name), version)}
+                   if not _is_from(probe, name, state.installed.get(name), version)}
+        rivals = [name for name in gone if name in state.installed]
         drifted = {} if torn else self.drifted(state, {**wanted, **exact_pins})
         switching = any(name in state.installed for name in missing)
         request = dict(missing) if switching else {**drifted, **missing}
         new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
         request.update((name, "") for name in also if name not in state.installed)
-        if not request and not new_pins:
+        if not request and not new_pins and not rivals:
             return []
         steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
         if new_pins:
             changes = probe.simulate(new_pins, {}, torn)
             steps.append(self._install(new_pins, changes, probe, "it keeps the versions together"))
-        if request:
-            changes = probe.simulate(request, new_pins, torn)
+        if request or rivals:
+            held = {path: content or b"" for path, content in self._unlike(files or {}).items()}
+            changes = probe.simulate(request, new_pins, torn, rivals, held)
             others = [change.name for change in changes if change.name not in request and change.after]
             steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
-                                       [name for name in drifted if name in request]))
+                                       [name for name in drifted if name in request], rivals))
         return steps
 
     def _install(self, request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str,
-                 dependencies: t.Sequence[str] = ()) -> Step:
-        target = " ".join(specifiers(request))
+                 dependencies: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> Step:
+        target = " ".join([*specifiers(request), *(f"{name}-" for name in gone)])
         auto = [name for name in dependencies if self.journal.of_kind("package")[name]["before"]["state"] == "absent"]
         return Step(INSTALL, target, reason, data={
-            "packages": dict(request), "auto": auto,
+            "packages": dict(request), "auto": auto, "gone": list(gone),
             "changes": [(change.name, change.before, change.after, change.name in probe.candidates)
                         for change in changes]})
 
     # -- absent
 
-    def plan_absent(self, state: PackageState) -> list[Step]:
+    def plan_absent(self, state: PackageState, going: t.Collection[str] = ()) -> list[Step]:
         """Steps that remove exactly what we brought: packages, then the repository.
 
-        Raises HostError where somebody has since installed a package that needs one of ours.
+        going: packages that are removed before these steps run. Raises HostError where somebody has since installed a
+        package that needs one of ours.
         """
         purge, remove = [], []
         for name, entry in self.journal.of_kind("package").items():
@@ -158,7 +193,8 @@ class PackageWork:
         steps = self.plan_repair(state) if purge or remove else []
         ours = [name for name in [*purge, *remove] if name in state.installed]
         if ours and not steps:
-            foreign = sorted({change.name for change in self.manager.simulate_removal(ours)} - set(purge) - set(remove))
+            foreign = sorted({change.name for change in self.manager.simulate_removal(ours)}
+                             - {*purge, *remove, *going})
             if foreign:
                 raise HostError(f"Packages installed since need what this collection brought: {', '.join(foreign)}.",
                                 "Remove them first, or keep the component.", packages=foreign)
@@ -177,7 +213,8 @@ class PackageWork:
     def execute(self, step: Step) -> bool:
         """Runs a step of ours; False when it is not ours."""
         act = {ADD: self._add, REFRESH: self._refresh, REPAIR: self._repair, INSTALL: self._run_install,
-               PURGE: self._purge, REMOVE: self._remove, DROP: self._drop}.get(step.action)
+               HOLD: self._hold, RELEASE: self._release, PURGE: self._purge, REMOVE: self._remove,
+               DROP: self._drop}.get(step.action)
         if act is None:
             return False
         act(step)
@@ -188,9 +225,17 @@ class PackageWork:
             for path, content in self.manager.files(self.repository, step.data["key"]).items():
                 self.journal.write_file(path, content)
 
+    def _hold(self, step: Step) -> None:
+        self.journal.write_file(step.target, step.data["content"])
+
+    def _release(self, step: Step) -> None:
+        self.journal.restore_file(step.target)
+
     def _refresh(self, step: Step) -> None:
         if self.repository is not None:
-            self.journal.keep("lists", self.repository.url, None)
+            # The lists of the host's own sources are a cache of its own: newer ones stay.
+            if not isinstance(self.repository, Archive):
+                self.journal.keep("lists", self.repository.url, None)
             self.manager.refresh(self.repository)
 
     def _repair(self, step: Step) -> None:
@@ -207,7 +252,7 @@ class PackageWork:
                 {"state": "residual" if name in residual else "absent"}
             self.journal.keep("package", name, former)
             self.journal.note("package", name, {"version": after, "ours": ours})
-        self.manager.install(step.data["packages"], step.data["auto"])
+        self.manager.install(step.data["packages"], step.data["auto"], step.data["gone"])
 
     def _purge(self, step: Step) -> None:
         # What a killed run left half removed is removed by the first call, its configuration files by a second.
@@ -233,7 +278,8 @@ class PackageWork:
         for path in sorted(step.data["files"], key=lambda path: path.endswith(".gpg")):
             self.journal.restore_file(path)
         for url in list(self.journal.of_kind("lists")):
-            self.manager.forget_lists(url)
+            if self.journal.shared("lists", url) is None:
+                self.manager.forget_lists(url)
             self.journal.forget("lists", url)
 
     def settle(self, state: PackageState) -> None:
@@ -243,3 +289,14 @@ class PackageWork:
             gone = name not in {**state.installed, **state.broken}
             if former == "installed" or gone and (former == "residual" or name not in state.residual):
                 self.journal.forget("package", name)
+
+
+def _is_from(probe: Probe, name: str, there: str | None, version: str | None) -> bool:
+    """Whether the installed version is the wanted one, and of this repository where that offers it at all.
+
+    Archives of distributions have packages of the same names and the same vendor's versions as the vendor's repository.
+    """
+    if not matches(there, version) or version is None:
+        return matches(there, version)
+    offered = [candidate for candidate in probe.candidates.get(name, ()) if matches(candidate, version)]
+    return there in offered or not offered

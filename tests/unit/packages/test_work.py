@@ -35,6 +35,7 @@ class FakeProbe:
     def __init__(self, state: PackageState) -> None:
         self.state = state
         self.pinned: list[dict[str, str]] = []
+        self.held: dict[str, bytes] = {}
 
     def __enter__(self) -> FakeProbe:
         return self
@@ -45,8 +46,9 @@ class FakeProbe:
     def resolve(self, name: str, version: str | None) -> str:
         return next(found for found in self.candidates[name] if matches(found, version))
 
-    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str],
-                 without: t.Sequence[str] = ()) -> list[Change]:
+    def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
+                 gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
+        self.held = dict(files or {})
         self.pinned.append(dict(pins))
         self.state = PackageState({name: self.state.installed[name] for name in self.state.installed
                                    if name not in without})
@@ -54,8 +56,9 @@ class FakeProbe:
         if "tool" in wanted:
             wanted.setdefault("library", wanted["tool"])
             wanted.setdefault("compiler", self.state.installed.get("compiler", "12"))
-        return [Change(name, self.state.installed.get(name), version) for name, version in sorted(wanted.items())
-                if self.state.installed.get(name) != version]
+        return [*(Change(name, self.state.installed.get(name), version) for name, version in sorted(wanted.items())
+                  if self.state.installed.get(name) != version),
+                *(Change(name, self.state.installed[name], None) for name in gone)]
 
 
 class FakeManager:
@@ -92,11 +95,14 @@ class FakeManager:
     def forget_lists(self, url: str) -> None:
         self.calls.append(("forget_lists", url))
 
-    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = ()) -> None:
+    def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         self.calls.append(("install", dict(packages)))
         self.auto = list(auto)
-        for change in FakeProbe(self.read()).simulate(packages, {}):
-            self.installed[change.name] = str(change.after)
+        for change in FakeProbe(self.read()).simulate(packages, {}, gone=gone):
+            if change.after is None:
+                del self.installed[change.name]
+            else:
+                self.installed[change.name] = change.after
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         return [Change(name, "1", None) for name in [*names, *self.foreign]]
@@ -318,3 +324,38 @@ def test_new_pins_are_in_force_in_the_simulation(manager: FakeManager, journal: 
     probe = manager.probe(REPOSITORY)
     work.plan_install(probe, manager.read(), WANTED, {"pin-1.0": None})
     assert probe.pinned == [{}, {"pin-1.0": "1-1"}]
+
+
+def test_a_repository_of_two_components_goes_with_the_last(tmp_path: Path) -> None:
+    manager = FakeManager(tmp_path / "host")
+    for concern, name in (("driver", "tool"), ("dcgm", "pin-1.0")):
+        with Journal(concern, root=str(tmp_path / "journal")) as journal:
+            work = PackageWork(manager, journal, REPOSITORY)
+            wanted: dict[str, str | None] = {name: None}
+            steps = work.plan_repository(manager.probe(REPOSITORY))
+            assert [step.id for step in steps] == FIRST[:1]
+            steps += work.plan_install(manager.probe(REPOSITORY), manager.read(), wanted)
+            for step in steps:
+                work.execute(step)
+            assert work.is_present(manager.read(), {}) and not work.plan_repository(manager.probe(REPOSITORY))
+    for concern in ("driver", "dcgm"):
+        assert manager.is_configured(REPOSITORY) and ("forget_lists", REPOSITORY.url) not in manager.calls
+        with Journal(concern, root=str(tmp_path / "journal")) as journal:
+            work = PackageWork(manager, journal, None)
+            for step in work.plan_absent(manager.read()):
+                work.execute(step)
+            work.settle(manager.read())
+    assert not manager.is_configured(REPOSITORY) and ("forget_lists", REPOSITORY.url) in manager.calls
+    assert not (tmp_path / "journal").exists()
+
+
+def test_what_goes_before_does_not_hold_up_a_removal(tmp_path: Path) -> None:
+    manager = FakeManager(tmp_path)
+    with Journal("demo", root=str(tmp_path / "journal")) as journal:
+        work = PackageWork(manager, journal, REPOSITORY)
+        for step in work.plan_install(manager.probe(REPOSITORY), manager.read(), WANTED):
+            work.execute(step)
+        manager.foreign = ["exporter"]
+        with pytest.raises(HostError, match="exporter"):
+            work.plan_absent(manager.read())
+        assert work.plan_absent(manager.read(), going=["exporter"])
