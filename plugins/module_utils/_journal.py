@@ -9,6 +9,9 @@ C(CONCERN.lock) the lock. C(before) is what stood there when this collection fir
 the first change, and never overwritten. C(after) is what we put there, recorded before it is put there. So at removal:
 what equals C(after) is ours and C(before) returns; what equals C(before) needs nothing; anything else was edited by
 somebody since. An empty journal leaves no file.
+
+A file may serve several concerns, such as a package repository. Whoever comes later takes over the C(before) of the
+first, and only the last one to leave puts it back.
 """
 
 from __future__ import annotations
@@ -86,6 +89,18 @@ class Journal:
         """C({key: {before, after}}) of one kind, in order of recording."""
         return {key: entry for (entry_kind, key), entry in self.entries.items() if entry_kind == kind}
 
+    def shared(self, kind: str, key: str) -> Journal | None:
+        """The journal of another concern that has this entry too, None where we are the only one."""
+        return next((other for other in self._others() if (kind, key) in other.entries), None)
+
+    def _others(self) -> t.Iterator[Journal]:
+        """The journals of all other concerns, as they are on disk."""
+        for name in sorted(os.listdir(self.root)) if os.path.isdir(self.root) else ():
+            concern, ending = os.path.splitext(name)
+            if ending == ".json" and concern != self.concern:
+                with Journal(concern, self.root, readonly=True) as other:
+                    yield other
+
     def forget(self, kind: str, key: str) -> None:
         """Drops an entry after its former state has been restored."""
         if self.entries.pop((kind, key), None) is not None:
@@ -104,15 +119,32 @@ class Journal:
             self.keep("directory", folder, {"state": "absent"})
         if ("file", path) in self.entries:
             return
+        for other_folder in [key for journal in self._others() for key in journal.of_kind("directory")]:
+            if path.startswith(other_folder + "/"):
+                self.keep("directory", other_folder, {"state": "absent"})
+        other = self.shared("file", path)
+        if other is not None:
+            self._take_over(path, other)
+            return
         before = describe(path)
         if before["state"] == "link":
             before["file"] = describe(os.path.realpath(path))
         data = read_bytes(path)
         if data is not None:
-            os.makedirs(self.blobs, mode=0o700, exist_ok=True)
-            write_atomic(os.path.join(self.blobs, digest(data)), data, mode=0o600)
-            before["blob"] = digest(data)
+            before["blob"] = self._store(data)
         self.keep("file", path, before)
+
+    def _take_over(self, path: str, other: Journal) -> None:
+        """What was there before the first concern that keeps this file."""
+        data = other.former_bytes(path)
+        if data is not None:
+            self._store(data)
+        self.keep("file", path, other.entries[("file", path)]["before"])
+
+    def _store(self, data: bytes) -> str:
+        os.makedirs(self.blobs, mode=0o700, exist_ok=True)
+        write_atomic(os.path.join(self.blobs, digest(data)), data, mode=0o600)
+        return digest(data)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replaces a file with the former content kept; makes missing parent folders."""
@@ -150,10 +182,15 @@ class Journal:
         return "ours" if now == entry["after"] else "edited"
 
     def restore_file(self, path: str) -> None:
-        """Puts back bytes, owner and mode of a kept file, or removes it and the folders that we made; forgets it."""
+        """Puts back bytes, owner and mode of a kept file, or removes it and the folders that we made; forgets it.
+
+        A file that another concern keeps as well stays.
+        """
         before = self.entries[("file", path)]["before"]
         data = self.former_bytes(path)
-        if data is None:
+        if self.shared("file", path) is not None:
+            pass
+        elif data is None:
             if os.path.lexists(path):
                 os.unlink(path)
         elif self.file_is(path) != "before":
@@ -167,7 +204,8 @@ class Journal:
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    continue  # somebody else put something there since: it is theirs now
+                    if self.shared("directory", folder) is None:
+                        continue  # somebody else put something there since: it is theirs now
                 self.forget("directory", folder)
 
     # -- steps (the StepLog of _result.apply)

@@ -134,3 +134,36 @@ def test_a_killed_step_is_on_record(root: Path) -> None:
     with Journal("demo", root=str(root), readonly=True) as journal:
         assert journal.unfinished is not None and journal.unfinished["id"] == "restart: containerd"
     assert os.listdir(root)
+
+
+def test_what_two_concerns_share_goes_with_the_last(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    new, changed = folder / "new", tmp_path / "changed"
+    changed.write_bytes(b"theirs")
+    for concern in ("first", "second"):
+        with Journal(concern, root=str(root)) as journal:
+            journal.write_file(str(new), b"ours")
+            journal.write_file(str(changed), b"ours")
+            assert journal.former_bytes(str(changed)) == b"theirs"
+    with Journal("first", root=str(root)) as journal:
+        for path in (new, changed):
+            journal.restore_file(str(path))
+    assert (new.read_bytes(), changed.read_bytes()) == (b"ours", b"ours")
+    assert not (root / "first.json").exists()
+    with Journal("second", root=str(root)) as journal:
+        for path in (new, changed):
+            journal.restore_file(str(path))
+    assert changed.read_bytes() == b"theirs"
+    assert not folder.exists() and not root.exists()
+
+
+def test_a_folder_of_two_concerns_goes_with_the_last_file_in_it(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    for concern in ("first", "second"):
+        with Journal(concern, root=str(root)) as journal:
+            journal.write_file(str(folder / concern), b"ours")
+    for concern in ("first", "second"):
+        with Journal(concern, root=str(root)) as journal:
+            journal.restore_file(str(folder / concern))
+        assert not (root / f"{concern}.json").exists()
+    assert not folder.exists() and not root.exists()
