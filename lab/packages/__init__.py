@@ -16,13 +16,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.packages.content import CUDA, FILES, Driver, compile_driver
+from lab.packages.content import FILES, Driver, compile_driver
 from lab.packages.deb import Deb, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
 from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
 from lab.packages.driver_rpms import write_rpm_repository
 from lab.packages.keys import Key, keys
-from lab.packages.runfile import runfile_name, write_runfile
+from lab.packages.runfile import write_runfile
 from lab.packages.toolkit_debs import toolkit_debs
 from lab.tools import cached
 
@@ -36,9 +36,11 @@ TOOLKITS = ("1.19.1", "1.20.0")
 CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
 RPM_PATH = "compute/cuda/repos/rhel9/x86_64/"
-# The releases of the RPM repository, and the one there is a self-extracting archive of.
+# The releases of the RPM repository, and those of the self-extracting archives, in a folder for each version.
 RPM_DRIVERS = ("580.126.20", "595.91.07")
-RUNFILE = "595.91.07"
+# 535's installer lacks options that later ones have.
+RUNFILES = ("535.309.01", "580.126.20", "595.91.07")
+RUNFILE_PATH = "tesla/"
 TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
 
 
@@ -82,7 +84,7 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
                         TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
                         RPM_PATH, f"{RPM_PATH}{RPM_KEY_FILE}", signing["rpm"].fingerprint,
-                        f"tesla/{RUNFILE}/{runfile_name(RUNFILE)}")
+                        RUNFILE_PATH)
 
 
 def _mirror(made: Path, out: Path) -> None:
@@ -116,13 +118,18 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
         shutil.copy(signing["toolkit"].public, folder / TOOLKIT_KEY_PATH)
         write_rpm_repository([driver for driver in drivers if driver.version in RPM_DRIVERS], folder / RPM_PATH,
                              signing["rpm"])
-        write_runfile(next(driver for driver in drivers if driver.version == RUNFILE), folder / f"tesla/{RUNFILE}")
+        known = {driver.version: driver for driver in drivers}
+        for version in RUNFILES:
+            driver = known.get(version) or compile_driver(version, nvml, work / version)
+            write_runfile(driver, folder / RUNFILE_PATH / version)
     shutil.copy(signing["stranger"].public, folder / "wrong-key")
 
 
 def _cuda_debs(drivers: list[Driver], key: Key) -> list[Deb]:
-    oldest = {branch: next(driver.version for driver in drivers if driver.branch == branch) for branch in CUDA}
-    return [keyring_deb(key), *(deb for branch in CUDA for deb in branch_debs(branch, oldest[branch])),
+    oldest: dict[int, str] = {}
+    for driver in drivers:
+        oldest.setdefault(driver.branch, driver.version)
+    return [keyring_deb(key), *(deb for branch in oldest for deb in branch_debs(branch, oldest[branch])),
             *(deb for driver in drivers for deb in driver_debs(driver))]
 
 

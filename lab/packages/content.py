@@ -16,7 +16,7 @@ MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peerm
 # What "modinfo -F license nvidia" says of each flavour (NVIDIA open-gpu-kernel-modules; NVIDIA's proprietary module).
 LICENSES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
 # The driver's CUDA level by branch: NVIDIA CUDA Toolkit release notes.
-CUDA = {580: 13000, 595: 13020, 610: 13030}
+CUDA = {535: 12020, 580: 13000, 595: 13020, 610: 13030}
 
 
 @dataclass(frozen=True)

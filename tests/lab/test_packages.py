@@ -23,6 +23,7 @@ from lab.nvml.build import build as build_nvml
 from lab.packages import DRIVERS, Repositories, build
 from lab.packages import serve as http
 from lab.packages.keys import keys
+from lab.packages.runfile import runfile_name
 from lab.tools import NAMES, toolkit_program
 
 COMPUTE = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms")
@@ -327,7 +328,8 @@ def test_repomd_is_signed_and_tells_the_truth(repositories: Repositories) -> Non
 
 
 def test_the_archive_checks_extracts_and_passes_options_on(repositories: Repositories, tmp_path: Path) -> None:
-    archive = repositories.root / repositories.runfile_path
+    archive = repositories.root / repositories.runfile_path / "595.91.07" / runfile_name("595.91.07")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() in Path(f"{archive}.sha256sum").read_text()
     assert "All good" in good("sh", archive, "--check")
     good("sh", archive, "--extract-only", cwd=tmp_path)
     root = tmp_path / "NVIDIA-Linux-x86_64-595.91.07"
@@ -337,6 +339,10 @@ def test_the_archive_checks_extracts_and_passes_options_on(repositories: Reposit
     assert done.returncode == 1 and "unrecognized option: '--no-such-option'" in done.stdout
     done = run("sh", archive, "--silent", "--kernel-module-type=closed")
     assert done.returncode == 1 and "Valid: open, proprietary" in done.stdout
+    older = repositories.root / repositories.runfile_path / "535.309.01" / runfile_name("535.309.01")
+    for option in ("--skip-module-load", "--kernel-module-type=open", "-M=open", "--rebuild-initramfs"):
+        done = run("sh", older, "--silent", option)
+        assert done.returncode == 1 and "unrecognized option" in done.stdout
     damaged = tmp_path / "damaged.run"
     data = archive.read_bytes()
     damaged.write_bytes(data[:-100] + bytes(100))
