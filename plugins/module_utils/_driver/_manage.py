@@ -50,7 +50,7 @@ PARTS: t.Tuple[t.Type[Part], ...] = (Nouveau, Build, Modules, Files, Services)
 # What DKMS signs with: Debian and others; Ubuntu.
 _SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # Kinds of journal entries that say how things were, and hold nothing to be restored by a step of its own.
-_SETTLED = ("service", "initramfs")
+_SETTLED = ("service", "initramfs", "paused", "restart")
 
 
 class Driver:
@@ -78,7 +78,7 @@ class Driver:
             host, parts, initramfs = self._hands(journal)
             delivery, others = choose(host, now)
             version, delivered = delivery.plan(now, flavour)
-            aim = self._aim(now, version, flavour, delivered, delivery)
+            aim = self._aim(now, version, flavour, delivered, delivery, parts)
             steps = plan_present(now, aim, parts, initramfs, [step for one in others for step in one.displaced()],
                                  delivered)
             if aim.delivered:
@@ -144,10 +144,11 @@ class Driver:
         return host, [make(host) for make in PARTS], Initramfs(host)
 
     def _aim(self, now: Situation, version: str, flavour: str, delivered: t.Sequence[Step],
-             delivery: Delivery) -> Aim:
-        reload = must_reload(now, version, flavour)
+             delivery: Delivery, parts: t.Sequence[Part]) -> Aim:
+        reasons = [must_reload(now, version, flavour), *(part.reload(now) for part in parts)]
+        reload = next(filter(None, reasons), "")
         return Aim(version, flavour, reload, read_holders(self.root) if reload else (), changes_modules(delivered),
-                   delivery.dkms, now.fabric)
+                   delivery.dkms, "none" if self.spec.fabric == "none" else now.fabric, delivery.name)
 
     @staticmethod
     def _executor(hands: t.Sequence[Delivery | Part | Initramfs]) -> t.Callable[[Step], None]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Holders, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import pause, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     LOAD_ORDER,
-    PERSISTENCED,
     Situation,
     read_holders,
 )
@@ -45,13 +45,12 @@ def must_reload(now: Situation, version: str, flavour: str) -> str:
 
 
 def unload(now: Situation, reason: str, holders: Holders) -> list[Phased]:
-    """One step for all modules of ours, and persistenced, which holds every GPU. None when nothing is loaded."""
+    """One step for all modules of ours, and the services that hold them. None when nothing is loaded."""
     if not now.modules:
         return []
     blocked = f"in use by {name_holders(holders)}" if holders else ""
-    running = [PERSISTENCED] if now.service.state == "active" else []
     return [("unload", Step(UNLOAD, " ".join(now.modules), f"{reason}; {blocked}" if blocked else reason, needs="idle",
-                            data={"modules": now.modules, "services": running, "blocked": blocked}))]
+                            data={"modules": now.modules, "services": running(now.services), "blocked": blocked}))]
 
 
 class Modules(Part):
@@ -72,25 +71,23 @@ class Modules(Part):
         return act is not None
 
     def _unload(self, step: Step) -> None:
-        for unit in step.data["services"]:
-            self.host.run(["systemctl", "stop", unit])
+        pause(self.host.run, self.host.journal, step.data["services"])
         gone: list[str] = []
         for module in step.data["modules"]:
             done = self.host.run(["rmmod", module], check=False)
             if done.rc != 0 and module in self.host.root.names("/sys/module"):
-                self._reload(gone, step.data["services"])
+                self._reload(gone)
                 holders = name_holders(read_holders(self.host.root))
                 raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
                                 f"{f'; in use by {holders}' if holders else ''}. All modules are loaded as before.",
                                 "Stop what uses it, then run again.")
             gone.append(module)
 
-    def _reload(self, modules: t.Sequence[str], services: t.Sequence[str]) -> None:
+    def _reload(self, modules: t.Sequence[str]) -> None:
         """Puts back what was unloaded when a client came in between: its driver stays whole."""
         for module in reversed(modules):
             self.host.run(["modprobe", module], check=False)
-        for unit in services:
-            self.host.run(["systemctl", "start", unit], check=False)
+        resume(self.host.run, self.host.journal, check=False)
 
     def _load(self, step: Step) -> None:
         done = self.host.run(["modprobe", step.target], check=False)

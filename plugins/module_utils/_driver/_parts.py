@@ -50,7 +50,8 @@ class Aim:
 
     flavour: C(open) or C(proprietary). reload: why loaded modules have to go, empty when they stay. holders: who keeps
     them then. delivered: whether kernel modules change on disk in this run. dkms: whether they are built on the host.
-    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
+    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). source: the delivery's
+    name.
     """
 
     version: str
@@ -60,6 +61,7 @@ class Aim:
     delivered: bool = False
     dkms: bool = True
     fabric: str = "none"
+    source: str = ""
 
 
 class Part:
@@ -67,6 +69,10 @@ class Part:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+
+    def reload(self, now: Situation) -> str:
+        """Why loaded modules have to go for this part's sake, empty where they need not."""
+        return ""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """The steps that are missing, none when all is right. Raises InputError, HostError before any change."""

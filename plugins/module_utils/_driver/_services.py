@@ -1,46 +1,128 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's services: enabled and running, and as they were before at removal. PRIVATE to the collection."""
+"""Services around the driver: enabled and running, stopped for an unload, and as before at removal. PRIVATE.
+
+A stop for an unload is journalled, so that a run that was killed in between starts again exactly those that ran.
+"""
 
 from __future__ import annotations
 
+import typing as t
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    FABRIC_MANAGER,
+    GRIDD,
+    IMEX,
+    PERSISTENCED,
+    SERVICES,
+    Service,
+    Situation,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 START = "enable and start service"
 STOP = "disable and stop service"
+RESUME = "start service again"
+RESTART = "restart service"
 # Unit file states in which a unit starts at boot, or is started by udev as the distribution's own unit is.
 _AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
+# Kinds of journal entries: units that ran and were stopped for an unload; units whose files were changed.
+_PAUSED, _OWED = "paused", "restart"
+_LIMIT = 120
+
+
+def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
+    """C({unit: why}) of what has to run. fabric: of C(Aim)."""
+    wanted = {PERSISTENCED: "it keeps the GPUs initialised"} if spec.persistenced else {}
+    if fabric in ("nvswitch", "nvlink5"):
+        wanted[FABRIC_MANAGER] = "without it the NVSwitches connect no GPUs"
+    if fabric.startswith("nvlink5") and spec.imex_nodes:
+        wanted[IMEX] = "the hosts of the domain share GPU memory through it"
+    if spec.licence:
+        wanted[GRIDD] = "it gets the licence"
+    return wanted
+
+
+def owe_restart(journal: Journal, unit: str) -> None:
+    """Notes, before a file changes that it reads at its start, that a unit has to be restarted."""
+    journal.keep(_OWED, unit, None)
+
+
+def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
+    """Stops units that run, in this order, and remembers them."""
+    for unit in units:
+        journal.keep(_PAUSED, unit, None)
+        run(["systemctl", "stop", unit], timeout=_LIMIT)
+
+
+def resume(run: Runner, journal: Journal, check: bool = True) -> None:
+    """Starts what L(pause) stopped, in the opposite order."""
+    for unit in reversed(SERVICES):
+        if journal.get(_PAUSED, unit) is not None:
+            run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Look at journalctl -u {unit}.")
+            journal.forget(_PAUSED, unit)
+
+
+def running(services: t.Mapping[str, Service]) -> list[str]:
+    """The units that run, in the order in which they are stopped."""
+    return [unit for unit in SERVICES if services[unit].state in ("active", "activating", "reloading")]
 
 
 class Services(Part):
-    """nvidia-persistenced."""
+    """What has to run runs; what ran goes on; what this collection enabled and nobody wants any more goes."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
-        service = now.service
-        if self.host.spec.persistenced:
-            if aim.reload or service.state != "active" or service.enabled not in _AT_BOOT:
-                return [("serve", Step(START, PERSISTENCED, "it keeps the GPUs initialised", data=vars(service)))]
-        elif service.state == "active" or service.enabled == "enabled":
-            return [("serve", Step(STOP, PERSISTENCED, "persistenced is false", data=vars(service)))]
-        return []
+        journal = self.host.journal
+        wanted = wanted_units(self.host.spec, aim.fabric)
+        stopped = set(running(now.services)) if aim.reload else set()
+        steps: list[Phased] = []
+        for unit in reversed(SERVICES):
+            service = now.services[unit]
+            if unit in wanted:
+                if unit in stopped or service.state != "active" or service.enabled not in _AT_BOOT:
+                    steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
+                elif journal.get(_OWED, unit) is not None:
+                    steps.append(("serve", Step(RESTART, unit, "its files have changed")))
+            elif self._unwanted(unit, service):
+                steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))
+            elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
+                steps.append(("serve", Step(RESUME, unit, "it ran before")))
+        return steps
+
+    def _unwanted(self, unit: str, service: Service) -> bool:
+        """Whether an option says no to a unit, or one of this collection's earlier wishes is no longer there."""
+        on = service.state == "active" or service.enabled == "enabled"
+        return on and (unit == PERSISTENCED or self.host.journal.get("service", unit) is not None)
 
     def absent(self, now: Situation) -> list[Phased]:
         """See L(Part)."""
-        kept = self.host.journal.get("service", PERSISTENCED)
-        if kept and now.service.enabled == "enabled" and kept["before"].get("enabled") != "enabled":
-            return [("stop", Step(STOP, PERSISTENCED, f"it was {kept['before'].get('enabled') or 'absent'} before",
-                                  data=vars(now.service)))]
-        return []
+        steps: list[Phased] = []
+        for unit, kept in self.host.journal.of_kind("service").items():
+            before, service = kept["before"].get("enabled"), now.services[unit]
+            if service.enabled == "enabled" and before != "enabled":
+                steps.append(("stop", Step(STOP, unit, f"it was {before or 'absent'} before", data=vars(service))))
+        return steps
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
-        if step.action not in (START, STOP):
+        journal, unit = self.host.journal, step.target
+        words = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"], RESTART: ["restart"]}
+        if step.action not in words:
             return False
-        self.host.journal.keep("service", step.target, {key: step.data[key] for key in ("state", "enabled")})
-        self.host.run(["systemctl", "enable" if step.action == START else "disable", "--now", step.target], timeout=120,
-                      hint=f"Look at journalctl -u {step.target}.")
+        if step.action in (START, STOP):
+            journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
+        self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
+        for kind in (_PAUSED, _OWED):
+            journal.forget(kind, unit)
         return True
+
+    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+        """See L(Part)."""
+        return [f"{unit} is {now.services[unit].state}" for unit in wanted_units(self.host.spec, aim.fabric)
+                if now.services[unit].state != "active"]

@@ -22,7 +22,10 @@ _LAST_PROPRIETARY = 619
 class Spec:
     """The module's options. version, branch: text or None. kernel_module_type: C(auto), C(open), C(proprietary).
 
-    repository: C({url, key, fingerprint}), each may be missing.
+    repository: C({url, key, fingerprint}), each may be missing. fabric: C(auto) or C(none). module_parameters:
+    C({module: {parameter: value}}). module_signing: C({key, certificate, password}), each may be missing. next_kernel:
+    whether the newest installed kernel gets its modules as well. licence: C({token, feature_type, settings}). Each of
+    these is checked by the part that it is for.
     """
 
     version: str | None = None
@@ -31,6 +34,15 @@ class Spec:
     source: str = "auto"
     repository: t.Mapping[str, str] | None = None
     persistenced: bool = True
+    fabric: str = "auto"
+    imex_nodes: t.Sequence[str] = ()
+    peermem: bool = False
+    gds: bool = False
+    gdrcopy: bool = False
+    module_parameters: t.Mapping[str, t.Any] | None = None
+    module_signing: t.Mapping[str, str] | None = None
+    next_kernel: bool = True
+    licence: t.Mapping[str, t.Any] | None = None
 
     def __post_init__(self) -> None:
         if self.version and not _VERSION.match(self.version):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -21,6 +21,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 PERSISTENCED = "nvidia-persistenced.service"
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+IMEX = "nvidia-imex.service"
+GRIDD = "nvidia-gridd.service"
+# The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container;
+# DCGM's are clients of the driver as any other, but come back by themselves). NVLSM is the fabric manager's child.
+SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
+            FABRIC_MANAGER, PERSISTENCED)
 # In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
 UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
                 "nvidia_modeset", "nvidia")
@@ -42,8 +49,8 @@ class Situation:
 
     gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
     loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
-    nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. fabric: C(none), C(nvswitch),
-    C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
+    nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. services: each of L(SERVICES).
+    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
     """
 
     os_id: str
@@ -61,13 +68,13 @@ class Situation:
     built: t.Tuple[str, ...]
     registered: t.Mapping[str, str]
     nouveau: str | None
-    service: Service
+    services: t.Mapping[str, Service]
     fabric: str = "none"
 
     def as_dict(self) -> dict[str, t.Any]:
         """For the module's result."""
         return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
-                "modules": list(self.modules), "persistenced": self.service.state}
+                "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}
 
 
 def read_situation(root: Root, run: Runner) -> Situation:
@@ -87,7 +94,7 @@ def read_situation(root: Root, run: Runner) -> Situation:
         loaded=loaded, flavour=_flavour(root) if loaded else None, library=library_version(root),
         modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
         nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
-        service=read_service(run, PERSISTENCED),
+        services=read_services(run),
         fabric=fabric_of((model for _address, model in gpus), len(bus.switches)))
 
 
@@ -98,20 +105,22 @@ def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict
     return tuple(built), {entry["version"]: entry["name"] for entry in entries}
 
 
-def read_service(run: Runner, unit: str) -> Service:
-    """The state of a unit, by one systemctl."""
-    text = run(["systemctl", "show", unit, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    if values.get("LoadState") != "loaded":
-        return Service("absent", "")
-    return Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
+def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
+    """The state of units, by one systemctl, which answers in their order with an empty line between."""
+    text = run(["systemctl", "show", *units, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
+    found = dict.fromkeys(units, Service("absent", ""))
+    for unit, block in zip(units, text.strip().split("\n\n")):
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if values.get("LoadState") == "loaded":
+            found[unit] = Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
+    return found
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
     """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance}]).
 
-    Processes with a GPU open, persistenced apart, which our steps stop. Where there are none and a module is in use
-    all the same (a display, a process out of sight, a kernel client), an entry without pid names the module.
+    Processes with a GPU open, those of L(SERVICES) apart, which our steps stop. Where there are none and a module is
+    in use all the same (a display, a process out of sight, a kernel client), an entry without pid names the module.
     Reads the open files of all processes, so it is asked for only when something is to be unloaded.
     """
     gpus = {}
@@ -121,8 +130,7 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
         if found:
             gpus[int(found.group(1))] = address
     clients = read_clients(root, gpus)
-    # A process's name has at most 15 characters in /proc/PID/comm.
-    ours = {client["pid"] for client in clients if client["name"].startswith("nvidia-persiste")}
+    ours = {pid for pid in {client["pid"] for client in clients} if owner_of(root, pid)["unit"] in SERVICES}
     named = [client for client in clients if client["pid"] not in ours]
     if named:
         return named

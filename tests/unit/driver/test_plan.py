@@ -24,7 +24,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import
     plan_present,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    PERSISTENCED,
+    SERVICES,
+    Service,
+    Situation,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -33,13 +38,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 NEW, OLD, KERNEL = "595.91.07", "580.95.05", "6.1.0-28-amd64"
 ALL = ("nvidia_uvm", "nvidia_modeset", "nvidia")
-ACTIVE, ABSENT = Service("active", "enabled"), Service("absent", "")
+
+
+def units(service: Service) -> dict[str, Service]:
+    """Of all units persistenced alone is there."""
+    return {**dict.fromkeys(SERVICES, Service("absent", "")), PERSISTENCED: service}
+
+
+ACTIVE, ABSENT = units(Service("active", "enabled")), units(Service("absent", ""))
 BARE = Situation(
     os_id="debian", os_version="12", family="debian", arch="x86_64", kernel=KERNEL, headers=True, secure_boot=False,
     gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
-    nouveau=None, service=ABSENT)
+    nouveau=None, services=ABSENT)
 RUNNING = replace(BARE, loaded=NEW, flavour="open", library=NEW, modules=ALL, built=(NEW,), registered={NEW: "nvidia"},
-                  service=ACTIVE)
+                  services=ACTIVE)
 FORMER = replace(RUNNING, loaded=OLD, library=OLD, built=(OLD,), registered={OLD: "nvidia"})
 INSTALL = Step("install packages", "nvidia-driver-cuda", data={"packages": {"nvidia-kernel-open-dkms": "1"}})
 SMI = Step("install packages", "nvidia-smi", data={"packages": {"nvidia-smi": "1"}})
@@ -78,9 +90,9 @@ CASES = {
     "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
     "not built for this kernel": Case(BARE, [BUILD, *LOADS, START]),
     "uvm not loaded": Case(replace(RUNNING, modules=("nvidia_modeset", "nvidia")), [LOADS[1]]),
-    "service stopped": Case(replace(RUNNING, service=Service("inactive", "enabled")), [START]),
-    "service disabled": Case(replace(RUNNING, service=Service("active", "disabled")), [START]),
-    "service started by udev": Case(replace(RUNNING, service=Service("active", "static")), []),
+    "service stopped": Case(replace(RUNNING, services=units(Service("inactive", "enabled"))), [START]),
+    "service disabled": Case(replace(RUNNING, services=units(Service("active", "disabled"))), [START]),
+    "service started by udev": Case(replace(RUNNING, services=units(Service("active", "static"))), []),
     "switch": Case(FORMER, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL]),
     "other flavour": Case(RUNNING, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL], flavour="proprietary"),
     "version mismatch after an upgrade by hand": Case(replace(RUNNING, loaded=OLD), [UNLOAD, *LOADS, START]),

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import name_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    FABRIC_MANAGER,
+    PERSISTENCED,
+    SERVICES,
     Service,
     read_dkms,
     read_holders,
-    read_service,
+    read_services,
     read_situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi
@@ -54,8 +57,9 @@ class Host:
         for user in users:
             self.put(f"sys/module/{name}/holders/{user}")
 
-    def process(self, pid: int, name: str, *devices: str) -> None:
+    def process(self, pid: int, name: str, *devices: str, unit: str = "training.service") -> None:
         self.put(f"proc/{pid}/comm", f"{name}\n")
+        self.put(f"proc/{pid}/cgroup", f"0::/system.slice/{unit}\n")
         for number, device in enumerate(devices):
             self.link(f"proc/{pid}/fd/{number}", device)
 
@@ -88,18 +92,21 @@ def test_bare_host(host: Host) -> None:
     assert (situation.os_id, situation.os_version, situation.family) == ("debian", "12", "debian")
     assert situation.kernel == KERNEL
     assert (situation.loaded, situation.modules, situation.built, situation.nouveau) == (None, (), (), None)
-    assert situation.service == Service("absent", "")
+    assert situation.services[PERSISTENCED] == Service("absent", "")
     assert not situation.headers
 
 
 def test_loaded_host(loaded: Host) -> None:
-    loaded.answers["systemctl show"] = (0, "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n")
+    loaded.answers["systemctl show"] = (
+        0, "\n\n".join("LoadState=loaded\nActiveState=active\nUnitFileState=enabled" if unit == PERSISTENCED
+                       else "LoadState=not-found\nActiveState=inactive\nUnitFileState=" for unit in SERVICES))
     situation = read_situation(loaded.root, loaded.run)
     assert (situation.loaded, situation.flavour) == ("595.91.07", "open")
     assert situation.modules == ("nvidia_uvm", "nvidia_modeset", "nvidia")
     assert situation.built == ("595.91.07",)
     assert situation.registered == {"595.91.07": "nvidia"}
-    assert situation.service == Service("active", "enabled")
+    assert situation.services[PERSISTENCED] == Service("active", "enabled")
+    assert situation.services[FABRIC_MANAGER] == Service("absent", "")
 
 
 def test_dkms_of_another_kernel_is_not_built_for_this_one(loaded: Host) -> None:
@@ -113,7 +120,7 @@ def test_dkms_of_another_kernel_is_not_built_for_this_one(loaded: Host) -> None:
 ])
 def test_service(host: Host, text: str, expected: Service) -> None:
     host.answers["systemctl show"] = (0, text)
-    assert read_service(host.run, "nvidia-persistenced.service") == expected
+    assert read_services(host.run, [PERSISTENCED])[PERSISTENCED] == expected
 
 
 @pytest.mark.parametrize(("refcnt", "expected"), [(0, "loaded"), (1, "used")])
@@ -127,14 +134,15 @@ def test_nouveau_on_disk(host: Host) -> None:
     assert read_situation(host.root, host.run).nouveau == "there"
 
 
-def test_idle_with_persistenced(loaded: Host) -> None:
-    loaded.process(100, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/null")
-    loaded.module("nvidia", 4)
+def test_idle_with_the_drivers_own_services(loaded: Host) -> None:
+    loaded.process(100, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/null", unit=PERSISTENCED)
+    loaded.process(101, "nv-fabricmanage", "/dev/nvidia-nvswitchctl", unit=FABRIC_MANAGER)
+    loaded.module("nvidia", 5)
     assert read_holders(loaded.root) == []
 
 
 def test_named_holder(loaded: Host) -> None:
-    loaded.process(100, "nvidia-persiste", "/dev/nvidia0")
+    loaded.process(100, "nvidia-persiste", "/dev/nvidia0", unit=PERSISTENCED)
     loaded.process(4711, "python3", "/dev/nvidiactl", "/dev/nvidia0")
     holders = read_holders(loaded.root)
     assert holders == [{"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None}]
