@@ -21,3 +21,16 @@ rm -f /etc/debian_version
 echo 'Rocky Linux release 9.6 (Blue Onyx)' > /etc/redhat-release
 ln -s redhat-release /etc/system-release
 stub rocky-release 9.6 1 'Provides: system-release = 9.6'
+# The configuration of a fresh Rocky Linux 9; plugins that Debian's packages bring and a minimal one has not.
+cat > /etc/dnf/dnf.conf <<'END'
+[main]
+gpgcheck=1
+installonly_limit=3
+clean_requirements_on_remove=True
+best=True
+skip_if_unavailable=False
+END
+rm -rf /etc/dnf/aliases.d/* /etc/dnf/plugins/local.conf /etc/dnf/plugins/post-* /etc/dnf/plugins/versionlock.*
+for plugin in local post-transaction-actions versionlock; do
+    rm "/usr/lib/python3/dist-packages/dnf-plugins/$plugin.py"
+done

@@ -6,6 +6,9 @@
 # What distributions with RPM share: stub packages in its database, and no apt or dpkg to fall back on.
 hidden="/usr/bin/apt /usr/bin/apt-get /usr/bin/apt-cache /usr/bin/apt-mark /usr/bin/dpkg /usr/bin/dpkg-query"
 sources=/usr/src/kernels/$kernel
+# Debian's rpm has its database in root's home.
+mkdir -p /etc/rpm
+echo '%_dbpath /var/lib/rpm' > /etc/rpm/macros
 rm -rf /etc/yum.repos.d /etc/dnf/modules.d
 mkdir -p /etc/yum.repos.d
 
