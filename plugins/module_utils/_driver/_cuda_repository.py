@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import HOLD_FILE, Source, hold, newest_first
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, upstream
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
 
 _BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
@@ -30,13 +30,24 @@ _KEYS = {
 }
 # From this branch on, Ubuntu's package names have no branch in them.
 _UNSUFFIXED = 590
+# What stands beside the driver: name, first branch that has it, whether of the driver's version.
+_COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[str, int, bool], ...]] = {
+    "fabric_manager": (("nvidia-fabricmanager", 0, True),),
+    "nscq": (("libnvidia-nscq", 0, True),),
+    "imex": (("nvidia-imex", 550, True),),
+    "nvsdm": (("libnvsdm", 560, True),),
+    "nvlsm": (("nvlsm", 570, False),),
+    "gds": (("nvidia-gds", 0, False),),
+    "gdrcopy": (("gdrdrv-dkms", 0, False), ("libgdrapi", 0, False)),
+}
+# From this branch on, the names of those of the driver's version have no branch in them.
+_COMPANIONS_UNSUFFIXED = 580
 
 
-class CudaRepository:
-    """Implements C(_sources.Source)."""
+class CudaRepository(Source):
+    """Implements L(_source.Source)."""
 
     name = "cuda_repository"
-    dkms = True
 
     def __init__(self, folder: str, arch: str) -> None:
         self.folder = folder
@@ -52,15 +63,11 @@ class CudaRepository:
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
         """The vendor's version of the installed driver: that of the library every CUDA program needs."""
-        return next(iter(self._versions({name: [version] for name, version in packages.items()})), None)
+        return next(iter(self.offered({name: [version] for name, version in packages.items()})), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
         """The vendor's versions of a repository, newest first."""
-        return self._versions(candidates)
-
-    def _versions(self, packages: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        found = {version for name in packages if self._leader.match(name) for version in packages[name]}
-        return list(dict.fromkeys(upstream(version) for version in sorted(found, key=debian_key, reverse=True)))
+        return newest_first((name, versions) for name, versions in candidates.items() if self._leader.match(name))
 
     def repository(self, spec: Spec) -> Repository:
         """The vendor's, or a mirror with the values that the user gave."""
@@ -77,14 +84,14 @@ class CudaRepository:
         return Repository("cuda", given.get("url", f"{_BASE}/{self.folder}/{self.arch}/"), given.get("key", key),
                           fingerprint)
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str]:
+    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
         """Debian: compute use only, without the desktop's libraries. Ubuntu: the vendor's meta packages."""
         if self.is_ubuntu:
             meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
             suffix = f"-{branch_of(version)}" if branch_of(version) < _UNSUFFIXED else ""
             return {f"{meta}{suffix}": version}
         kernel = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
-        wanted = {"nvidia-driver-cuda": version, kernel: version}
+        wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
         return wanted
@@ -92,3 +99,21 @@ class CudaRepository:
     def pins(self, version: str) -> list[str]:
         """They exclude each other, so one holds all of the vendor's packages at one version or branch."""
         return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]
+
+    def pin_files(self, version: str) -> dict[str, bytes]:
+        """For mirrors and older repositories that have no pinning packages."""
+        return {HOLD_FILE: hold(version, ["*nvidia*", "cuda-drivers*", "libcuda*", "libnv*", "libxnv*"])}
+
+    def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
+        """See L(Source)."""
+        found: dict[str, str | None] = {}
+        for kind in wanted:
+            for stem, first, same in _COMPANIONS.get(kind, ()):
+                if branch_of(version) >= first and (kind, self.arch) != ("nvsdm", "sbsa"):
+                    suffix = f"-{branch_of(version)}" if same and branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
+                    found[f"{stem}{suffix}"] = version if same else None
+        return found
+
+    def rivals(self, known: t.Iterable[str], version: str, flavour: str) -> list[str]:
+        """Ubuntu's own modules for its kernels exclude nothing of the vendor's; depmod would have to choose."""
+        return sorted(name for name in known if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")))

@@ -9,7 +9,8 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import Source, sources_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
@@ -18,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     RepositoryError,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
@@ -82,18 +84,55 @@ class PackageDelivery:
         spec, source, work = self.host.spec, self._source, self.work
         state = work.manager.read()
         installed = source.installed(state.installed)
+        kernels = self._kernels(now)
         if installed is not None and spec.accepts(installed):
-            wanted: dict[str, str | None] = dict(source.packages(installed, flavour, spec.persistenced))
+            wanted = self._wanted(now, installed, flavour)
+            wanted.update(source.modules(installed, flavour, kernels))
             pin = next((name for name in source.pins(installed) if name in state.installed), None)
-            if pin is not None and work.is_present(state, {**wanted, pin: None}):
+            if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
+                    and work.holds(self._held(source, installed, pin))
+                    and not source.rivals(state.installed, installed, flavour)):
                 return installed, []
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
-            wanted = dict(source.packages(version, flavour, spec.persistenced))
-            pin = next((name for name in source.pins(version) if name in probe.candidates), source.pins(version)[0])
-            steps = work.plan_repair(state, [*wanted, pin]) + work.plan_repository(probe)
-            steps += work.plan_install(probe, state, wanted, {pin: None}, self._headers(now, state))
+            wanted = self._wanted(now, version, flavour)
+            wanted.update(self._modules(probe, version, flavour, kernels, state))
+            pin = next((name for name in source.pins(version) if name in probe.candidates), None)
+            pins: dict[str, str | None] = {pin: None} if pin else {}
+            files = self._held(source, version, pin)
+            steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
+            steps += work.plan_install(probe, state, wanted, pins, self._headers(now, state) if source.dkms else [],
+                                       source.rivals(state.installed, version, flavour), files)
         return version, steps
+
+    def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
+        """The packages of a version: name to the vendor's version, None for any."""
+        return self._source.packages(version, flavour, self.host.spec.persistenced)
+
+    @staticmethod
+    def _held(source: Source, version: str, pin: str | None) -> dict[str, bytes | None]:
+        """The files that hold the version; none of ours where a pinning package does."""
+        return {path: None if pin else content for path, content in source.pin_files(version).items()}
+
+    def _kernels(self, now: Situation) -> list[str]:
+        """The running kernel and, where it is another one, the newest installed."""
+        newest = newest_kernel(self.host.root, now.kernel, now.family)
+        return list(dict.fromkeys([now.kernel, newest or now.kernel]))
+
+    def _modules(self, probe: Probe, version: str, flavour: str, kernels: t.Sequence[str],
+                 state: PackageState) -> dict[str, str | None]:
+        """Ready-made modules of the kernels and what follows them. Raises RepositoryError where a kernel has none."""
+        modules = self._source.modules(version, flavour, kernels)
+        missing = [name for name in modules if name not in probe.candidates]
+        if missing:
+            stem = missing[0][:-len(kernels[list(modules).index(missing[0])])]
+            there = sorted(name[len(stem):] for name in probe.candidates if name.startswith(stem)
+                           and name[len(stem):][:1].isdigit())
+            raise RepositoryError(f"The repository has no ready-made modules {', '.join(missing)}.",
+                                  f"It has them for the kernels {', '.join(there) or '(none)'}: boot one of these, or "
+                                  "use source distribution, which builds modules.", missing=missing, available=there)
+        followers = self._source.followers(version, flavour, state.installed)
+        return {**modules, **{name: None for name in followers if name in probe.candidates}}
 
     @staticmethod
     def _headers(now: Situation, state: PackageState) -> list[str]:
@@ -112,7 +151,8 @@ class PackageDelivery:
                 raise RepositoryError(f"The repository has no driver {spec.version}.",
                                       f"It has {', '.join(offered[:12])}.", wanted=spec.version, available=offered)
             return spec.version
-        if installed is not None and spec.accepts(installed):
+        # An archive drops what it has a newer version of: then that is what can be repaired with.
+        if installed is not None and spec.accepts(installed) and (installed in offered or not offered):
             return installed
         problem: InputError | None = None
         for version in offered:
@@ -122,6 +162,11 @@ class PackageDelivery:
                     return version
                 except InputError as error:
                     problem = error
+        led = self._source.ended(probe.candidates, int(spec.branch)) if spec.branch else None
+        if led is not None:
+            raise InputError(f"Branch {spec.branch} has ended: its packages now bring branch {led}.",
+                             f"Set branch to {led}, or use source cuda_repository.", path="branch", value=spec.branch,
+                             allowed=offered)
         raise problem or RepositoryError(f"The repository has no driver of {spec.wanted()}.",
                                          f"It has {', '.join(offered[:12])}.", wanted=spec.wanted(), available=offered)
 

@@ -3,45 +3,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where drivers come from: the registry of package sources. PRIVATE to the collection.
 
-A new source is one file with a class as L(Source) and one line in L(SOURCES).
+A new source is one file with a class of L(_source.Source) and one line in L(SOURCES).
 """
 
 from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._archive import (
+    DebianArchive,
+    UbuntuArchive,
+    UbuntuSigned,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
 
-
-class Source(t.Protocol):
-    """A package source on one distribution. dkms: whether modules are built on the host, or come built."""
-
-    name: str
-    dkms: bool
-
-    def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """The vendor's version of the installed driver."""
-
-    def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        """The vendor's versions of a repository, newest first."""
-
-    def repository(self, spec: Spec) -> Repository:
-        """The repository, with the user's values over the vendor's."""
-
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str]:
-        """The packages to ask for: name to the vendor's version."""
-
-    def pins(self, version: str) -> list[str]:
-        """Pinning packages that hold this version, the best first; one is wanted."""
-
-
-Make = t.Callable[[str, str, str], "Source | None"]
+Make = t.Callable[[str, str, str], t.Optional[Source]]
 # By the name of the option; of several under one name the first that serves a distribution.
 SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
     "cuda_repository": (CudaRepository.for_distribution,),
+    "distribution": (UbuntuArchive.for_distribution, DebianArchive.for_distribution),
+    "precompiled": (UbuntuSigned.for_distribution,),
 }
 
 

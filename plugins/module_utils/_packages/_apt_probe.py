@@ -209,7 +209,7 @@ class AptProbe:
             text = str(error.details["stderr"]) + str(error.details["stdout"])
             url = self.repository.url
             if "Signed-By" in text and "onflicting" in text:
-                raise RepositoryError(f"This host already has {url} as a source with another keyring: {last_line(text)}.",
+                raise RepositoryError(f"This host has {url} as a source with another keyring: {last_line(text)}.",
                                       f"Remove that source from {SOURCES}, or name another repository.url.",
                                       url=url) from error
             if _UNSIGNED.search(text):

@@ -111,9 +111,8 @@ def test_mirror() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "os_id", "os_version", "arch", "supported"), [
-    ("runfile", "debian", "12", "x86_64", ["cuda_repository"]),
-    ("distribution", "ubuntu", "24.04", "x86_64", ["cuda_repository"]),
-    ("precompiled", "debian", "12", "x86_64", ["cuda_repository"]),
+    ("distribution", "ubuntu", "25.10", "x86_64", []),
+    ("precompiled", "debian", "12", "x86_64", ["cuda_repository", "distribution"]),
     ("auto", "alpine", "3.20", "x86_64", []),
     ("cuda_repository", "debian", "12", "ppc64le", []),
 ])

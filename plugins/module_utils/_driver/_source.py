@@ -1,0 +1,90 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a source of driver packages answers on one distribution. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+
+HOLD_FILE = "/etc/apt/preferences.d/gpuops-driver.pref"
+
+
+class Source:
+    """The names of packages in one repository for one distribution. The base has what is true of most.
+
+    name: as the option C(source) has it. dkms: whether modules are built on the host, or come built and signed.
+    """
+
+    name = ""
+    dkms = True
+
+    def installed(self, packages: t.Mapping[str, str]) -> str | None:
+        """The vendor's version of the installed driver, None where it is of another source."""
+        raise NotImplementedError
+
+    def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+        """The vendor's versions of a repository, newest first."""
+        raise NotImplementedError
+
+    def repository(self, spec: Spec) -> Repository:
+        """The repository, with the user's values over the vendor's."""
+        raise NotImplementedError
+
+    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
+        """The packages to ask for: name to the vendor's version, None for any."""
+        raise NotImplementedError
+
+    def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
+        """The packages with modules that come built for these kernels (releases); none where DKMS builds them."""
+        return {}
+
+    def followers(self, version: str, flavour: str, known: t.Iterable[str]) -> list[str]:
+        """Packages that bring such modules for the next kernels, wanted where the repository has them.
+
+        known: names of installed packages, which tell what the host's kernels follow.
+        """
+        return []
+
+    def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
+        """The packages of what stands beside the driver, name to the vendor's version or None; kinds it lacks left out.
+
+        wanted: of C(fabric_manager), C(nscq), C(nvlsm), C(nvsdm), C(imex), C(gds), C(gdrcopy).
+        """
+        return {}
+
+    def rivals(self, known: t.Iterable[str], version: str, flavour: str) -> list[str]:
+        """Of installed packages those that must go in the same transaction and that nothing else would take away."""
+        return []
+
+    def pins(self, version: str) -> list[str]:
+        """Pinning packages that hold this version, the best first; one is wanted where the repository has it."""
+        return []
+
+    def pin_files(self, version: str) -> dict[str, bytes]:
+        """Path to content of files of ours that hold this version where no pinning package does."""
+        return {}
+
+    def ended(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
+        """The branch that a repository leads to in place of one that has ended, None where it has not."""
+        return None
+
+
+def newest_first(packages: t.Iterable[tuple[str, t.Sequence[str]]]) -> list[str]:
+    """The vendor's versions of Debian packages' versions, newest first, each once."""
+    found = {version for _name, versions in packages for version in versions}
+    return list(dict.fromkeys(upstream(version) for version in sorted(found, key=debian_key, reverse=True)))
+
+
+def hold(version: str, names: t.Sequence[str]) -> bytes:
+    """Preferences that keep packages at a vendor's version, in all its revisions (apt_preferences(5)).
+
+    Priority 1000, as in the vendor's pinning packages: from there on apt also goes back to it, which a switch to an
+    older version needs of the libraries that come along.
+    """
+    return (f"# Written by gpuops.nvidia: an upgrade must not split modules and libraries.\n"
+            f"Package: {' '.join(names)}\nPin: version {version}-*\nPin-Priority: 1000\n").encode()
