@@ -85,6 +85,11 @@ class PackageWork:
         return any(found.group(1) == self.repository.name for found in map(_OURS.search, self.journal.of_kind("file"))
                    if found)
 
+    @staticmethod
+    def is_of_repository(path: str) -> bool:
+        """Whether a file is one of a repository that we have added."""
+        return _OURS.search(path) is not None
+
     def holds(self, files: Holds) -> bool:
         """Whether the files that hold versions stand as wanted. Costs no command."""
         return not self._unlike(files)
