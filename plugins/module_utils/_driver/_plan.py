@@ -47,7 +47,12 @@ def takes_modules(displaced: t.Iterable[Step]) -> bool:
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
     """Whether steps of a delivery touch kernel modules on the disk."""
     return any(step.data.get("modules") or "dkms" in name or "linux-modules" in name
-               for step in delivered for name in (step.data.get("packages") or [""]))
+               for step in delivered for name in (*step.data.get("packages", ()), *_changed(step), ""))
+
+
+def _changed(step: Step) -> list[str]:
+    """The packages that come with those that are asked for: metas bring the modules of some distributions."""
+    return [str(change[0]) for change in step.data.get("changes", ())]
 
 
 def gate_driver(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[dict[str, t.Any]]]:
