@@ -28,7 +28,7 @@ _AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
 _CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
 # shim's list of enrolled keys: as a variable, and where it is larger than one may be.
-_ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
              "/sys/firmware/efi/mok-variables/MokListRT")
 # The first whose file is there. Hosted ones come before what they are made of.
 _KUBERNETES = (
@@ -89,7 +89,7 @@ def read_mok(root: Root) -> dict[str, bool | None]:
     The enrolled certificates stand whole in shim's list. None where firmware or shim show no list.
     """
     tool = root.exists("/usr/bin/mokutil")
-    enrolled = next((data for data in map(root.data, _ENROLLED) if data is not None), None)
+    enrolled = next((data for data in map(root.data, ENROLLED) if data is not None), None)
     if enrolled is None:
         return {"tool": tool, "enrolled": None}
     places = (*_CERTIFICATES, *_CONFIGURED.findall(root.text("/etc/dkms/framework.conf") or ""))
