@@ -242,6 +242,7 @@ hosts:
       C(stream)) and C(kernel_packages) are what brings it; C(precompiled) says that its modules come built; C(cuda) is
       the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
       C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), and C(imex).
+      C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan.
   returned: success
@@ -260,6 +261,10 @@ hosts:
         kernel_packages: [linux-headers-6.8.0-45-generic]
         precompiled: false
         fabric: {manager: null, imex: false, version: null}
+        peermem: false
+        gds: false
+        gdrcopy: false
+        module_parameters: {}
         cuda: "13.2"
         secure_boot: null
         disruption: never

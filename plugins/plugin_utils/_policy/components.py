@@ -17,7 +17,7 @@ class Component:
 
     name: role and plan key; title: for tables; section: where a policy switches it on or off, empty where it is always
     on; places: where it can be delivered; variables: the role's variables that take part in resolving
-    (C(driver_version)), as a user sets them in the inventory.
+    (C(driver_version)), as a user sets them in the inventory; secrets: those of which only counts whether they are set.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Component:
     section: str
     places: t.Tuple[str, ...]
     variables: t.Tuple[str, ...] = ()
+    secrets: t.Tuple[str, ...] = ()
 
     @property
     def result(self) -> str:
@@ -37,7 +38,9 @@ _BOTH = ("host", "cluster")
 COMPONENTS: t.Tuple[Component, ...] = (
     Component("nfd", "NFD", "nfd", ("cluster",)),
     Component("driver", "driver", "driver", _BOTH, (
-        "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state")),
+        "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
+        "driver_repository_url", "driver_fabric", "driver_peermem", "driver_gds", "driver_gdrcopy",
+        "driver_module_parameters"), ("driver_signing_key", "driver_licence_token")),
     Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
         "container_toolkit_set_as_default", "container_toolkit_mode")),
@@ -55,11 +58,13 @@ ON_HOSTS: t.Tuple[Component, ...] = tuple(
     component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery")
     for component in COMPONENTS if component.name == name)
 VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.variables)
+SECRETS: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.secrets)
 # What host variables may be that choose; those of numbers, versions and names are judged where they are used.
 CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "driver_state": ("present", "absent", "adopted"),
     "driver_kernel_module_type": ("auto", "open", "proprietary"),
     "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
+    "driver_fabric": ("auto", "none"),
     "container_toolkit_runtime": ("auto", "containerd", "docker", "crio", "podman"),
     "container_toolkit_mode": ("auto", "cdi", "legacy"),
     "feature_discovery_mig_strategy": ("none", "single", "mixed"),

@@ -29,9 +29,10 @@ class Wish:
 
     version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
     grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
-    source: None where nobody asks. gds_open: whether this GPUDirect Storage needs open modules. mig: the selected
-    layout. cuda: the level that must run. vgpu: the guest driver is asked for. own_image:
-    the user names the image's repository. cluster: in containers, else on the host.
+    source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
+    Storage needs open modules. mig: the selected layout. cuda: the level that must run. vgpu: the guest driver is asked
+    for. own_image: the user names the image's repository. own_key: modules are signed with a key of the user.
+    fabric: the services of the fabric are to run. cluster: in containers, else on the host.
     """
 
     version: Version | None = None
@@ -43,12 +44,16 @@ class Wish:
     precompiled: bool = False
     source: str | None = None
     gds: bool = False
+    gds_by: str = "gds.enabled"
     gds_open: bool = True
     gdrcopy: bool = False
+    gdrcopy_by: str = "gdrcopy.enabled"
     mig: str | None = None
     cuda: str | None = None
     vgpu: bool = False
     own_image: bool = False
+    own_key: bool = False
+    fabric: bool = True
     cluster: bool = False
 
     @property
@@ -86,12 +91,12 @@ def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
                                      else one.source == wish.source), "driver_source: {source}")
     if wish.gds:
         needs = "open kernel modules that are built" if wish.gds_open else "kernel modules that are built"
-        yield Constraint("gds.enabled", f"gds.enabled (GPUDirect Storage) needs {needs}",
+        yield Constraint("gds.enabled", f"{wish.gds_by} (GPUDirect Storage) needs {needs}",
                          space.where(lambda one: one.gds and not one.signed
-                                     and (one.flavour == "open" or not wish.gds_open)), "gds.enabled: false")
+                                     and (one.flavour == "open" or not wish.gds_open)), f"{wish.gds_by}: false")
     if wish.gdrcopy:
-        yield Constraint("gdrcopy.enabled", "gdrcopy.enabled needs kernel modules that are built",
-                         space.where(lambda one: not one.signed), "gdrcopy.enabled: false")
+        yield Constraint("gdrcopy.enabled", f"{wish.gdrcopy_by} needs kernel modules that are built",
+                         space.where(lambda one: not one.signed), f"{wish.gdrcopy_by}: false")
     if wish.mig:
         yield Constraint("mig.layout", f"MIG layout {wish.mig!r} is selected for this host",
                          space.where(lambda one: one.mig), "no mig_manager_selected")
@@ -117,10 +122,11 @@ def _cuda(space: Universe, level: str) -> Constraint:
 
 def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
     """What its administrator can change on the host itself."""
-    if here.secure_boot == "signed":
+    if here.secure_boot == "signed" and not wish.own_key:
+        own = "" if wish.cluster else ", driver_signing_key of this host"
         yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled: only signed modules load",
-                         space.where(lambda one: one.signed),
-                         "a key of DKMS that is enrolled (mokutil --import), or Secure Boot off")
+                         space.where(lambda one: one.signed), "a key of DKMS that is enrolled (mokutil --import)"
+                         f"{own}, or Secure Boot off")
     if not here.headers and not wish.cluster:
         yield Constraint("kernel.headers", f"kernel {here.kernel} has no headers, neither installed nor in the package "
                          "manager's index: nothing can be built for it", space.where(lambda one: one.signed),
@@ -246,7 +252,7 @@ def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collectio
 
 def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
     fabric = here.fabric
-    if fabric in ("nvswitch", "nvlink5") and not wish.cluster:
+    if fabric in ("nvswitch", "nvlink5") and wish.fabric and not wish.cluster:
         yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
                          space.where(lambda one: packages.has_fabric_manager(one.source, here.os, fabric)))
 

@@ -64,7 +64,8 @@ class Asked:
         return self.wishes[key]
 
 
-_VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source")
+_VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_fabric",
+              "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key")
 
 
 def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
@@ -82,15 +83,40 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
                            grid=str(value).endswith("-grid"))
             break
     flavour, flavour_by = _asked_type(policy, release, mine)
-    gds = policy.get("gds.enabled")
-    source = mine.get("driver_source")
+    beside, source = extras(policy, mine), mine.get("driver_source")
     return replace(
         wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
-        source=None if source in (None, "", "auto") else str(source), gds=bool(gds),
-        gds_open=bool(gds) and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
-        gdrcopy=bool(policy.get("gdrcopy.enabled")), vgpu=str(policy.get("driver.driverType") or "gpu") == "vgpu",
-        own_image=bool(policy.get("driver.repository")),
+        source=None if source in (None, "", "auto") else str(source), gds=beside["gds"],
+        gdrcopy=beside["gdrcopy"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
+        gds_open=beside["gds"] and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
+        vgpu=str(policy.get("driver.driverType") or "gpu") == "vgpu", own_image=bool(policy.get("driver.repository")),
+        own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",
         cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
+
+
+# Kernel modules beside a driver: as plans and role variables (C(driver_gds)) have them, and their section of a policy.
+EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
+
+
+def extras(policy: Policy, mine: t.Mapping[str, t.Any]) -> dict[str, bool]:
+    """Whether a host gets each of L(EXTRAS): its own word counts, else the policy's. Raises Refused."""
+    return {name: _switched(f"driver_{name}", mine, policy.get(f"{section}.enabled"))
+            for name, section in EXTRAS.items()}
+
+
+def _by(name: str, mine: t.Mapping[str, t.Any]) -> str:
+    return f"{EXTRAS[name]}.enabled" if mine.get(f"driver_{name}") in (None, "") else f"driver_{name}"
+
+
+def _switched(name: str, mine: t.Mapping[str, t.Any], otherwise: t.Any) -> bool:
+    told = mine.get(name)
+    if told in (None, ""):
+        return bool(otherwise)
+    # Inventories in INI format have words where YAML has booleans.
+    found = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(str(told).lower())
+    if found is None:
+        raise Refused(f"{name} {told!r} is not allowed", "Set true or false.")
+    return found
 
 
 def _agree(mine: t.Mapping[str, t.Any]) -> None:

@@ -11,7 +11,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, VARIABLES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
+    ON_HOSTS,
+    SECRETS,
+    VARIABLES,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
@@ -107,11 +111,15 @@ def whole(data: t.Any, needed: t.Sequence[str], path: str, source: str) -> None:
 
 
 def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
-    """By host the variables of roles, and gpu_profile, that its inventory sets. Defaults of roles do not show up."""
+    """By host the variables of roles, and gpu_profile, that its inventory sets. Defaults of roles do not show up.
+
+    Of a secret only whether it is set.
+    """
     found = {}
     for host in hosts(task_vars):
         mine = task_vars["hostvars"][host]
         found[host] = {name: mine[name] for name in (*VARIABLES, PROFILE) if name in mine}
+        found[host].update({name: bool(mine[name]) for name in SECRETS if name in mine})
     return found
 
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, choose
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import EXTRAS, Asked, choose, extras
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
 
@@ -29,8 +31,10 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     """
     here = situation(facts)
     if place == "none":
+        said += _not_beside(asked, mine)
         return _adopted(here, None, why)
     if mine.get("driver_state") == "adopted":
+        said += _not_beside(asked, mine)
         # What it must be is only what this host's own variables say.
         return _adopted(here, asked.wish(mine).version if mine.get("driver_version") or mine.get("driver_branch") else
                         None, "driver_state of this host is adopted")
@@ -40,21 +44,56 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
         wish = replace(wish, mig=str(selected))
     choice = choose(here, wish, asked.release)
     driver = choice.driver
-    source = "precompiled" if wish.source == "precompiled" else driver.source
-    said += _notes(here, driver, source, wish.cuda)
+    source = "precompiled" if driver.signed else driver.source
+    said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": driver.version.text,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour,
             "source": source, **_packages(here, facts, driver), "precompiled": driver.signed,
-            "fabric": _fabric(here, driver.version.text), "cuda": _cuda(driver),
-            "secure_boot": "signed" if here.secure_boot and driver.signed else "mok" if here.secure_boot == "mok"
-            else None, "because": list(choice.because)}
+            "fabric": _fabric(here if wish.fabric else replace(here, fabric=None), driver.version.text),
+            **extras(asked.policy, mine), "module_parameters": mine.get("driver_module_parameters") or {},
+            "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish), "because": list(choice.because)}
 
 
 def _adopted(here: Situation, version: Version | None, why: str) -> Plan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
             "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
-            "cuda": None, "secure_boot": None, "because": [f"{why}: the installed driver is adopted as it is"]}
+            **dict.fromkeys(EXTRAS, False), "module_parameters": {}, "cuda": None, "secure_boot": None,
+            "because": [f"{why}: the installed driver is adopted as it is"]}
+
+
+# What a policy keeps in objects of the cluster, which no host can read: the path of its name, the kind, what to do on
+# hosts instead, and the variable with which it is done.
+_BY_HAND = (
+    ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
+    ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
+    ("licensingConfig.configMapName", "ConfigMap", "set driver_licence_token, from a vault", "driver_licence_token"),
+    ("repoConfig.configMapName", "ConfigMap", "name a mirror in driver_repository_url", "driver_repository_url"),
+    ("certConfig.name", "ConfigMap", "add the certificates to those that the host trusts (update-ca-certificates, "
+     "update-ca-trust)", ""),
+    ("virtualTopology.config", "ConfigMap", "write /etc/nvidia/nvidia-topologyd.conf yourself", ""),
+    ("secretEnv", "Secret", "give the package manager its proxies and credentials in its own files", ""),
+)
+
+
+def _by_hand(policy: Policy, mine: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    for key, kind, todo, variable in _BY_HAND:
+        name = policy.get(f"driver.{key}")
+        if name and not mine.get(variable):
+            yield f"driver.{key} names the {kind} {name}, which is in the cluster and not on hosts; {todo}."
+
+
+def _not_beside(asked: Asked, mine: t.Mapping[str, t.Any]) -> list[str]:
+    """Kernel modules that are asked for beside a driver that is not ours."""
+    named = [EXTRAS[name] for name, on in extras(asked.policy, mine).items() if on]
+    return [f"{', '.join(named)}: asked for, and not delivered beside a driver that is not ours."] if named else []
+
+
+def _secure_boot(here: Situation, driver: Candidate, wish: Wish) -> str | None:
+    """What makes the kernel load the modules: who signs them, C(signed), or an enrolled key, C(mok)."""
+    if not here.secure_boot or driver.signed:
+        return "signed" if here.secure_boot else None
+    return "mok" if here.secure_boot == "mok" or wish.own_key else None
 
 
 def _cuda(driver: Candidate) -> str | None:

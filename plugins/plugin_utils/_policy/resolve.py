@@ -256,7 +256,7 @@ _PARTS: dict[str, t.Callable[[Asked, Facts, Mine, str, str, list[str]], Plan]] =
 
 def _unused(policy: Policy) -> list[str]:
     """What a policy switches on by itself and hosts do not deliver yet: said, not ignored."""
-    found = [name for name in ("gds", "gdrcopy", "driver.rdma", "sandboxWorkloads", "cuda")
+    found = [name for name in ("sandboxWorkloads", "cuda")
              if policy.get(f"{name}.enabled")]
     return [f"{name} is enabled in the policy; this version of the collection does not deliver it on hosts."
             for name in found]

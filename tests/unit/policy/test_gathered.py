@@ -39,6 +39,11 @@ def test_overrides_are_the_variables_of_roles_alone() -> None:
         "a": {"driver_version": "595.91.07", "mig_manager_selected": "x"}, "b": {"gpu_profile": "none"}}
 
 
+def test_of_secrets_only_counts_that_they_are_set() -> None:
+    mine = {"driver_signing_key": "-----BEGIN PRIVATE KEY-----", "driver_licence_token": ""}
+    assert gathered.overrides(task_vars(a=mine)) == {"a": {"driver_signing_key": True, "driver_licence_token": False}}
+
+
 def test_steps_and_pending_by_component() -> None:
     step = {"id": "x: y"}
     found = task_vars(a={"driver_result": {"plan": [step], "pending": []}, "mig_manager_result": {"skipped": True}})

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, MODELS, changed, facts
 
 V26, V24 = "26.7.0", "24.9.2"
@@ -268,12 +269,93 @@ def test_preview_names_what_differs() -> None:
 
 def test_notes_say_what_is_not_delivered() -> None:
     chosen = matrix.release(V26)
-    policy = formats.read({"gdrcopy": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
+    policy = formats.read({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {
+        "cuda": {"enabled": True}, "driver": {"version": "575.57.08"}}}, chosen)
     fleet = {"a": changed(facts("A100"), host={"secure_boot": True}), "b": facts("NEW", containerd=None)}
     notes = resolve(policy, chosen, fleet, {})["notes"]
-    for words in ("gdrcopy is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+    for words in ("cuda is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
                   "b: GPU 3fff is not known", "b: no container runtime"):
         assert any(words in note for note in notes), words
+
+
+@pytest.mark.parametrize(("policy", "mine", "expected"), [
+    ({}, {}, (False, False, False, {})),
+    ({"gds": {"enabled": True}, "gdrcopy": {"enabled": True}, "driver": {"rdma": {"enabled": True}}}, {},
+     (True, True, True, {})),
+    ({"gds": {"enabled": True}}, {"driver_gds": False, "driver_peermem": True}, (True, False, False, {})),
+    ({"gdrcopy": {"enabled": True}}, {"driver_gdrcopy": "off", "driver_gds": "Yes"}, (False, True, False, {})),
+    ({}, {"driver_module_parameters": {"nvidia": {"NVreg_X": 1}}}, (False, False, False, {"nvidia": {"NVreg_X": 1}})),
+])
+def test_what_stands_beside_the_driver(policy: Any, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(["A100"], policy, **mine)["driver"]
+    assert (found["peermem"], found["gds"], found["gdrcopy"], found["module_parameters"]) == expected
+
+
+def test_a_host_that_asks_for_gds_needs_what_a_policy_would() -> None:
+    with pytest.raises(PolicyError, match=r"(?s)driver_gds \(GPUDirect Storage\) needs open .* driver_gds: false"):
+        plan(["V100"], None, driver_gds=True)
+    with pytest.raises(PolicyError, match="driver_gds 'maybe' is not allowed"):
+        plan(["A100"], None, driver_gds="maybe")
+
+
+def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read({"gds": {"enabled": True}, "driver": {"rdma": {"enabled": True}}}, chosen)
+    found = resolve(policy, chosen, {"a": facts("A100"), "b": facts("A100")}, {
+        "a": {"driver_state": "adopted"}, "b": {"driver_state": "adopted", "driver_gds": False,
+                                                "driver_peermem": False}})
+    assert found["notes"] == ["a: driver.rdma, gds: asked for, and not delivered beside a driver that is not ours."]
+    assert found["hosts"]["a"]["driver"]["gds"] is False
+
+
+BY_HAND = {"kernelModuleConfig": {"name": "one"}, "licensingConfig": {"secretName": "two"},
+           "repoConfig": {"configMapName": "three"}, "certConfig": {"name": "four"},
+           "virtualTopology": {"config": "five"}, "secretEnv": "six"}
+
+
+def test_objects_of_a_cluster_are_named_with_what_to_do_on_hosts() -> None:
+    chosen = matrix.release(V26)
+    set_here = {"driver_module_parameters": {"nvidia": {"a": 1}}, "driver_licence_token": True,
+                "driver_repository_url": "https://mirror.example/"}
+    notes = resolve(formats.read(driver(**BY_HAND), chosen), chosen, {"a": facts("A100"), "b": facts("A100")},
+                    {"b": set_here})["notes"]
+    said = {note.split(" names the ")[0].rpartition("driver.")[2]: note for note in notes}
+    assert list(said) == ["kernelModuleConfig.name", "licensingConfig.secretName", "repoConfig.configMapName",
+                          "certConfig.name", "virtualTopology.config", "secretEnv"]
+    for note, words in zip(said.values(), ("a: ", "Secret two", "driver_repository_url", "a, b: ", "five", "six")):
+        assert words in note
+    assert "b: " not in said["kernelModuleConfig.name"] + said["licensingConfig.secretName"]
+    assert not any("names the" in note for note in resolve(formats.read(None, chosen), chosen, {"a": facts("A100")},
+                                                           {})["notes"])
+
+
+@pytest.mark.parametrize(("enrolled", "mine", "expected"), [
+    (True, {}, "mok"), (False, {"driver_signing_key": True}, "mok"), (None, {}, None),
+    (None, {"driver_signing_key": True}, "mok"),
+])
+def test_a_key_of_ones_own_signs_modules(enrolled: bool | None, mine: dict[str, Any], expected: str | None) -> None:
+    chosen = matrix.release(V26)
+    known = changed(facts("A100"), host={"secure_boot": True, "mok": {"tool": True, "enrolled": enrolled}})
+    found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": mine})["hosts"]["a"]["driver"]
+    assert (found["secure_boot"], found["source"]) == (expected, "cuda_repository")
+
+
+def test_modules_that_come_built_have_a_source_of_their_own() -> None:
+    """Asked for, or because nothing else loads: the role is told what brings them."""
+    chosen = matrix.release(V26)
+    known = facts_sample.facts(["20b2"])
+    signed = facts_sample.facts(["20b2"], secure_boot=True)
+    for host, policy in ((known, driver(usePrecompiled=True, version="580")),
+                         (signed, driver(usePrecompiled=True, version="580"))):
+        found = resolve(formats.read(policy, chosen), chosen, {"a": host}, {})["hosts"]["a"]["driver"]
+        assert (found["source"], found["precompiled"]) == ("precompiled", True)
+
+
+def test_services_of_the_fabric_can_be_left_to_others() -> None:
+    chosen, known = matrix.release(V26), facts_sample.facts()
+    for told, manager in (("auto", "fabricmanager"), ("none", None)):
+        found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": {"driver_fabric": told}})
+        assert found["hosts"]["a"]["driver"]["fabric"]["manager"] == manager
 
 
 @pytest.mark.parametrize("release", [V24, "25.3.0", V26])
