@@ -13,7 +13,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_archive import ArchiveProbe, update_archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe
@@ -118,6 +118,14 @@ class Apt:
         apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages), *(f"{name}-" for name in gone)])
         if auto:
             self.run(["apt-mark", "auto", *auto])
+
+    def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
+        """apt-get -s install."""
+        try:
+            return parse_simulation(apt_get(self.run, ["-s", "install", *names]).stdout)
+        except CommandError as error:
+            raise HostError(f"apt cannot install {' '.join(names)}: {error.details['stderr'].strip()}",
+                            "Look at the host's sources and lists (apt-get update).", packages=list(names)) from error
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s remove."""

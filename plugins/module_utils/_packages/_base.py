@@ -171,6 +171,9 @@ class Manager(t.Protocol):
         auto: those that are but dependencies. gone: packages that the same transaction removes.
         """
 
+    def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
+        """What installing these packages from the host's own sources would do. Raises HostError where it cannot be."""
+
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """What removing these packages would do."""
 

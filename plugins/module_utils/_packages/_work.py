@@ -171,6 +171,13 @@ class PackageWork:
                                        [name for name in drifted if name in request], rivals))
         return steps
 
+    def plan_own(self, names: t.Sequence[str], reason: str) -> list[Step]:
+        """The step that installs packages of the host's own sources, any version; names: those that are missing."""
+        changes = self.manager.simulate_install(names) if names else []
+        return [Step(INSTALL, " ".join(sorted(names)), reason, data={
+            "packages": dict.fromkeys(names, ""), "auto": [], "gone": [],
+            "changes": [(change.name, change.before, change.after, False) for change in changes]})] if names else []
+
     def _install(self, request: t.Mapping[str, str], changes: t.Sequence[Change], probe: Probe, reason: str,
                  dependencies: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> Step:
         target = " ".join([*specifiers(request), *(f"{name}-" for name in gone)])
@@ -195,6 +202,25 @@ class PackageWork:
                 purge.append(name)
             elif entry["before"]["state"] == "residual" and (name in state.installed or name in state.broken):
                 remove.append(name)
+        steps = self._plan_removal(state, purge, remove, going, {})
+        files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
+        if files:
+            names = sorted({found.group(1) for found in map(_OURS.search, files) if found})
+            steps.append(Step(DROP, " ".join(names), "this collection added it", data={"files": files}))
+        return steps
+
+    def plan_displaced(self, state: PackageState) -> list[Step]:
+        """Steps that remove the repository's packages that we brought, because a driver of another kind comes.
+
+        What was installed to build with stays, for it as well. The journal forgets the packages.
+        """
+        names = {name: entry["before"]["state"] for name, entry in self.journal.of_kind("package").items()
+                 if (entry["after"] or {}).get("ours")}
+        return self._plan_removal(state, [name for name in names if names[name] == "absent"],
+                                  [name for name in names if names[name] == "residual"], (), {"forget": True})
+
+    def _plan_removal(self, state: PackageState, purge: t.Sequence[str], remove: t.Sequence[str],
+                      going: t.Collection[str], data: t.Mapping[str, t.Any]) -> list[Step]:
         steps = self.plan_repair(state) if purge or remove else []
         ours = [name for name in [*purge, *remove] if name in state.installed]
         if ours and not steps:
@@ -203,15 +229,9 @@ class PackageWork:
             if foreign:
                 raise HostError(f"Packages installed since need what this collection brought: {', '.join(foreign)}.",
                                 "Remove them first, or keep the component.", packages=foreign)
-        for action, names in ((PURGE, purge), (REMOVE, remove)):
-            if names:
-                steps.append(Step(action, " ".join(sorted(names)), "this collection brought them",
-                                  data={"packages": names}))
-        files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
-        if files:
-            names = sorted({found.group(1) for found in map(_OURS.search, files) if found})
-            steps.append(Step(DROP, " ".join(names), "this collection added it", data={"files": files}))
-        return steps
+        return steps + [Step(action, " ".join(sorted(names)), "this collection brought them",
+                             data={"packages": names, **data})
+                        for action, names in ((PURGE, purge), (REMOVE, remove)) if names]
 
     # -- execution
 
@@ -270,13 +290,22 @@ class PackageWork:
         if rest:
             raise HostError(f"Packages cannot be purged: {', '.join(rest)}.", "Look at dpkg -l and dpkg --audit.",
                             packages=rest)
+        self._forget(step)
 
     def _still_there(self, names: t.Iterable[str]) -> list[str]:
         state = self.manager.read()
         return [name for name in names if name in {**state.installed, **state.broken} or name in state.residual]
 
     def _remove(self, step: Step) -> None:
-        self.manager.remove(step.data["packages"], purge=False)
+        state = self.manager.read()
+        there = [name for name in step.data["packages"] if name in {**state.installed, **state.broken}]
+        if there:
+            self.manager.remove(there, purge=False)
+        self._forget(step)
+
+    def _forget(self, step: Step) -> None:
+        for name in step.data["packages"] if step.data.get("forget") else ():
+            self.journal.forget("package", name)
 
     def _drop(self, step: Step) -> None:
         # The source first: one without its keyring would break every apt call.
