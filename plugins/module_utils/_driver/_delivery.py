@@ -8,7 +8,10 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
@@ -19,7 +22,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     RepositoryError,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
@@ -84,48 +86,46 @@ class PackageDelivery:
         spec, source, work = self.host.spec, self._source, self.work
         state = work.manager.read()
         installed = source.installed(state.installed)
-        kernels = self._kernels(now)
+        needing = kernels(self.host.root, now)
         if installed is not None and spec.accepts(installed):
             wanted = self._wanted(now, installed, flavour)
-            wanted.update(source.modules(installed, flavour, kernels))
+            wanted.update(source.modules(installed, flavour, needing))
             pin = next((name for name in source.pins(installed) if name in state.installed), None)
             if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
+                    and not self._also(now, state, installed)
                     and work.holds(self._held(source, installed, pin))
                     and not source.rivals(state.installed, installed, flavour)):
                 return installed, []
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
             wanted = self._wanted(now, version, flavour)
-            wanted.update(self._modules(probe, version, flavour, kernels, state))
+            wanted.update(self._modules(probe, version, flavour, needing, state))
             pin = next((name for name in source.pins(version) if name in probe.candidates), None)
             pins: dict[str, str | None] = {pin: None} if pin else {}
             files = self._held(source, version, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
-            steps += work.plan_install(probe, state, wanted, pins, self._headers(now, state) if source.dkms else [],
+            steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
                                        source.rivals(state.installed, version, flavour), files)
         return version, steps
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
         """The packages of a version: name to the vendor's version, None for any."""
-        return self._source.packages(version, flavour, self.host.spec.persistenced)
+        spec = self.host.spec
+        return {**self._source.packages(version, flavour, spec.persistenced),
+                **self._source.companions(version, wanted_extras(spec, now.fabric))}
 
     @staticmethod
     def _held(source: Source, version: str, pin: str | None) -> dict[str, bytes | None]:
         """The files that hold the version; none of ours where a pinning package does."""
         return {path: None if pin else content for path, content in source.pin_files(version).items()}
 
-    def _kernels(self, now: Situation) -> list[str]:
-        """The running kernel and, where it is another one, the newest installed."""
-        newest = newest_kernel(self.host.root, now.kernel, now.family)
-        return list(dict.fromkeys([now.kernel, newest or now.kernel]))
-
-    def _modules(self, probe: Probe, version: str, flavour: str, kernels: t.Sequence[str],
+    def _modules(self, probe: Probe, version: str, flavour: str, needing: t.Sequence[str],
                  state: PackageState) -> dict[str, str | None]:
         """Ready-made modules of the kernels and what follows them. Raises RepositoryError where a kernel has none."""
-        modules = self._source.modules(version, flavour, kernels)
+        modules = self._source.modules(version, flavour, needing)
         missing = [name for name in modules if name not in probe.candidates]
         if missing:
-            stem = missing[0][:-len(kernels[list(modules).index(missing[0])])]
+            stem = missing[0][:-len(needing[list(modules).index(missing[0])])]
             there = sorted(name[len(stem):] for name in probe.candidates if name.startswith(stem)
                            and name[len(stem):][:1].isdigit())
             raise RepositoryError(f"The repository has no ready-made modules {', '.join(missing)}.",
@@ -134,14 +134,16 @@ class PackageDelivery:
         followers = self._source.followers(version, flavour, state.installed)
         return {**modules, **{name: None for name in followers if name in probe.candidates}}
 
-    @staticmethod
-    def _headers(now: Situation, state: PackageState) -> list[str]:
-        """The package that modules for the running kernel cannot be built without, where its files are missing."""
-        name = f"linux-headers-{now.kernel}"
-        if not now.headers and name in state.installed:
-            raise HostError(f"/lib/modules/{now.kernel}/build is missing although {name} is installed.",
-                            f"Install it again: apt-get install --reinstall {name}.", package=name)
-        return [] if now.headers else [name]
+    def _also(self, now: Situation, state: PackageState, version: str) -> list[str]:
+        """Missing packages of the host's own sources: headers that modules are built with, and what NVLSM runs."""
+        spec = self.host.spec
+        headers = missing_headers(self.host.root, now, version, spec.next_kernel) if self._source.dkms else []
+        broken = [name for name in headers if name in state.installed]
+        if broken:
+            raise HostError(f"The headers of a kernel are missing although {broken[0]} is installed.",
+                            f"Install it again: apt-get install --reinstall {broken[0]}.", package=broken[0])
+        tools = ["infiniband-diags"] if "nvlsm" in wanted_extras(spec, now.fabric) else []
+        return headers + [name for name in tools if name not in state.installed]
 
     def _choose(self, now: Situation, probe: Probe, flavour: str, installed: str | None) -> str:
         """The version to install: the one named, the one that is there if it will do, or the newest that will do."""
