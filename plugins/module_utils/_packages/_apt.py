@@ -113,6 +113,16 @@ class Apt:
                 if name.startswith(prefix):
                     os.unlink(os.path.join(folder, name))
 
+    def trusts(self, fingerprint: str) -> bool:
+        """The keyring that a source names is all that apt needs."""
+        return True
+
+    def trust(self, repository: Repository) -> None:
+        """See L(trusts)."""
+
+    def distrust(self, fingerprint: str) -> None:
+        """See L(trusts)."""
+
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         """apt-get install; a downgrade is what a plan asked for."""
         apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages), *(f"{name}-" for name in gone)])

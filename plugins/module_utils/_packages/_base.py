@@ -35,6 +35,7 @@ class Repository:
     fingerprint: str
     suite: str = "/"
     components: t.Tuple[str, ...] = ()
+    held: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -163,7 +164,16 @@ class Manager(t.Protocol):
         """Fetches the lists of this repository only."""
 
     def forget_lists(self, url: str) -> None:
-        """Removes the fetched lists of the repository at url."""
+        """Removes the fetched lists of the repository at url, whose files are gone."""
+
+    def trusts(self, fingerprint: str) -> bool:
+        """Whether the host has what else it needs to trust a repository's key, apart from its files."""
+
+    def trust(self, repository: Repository) -> None:
+        """Brings that."""
+
+    def distrust(self, fingerprint: str) -> None:
+        """Takes it away."""
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         """Installs exact versions, configuration files of the host kept.

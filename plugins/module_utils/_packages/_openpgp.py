@@ -89,3 +89,9 @@ def keys(data: bytes) -> dict[str, bytes]:
         if current:
             found[current] += binary[start:end]
     return found
+
+
+def armor(data: bytes) -> bytes:
+    """The ASCII armor of a binary key, without which rpm takes no key."""
+    return (b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n" + base64.encodebytes(data)
+            + b"-----END PGP PUBLIC KEY BLOCK-----\n")

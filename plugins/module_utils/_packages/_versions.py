@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Order of Debian package versions (Debian Policy Manual, section 5.6.12). PRIVATE to the collection."""
+"""Order of package versions: Debian (Policy Manual, section 5.6.12) and RPM. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -33,3 +33,28 @@ def debian_key(version: str) -> t.Tuple[t.Any, ...]:
     if not dash:
         main, revision = rest, "0"
     return (int(epoch), _part_key(main), _part_key(revision))
+
+
+# The order of what may stand at one place of an RPM version: a tilde, the end, a caret, letters, digits.
+_TILDE, _END, _CARET, _LETTERS, _DIGITS = range(5)
+_RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|\d+")
+
+
+def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
+    """A sort key for a version or a release; signs that are neither letters nor digits only separate."""
+    key: list[t.Any] = []
+    for part in _RPM_PARTS.findall(text):
+        if part in "~^":
+            key.append((_TILDE if part == "~" else _CARET,))
+        else:
+            key.append((_DIGITS, int(part)) if part.isdigit() else (_LETTERS, part))
+    return (*key, (_END,))
+
+
+def rpm_key(version: str) -> t.Tuple[t.Any, ...]:
+    """A key by which C(sorted) and C(max) order RPM versions, C([epoch:]version-release) (rpm-version(7))."""
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "0", version
+    main, _ignored, release = rest.partition("-")
+    return (int(epoch), _rpm_part_key(main), _rpm_part_key(release))

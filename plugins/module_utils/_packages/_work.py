@@ -38,7 +38,7 @@ PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
 # The files of a repository, whatever it is named.
-_OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg)\Z")
+_OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg|repo|asc)\Z")
 
 # Path to content of files that hold versions; None for one of ours that is to go.
 Holds = t.Mapping[str, t.Optional[bytes]]
@@ -261,7 +261,16 @@ class PackageWork:
             # The lists of the host's own sources are a cache of its own: newer ones stay.
             if not isinstance(self.repository, Archive):
                 self.journal.keep("lists", self.repository.url, None)
+            self._trust(self.repository)
             self.manager.refresh(self.repository)
+
+    def _trust(self, repository: Repository) -> None:
+        fingerprint = repository.wanted_fingerprint
+        trusted = self.manager.trusts(fingerprint)
+        if not trusted or self.journal.shared("key", fingerprint) is not None:
+            self.journal.keep("key", fingerprint, None)
+        if not trusted:
+            self.manager.trust(repository)
 
     def _repair(self, step: Step) -> None:
         # What the cut off transaction was to bring is no longer wanted: the following steps say anew what is.
@@ -309,12 +318,16 @@ class PackageWork:
 
     def _drop(self, step: Step) -> None:
         # The source first: one without its keyring would break every apt call.
-        for path in sorted(step.data["files"], key=lambda path: path.endswith(".gpg")):
+        for path in sorted(step.data["files"], key=lambda path: path.endswith((".gpg", ".asc"))):
             self.journal.restore_file(path)
         for url in list(self.journal.of_kind("lists")):
             if self.journal.shared("lists", url) is None:
                 self.manager.forget_lists(url)
             self.journal.forget("lists", url)
+        for fingerprint in list(self.journal.of_kind("key")):
+            if self.journal.shared("key", fingerprint) is None:
+                self.manager.distrust(fingerprint)
+            self.journal.forget("key", fingerprint)
 
     def settle(self, state: PackageState) -> None:
         """After an absent run: forgets the packages that are as before us, or that we changed but did not bring."""

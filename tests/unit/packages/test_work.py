@@ -76,6 +76,7 @@ class FakeManager:
         self.foreign: list[str] = []
         self.auto: list[str] = []
         self.consistent = True
+        self.trusted: set[str] = set()
 
     def read(self) -> PackageState:
         return PackageState(dict(self.installed), dict(self.broken), frozenset(self.residual), self.interrupted)
@@ -94,6 +95,15 @@ class FakeManager:
 
     def forget_lists(self, url: str) -> None:
         self.calls.append(("forget_lists", url))
+
+    def trusts(self, fingerprint: str) -> bool:
+        return fingerprint in self.trusted
+
+    def trust(self, repository: Repository) -> None:
+        self.trusted.add(repository.wanted_fingerprint)
+
+    def distrust(self, fingerprint: str) -> None:
+        self.trusted.discard(fingerprint)
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         self.calls.append(("install", dict(packages)))
@@ -359,3 +369,15 @@ def test_what_goes_before_does_not_hold_up_a_removal(tmp_path: Path) -> None:
         with pytest.raises(HostError, match="exporter"):
             work.plan_absent(manager.read())
         assert work.plan_absent(manager.read(), going=["exporter"])
+
+
+def test_a_key_goes_with_us_unless_it_was_there_before(manager: FakeManager, journal: Journal) -> None:
+    manager.trusted.add("another")
+    execute(manager, journal, plan(manager, journal))
+    assert manager.trusted == {REPOSITORY.fingerprint, "another"}
+    execute(manager, journal, PackageWork(manager, journal, None).plan_absent(manager.read()))
+    assert manager.trusted == {"another"}
+    manager.trusted.add(REPOSITORY.fingerprint)
+    execute(manager, journal, plan(manager, journal))
+    execute(manager, journal, PackageWork(manager, journal, None).plan_absent(manager.read()))
+    assert REPOSITORY.fingerprint in manager.trusted
