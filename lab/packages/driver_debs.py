@@ -31,6 +31,11 @@ MODPROBE = """\
 softdep nvidia post: nvidia-modeset nvidia-uvm
 options nvidia NVreg_PreserveVideoMemoryAllocations=1
 """
+# NVIDIA's rules make the nodes of modules when these are loaded (descriptions of Debian's nvidia-kernel-common).
+RULES = """\
+ACTION=="add", DEVPATH=="/module/nvidia", RUN+="/usr/bin/nvidia-modprobe"
+ACTION=="add", DEVPATH=="/module/nvidia_uvm", RUN+="/usr/bin/nvidia-modprobe -c0 -u"
+"""
 DENIED = """\
 # NVIDIA's driver and nouveau exclude each other.
 blacklist nouveau
@@ -52,16 +57,16 @@ Pin-Priority: 1000
 
 def driver_debs(driver: Driver) -> list[Deb]:
     """All packages of one driver release but the branch's pinning package."""
-    return [*_metas(driver), *_kernel(driver), *_libraries(driver), *_programs(driver), _pinning(driver.version,
+    return [*_metas(driver), *_kernel(driver), *_libraries(driver), *_programs(driver), pinning(driver.version,
             f"{driver.version}-1", f"release {driver.version}", f"{driver.version}-")]
 
 
 def branch_debs(branch: int, oldest: str) -> list[Deb]:
     """The pinning package of a branch; branch 580 still has metas with its number, open upwards as the vendor's."""
-    pinning = _pinning(str(branch), f"{branch}-1", f"branch {branch}", f"{branch}.")
+    pin = pinning(str(branch), f"{branch}-1", f"branch {branch}", f"{branch}.")
     if branch > 580:
-        return [pinning]
-    return [pinning, *(Deb(f"{name}-{branch}", f"{oldest}-1", {"Depends": f"{name} (>= {oldest})"})
+        return [pin]
+    return [pin, *(Deb(f"{name}-{branch}", f"{oldest}-1", {"Depends": f"{name} (>= {oldest})"})
                        for name in ("nvidia-open", "cuda-drivers"))]
 
 
@@ -115,6 +120,7 @@ def _kernel(driver: Driver) -> list[Deb]:
                  "etc/nvidia/nvidia-load.conf": "nvidia\nnvidia-uvm\n"}
     debs.append(Deb("nvidia-kernel-support", f"{version}-1", conffiles=[f"/{path}" for path in conffiles],
                     files={**conffiles, "usr/lib/modules-load.d/nvidia.conf": Link("/etc/nvidia/nvidia-load.conf"),
+                           "usr/lib/udev/rules.d/60-nvidia.rules": RULES,
                            ALTERNATE: ALTERNATE_TEXT}))
     debs.append(Deb("firmware-nvidia-gsp", f"{version}-1", files={
         f"lib/firmware/nvidia/{version}/gsp_{chip}.bin": f"stand-in {version}\n" for chip in ("tu10x", "ga10x")}))
@@ -158,7 +164,8 @@ def _programs(driver: Driver) -> list[Deb]:
     ]
 
 
-def _pinning(suffix: str, version: str, what: str, prefix: str) -> Deb:
+def pinning(suffix: str, version: str, what: str, prefix: str) -> Deb:
+    """A pinning package; what it keeps, in words, and how these versions begin."""
     # Not a conffile: the pin must go with its package, or it would outlive the change to another branch. The name ends
     # in .pref: apt reads no file whose name has another ending, and a full version looks like one (apt_preferences).
     preferences = f"etc/apt/preferences.d/nvidia-driver-pinning-{suffix}.pref"

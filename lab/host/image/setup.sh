@@ -57,23 +57,30 @@ if [ -e "$here/kinds/$kind.sh" ]; then
     . "$here/kinds/$kind.sh"
 fi
 modules=lib/modules/$kernel
-mkdir -p "/tmp/stub/$headers$sources/include/generated" "/tmp/stub/$headers/$modules" \
-    "/tmp/stub/$image/$modules/kernel/drivers/gpu/drm/nouveau" "/tmp/stub/$image/boot"
+mkdir -p "/tmp/stub/$headers$sources/include/generated" "/tmp/stub/$headers$sources/scripts" "/tmp/stub/$headers/$modules" \
+    "/tmp/stub/$image/$modules" "/tmp/stub/$image/boot"
 ln -s "$sources" "/tmp/stub/$headers/$modules/build"
 echo '# The stand-in modules are not built with it.' > "/tmp/stub/$headers$sources/Makefile"
+cp "$here/lib/sign-file" "/tmp/stub/$headers$sources/scripts/"
 echo "#define UTS_RELEASE \"$kernel\"" > "/tmp/stub/$headers$sources/include/generated/utsrelease.h"
 : > "/tmp/stub/$image/boot/vmlinuz-$kernel"
 : > "/tmp/stub/$image/$modules/modules.order"
 : > "/tmp/stub/$image/$modules/modules.builtin"
-sed "s/@kernel@/$kernel/" "$here/nouveau.modinfo" | tr '\n' '\0' > /tmp/modinfo
 : > /tmp/empty
-ld -r -b binary -o /tmp/nouveau.o /tmp/empty
-objcopy --add-section .modinfo=/tmp/modinfo /tmp/nouveau.o \
-    "/tmp/stub/$image/$modules/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
+# stub NAME FILE FOLDER: a module of the kernel's own; FILE.modinfo says what modinfo shows of it.
+stub() {
+    sed "s/@kernel@/$kernel/; s/@name@/$1/" "$here/$2.modinfo" | tr '\n' '\0' > /tmp/modinfo
+    ld -r -b binary -o /tmp/stub.o /tmp/empty
+    mkdir -p "/tmp/stub/$image/$modules/kernel/drivers/$3"
+    objcopy --add-section .modinfo=/tmp/modinfo /tmp/stub.o "/tmp/stub/$image/$modules/kernel/drivers/$3/$1.ko"
+}
+stub nouveau nouveau gpu/drm/nouveau
+stub ib_core plain infiniband/core
+stub ib_umad plain infiniband/core
 package "$headers"
 package "$image"
 depmod "$kernel"
-rm -rf /tmp/stub /tmp/modinfo /tmp/empty /tmp/nouveau.o /var/cache/apt/*.bin /var/log/*.log
+rm -rf /tmp/stub /tmp/modinfo /tmp/empty /tmp/stub.o /var/cache/apt/*.bin /var/log/*.log
 ldconfig
 : > /etc/machine-id
 # At the very end: what no host of that distribution has.

@@ -25,7 +25,9 @@ int main(int argc, char **argv) {
         fputs("fabric manager NVIDIA GPU driver interface version " VERSION " does not match the driver that is loaded.\n", stderr);
         return 1;
     }
-    if (open("/dev/nvidia-nvswitchctl", O_RDWR) < 0) {
+    /* NVLink 5: NVLSM manages the switches through InfiniBand's management datagrams, found by ibstat. */
+    int newer = !access("/opt/nvidia/nvlsm/sbin/nvlsm", X_OK) && !access("/usr/sbin/ibstat", X_OK) && !access("/sys/module/ib_umad", F_OK);
+    if (open("/dev/nvidia-nvswitchctl", O_RDWR) < 0 && !newer) {
         fputs("NV_WARN_NOTHING_TO_DO: this system has no NVSwitch device.\n", stderr);
         return 1;
     }
