@@ -70,6 +70,28 @@ options:
         description:
           - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
         type: str
+  runfile:
+    description:
+      - The vendor's self-extracting installer, for O(source=runfile). It is fetched to the host and verified before it
+        can be run, and removed after its installation. Kernel headers, compiler and DKMS come from the host's own
+        sources where they are missing.
+      - A driver that somebody else installed from such a file is kept where it will do, and never changed.
+    type: dict
+    version_added: 0.1.0
+    suboptions:
+      src:
+        description:
+          - An C(https) or C(http) address, or an absolute path on the host. Proxies are those of the task's
+            environment.
+          - The version is that of the file's name, or else O(version). Without O(runfile.src) the vendor's address for
+            O(version) is taken.
+        type: str
+      checksum:
+        description:
+          - The digest of the file, as V(sha256:) and 64 hexadecimal digits.
+          - Without it, it is read by C(https) from the file that the vendor puts beside each archive
+            (C(.sha256sum)). A file from elsewhere is refused without O(runfile.checksum).
+        type: str
   persistenced:
     description:
       - Whether C(nvidia-persistenced) is enabled and started, so that GPUs stay initialised without clients.
@@ -92,6 +114,14 @@ EXAMPLES = r"""
     version: 595.91.07
     repository:
       url: https://mirror.example.com/cuda/debian12/x86_64/
+
+- name: Install from the vendor's .run file on a mirror
+  gpuops.nvidia.nvidia_driver:
+    source: runfile
+    version: 595.91.07
+    runfile:
+      src: https://mirror.example.com/tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run
+      checksum: sha256:3a1e0b5b9c7d4f60f5d3f4b3e1c29f0c7a8d6e5b4c3a2918f7e6d5c4b3a29180
 
 - name: Verify a driver that something else manages
   gpuops.nvidia.nvidia_driver:
@@ -191,6 +221,7 @@ def main() -> None:
                        "choices": ["auto", "distribution", "cuda_repository", "runfile", "precompiled"]},
             "repository": {"type": "dict", "options": {"url": {"type": "str"}, "fingerprint": {"type": "str"},
                                                        "key": {"type": "str", "no_log": False}}},
+            "runfile": {"type": "dict", "options": {"src": {"type": "str"}, "checksum": {"type": "str"}}},
             "persistenced": {"type": "bool", "default": True},
             "disruption": DISRUPTION,
         },
@@ -200,7 +231,7 @@ def main() -> None:
 
     def work() -> dict[str, t.Any]:
         spec = Spec(options["version"], options["branch"], options["kernel_module_type"], options["source"],
-                    options["repository"], options["persistenced"])
+                    options["repository"], options["persistenced"], runfile=options["runfile"])
         driver = Driver(spec, options["disruption"], module.check_mode)
         act: dict[str, t.Callable[[], dict[str, t.Any]]] = {
             "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}

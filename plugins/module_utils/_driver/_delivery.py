@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import RunfileDelivery
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
@@ -173,8 +175,11 @@ class PackageDelivery:
                                          f"It has {', '.join(offered[:12])}.", wanted=spec.wanted(), available=offered)
 
     def displaced(self) -> list[Step]:
-        """Sources of packages displace each other within the transaction of the newcomer."""
-        return []
+        """Packages that give way to a .run file; sources of packages displace each other within one transaction."""
+        if not self.host.journal.of_kind("package"):
+            return []
+        steps = self.work.plan_displaced(self.work.manager.read())
+        return [replace(step, data={**step.data, "unload": "its files go"}) for step in steps]
 
     def absent(self) -> list[Step]:
         """See L(Delivery)."""
@@ -219,15 +224,30 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
 
     With source C(auto) the first that has a driver that will do, otherwise the first that serves this distribution.
     """
+    if host.spec.source == RunfileDelivery.name:
+        return _runfile(host, now), _packages(host, now)
     manager = manager_for(now, host.run)
+    runfile = _runfile(host, now)
     every: list[Delivery] = [PackageDelivery(host, manager, source)
                              for source in sources_for(host.spec.source, now.os_id, now.os_version, now.arch)]
     chosen = every[0]
+    if host.spec.source == "auto" and runfile.installed():
+        every.append(runfile)
     if len(every) > 1:
         chosen = next((one for one in every if host.spec.accepts(one.installed())), chosen)
-    return chosen, []
+    return (runfile, _packages(host, now)) if chosen is runfile else (chosen, [runfile])
 
 
 def removable(host: Host, now: Situation) -> list[Delivery]:
-    """Every way that may have left something in the journal."""
-    return [PackageDelivery(host, manager_for(now, host.run), None)]
+    """Every way that may have left something in the journal. The .run's uninstaller needs packages: so it is first."""
+    return [_runfile(host, now), *_packages(host, now)]
+
+
+def _runfile(host: Host, now: Situation) -> RunfileDelivery:
+    make = MANAGERS.get(now.family)
+    return RunfileDelivery(host, now, make(host.run) if make else None)
+
+
+def _packages(host: Host, now: Situation) -> list[Delivery]:
+    """What packages have left; on a distribution whose packages we do not know none has."""
+    return [PackageDelivery(host, manager_for(now, host.run), None)] if now.family in MANAGERS else []

@@ -54,6 +54,8 @@ class Files(Part):
                 # What Python compiled of it on first use.
                 shutil.rmtree(os.path.join(os.path.dirname(step.target), "__pycache__"), ignore_errors=True)
             self.host.journal.restore_file(step.target)
+            if step.target.startswith("/etc/systemd/"):
+                self.host.run(["systemctl", "daemon-reload"])
         else:
             return False
         return True

@@ -24,8 +24,8 @@ class Spec:
 
     repository: C({url, key, fingerprint}), each may be missing. fabric: C(auto) or C(none). module_parameters:
     C({module: {parameter: value}}). module_signing: C({key, certificate, password}), each may be missing. next_kernel:
-    whether the newest installed kernel gets its modules as well. licence: C({token, feature_type, settings}). Each of
-    these is checked by the part that it is for.
+    whether the newest installed kernel gets its modules as well. licence: C({token, feature_type, settings}). runfile:
+    C({src, checksum}), each may be missing. Each of these is checked by the part that it is for.
     """
 
     version: str | None = None
@@ -43,6 +43,7 @@ class Spec:
     module_signing: t.Mapping[str, str] | None = None
     next_kernel: bool = True
     licence: t.Mapping[str, t.Any] | None = None
+    runfile: t.Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.version and not _VERSION.match(self.version):
