@@ -16,14 +16,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.packages.archive_debs import debian_archive, ubuntu_archive
 from lab.packages.content import FILES, Driver, compile_driver
-from lab.packages.deb import Deb, write_repository
+from lab.packages.cuda_debs import cuda_debs
+from lab.packages.dcgm_debs import dcgm_debs, exporter_deb
+from lab.packages.deb import Deb, write_archive, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
 from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
 from lab.packages.driver_rpms import write_rpm_repository
+from lab.packages.fabric_debs import extra_debs, fabric_debs
 from lab.packages.keys import Key, keys
 from lab.packages.runfile import write_runfile
 from lab.packages.toolkit_debs import toolkit_debs
+from lab.packages.ubuntu_debs import vendor_debs
 from lab.tools import cached
 
 # Debian packages that the build needs, and a command of each.
@@ -33,6 +38,7 @@ NEEDS = tuple(COMMANDS)
 
 DRIVERS = ("580.126.20", "595.80.01", "595.91.07", "610.57.04")
 TOOLKITS = ("1.19.1", "1.20.0")
+DCGM, EXPORTERS, CUDA_TOOLKITS = ("3.3.9", "4.5.0", "4.6.0"), ("4.7.1", "4.8.3"), ("12.9.1", "13.0.1", "13.0.2")
 CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
 RPM_PATH = "compute/cuda/repos/rhel9/x86_64/"
@@ -41,6 +47,12 @@ RPM_DRIVERS = ("580.126.20", "595.91.07")
 # 535's installer lacks options that later ones have.
 RUNFILES = ("535.309.01", "580.126.20", "595.91.07")
 RUNFILE_PATH = "tesla/"
+# NVIDIA's repository for Ubuntu: names with and without the branch. The archives: what Ubuntu's began with and what its
+# updates have; Debian's only release.
+UBUNTU_CUDA_PATH = "compute/cuda/repos/ubuntu2404/x86_64/"
+UBUNTU_CUDA_DRIVERS = ("580.126.20", "595.80.01", "595.91.07")
+UBUNTU_PATH, DEBIAN_PATH = "ubuntu/", "debian/"
+UBUNTU_FORMER, UBUNTU_DRIVERS, DEBIAN_DRIVER = "580.105.08", ("580.126.20", "595.80.01"), "535.309.01"
 TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
 
 
@@ -59,6 +71,12 @@ class Repositories:
     rpm_key_path: str
     rpm_fingerprint: str
     runfile_path: str
+    ubuntu_cuda_path: str
+    ubuntu_cuda_key_path: str
+    ubuntu_cuda_fingerprint: str
+    ubuntu_path: str
+    debian_path: str
+    archive_key_path: str
 
 
 def missing_needs() -> list[str]:
@@ -77,14 +95,16 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     sources = [path for path in sorted(FILES.parent.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     inputs = [*sources, nvml / "libnvidia-ml.so.1", nvml / "nvidia-smi", *(tools[name] for name in sorted(tools))]
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in inputs]
-    digests += [key.fingerprint.encode() for key in signing.values()]
+    digests += [os.uname().release.encode(), *(key.fingerprint.encode() for key in signing.values())]
     made = cached("packages", digests, lambda folder: _make(folder, nvml, tools))
     if not out.exists() or not (out / ".from").is_file() or (out / ".from").read_text() != made.name:
         _mirror(made, out)
     return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
                         TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
                         RPM_PATH, f"{RPM_PATH}{RPM_KEY_FILE}", signing["rpm"].fingerprint,
-                        RUNFILE_PATH)
+                        RUNFILE_PATH,
+                        UBUNTU_CUDA_PATH, f"{UBUNTU_CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
+                        UBUNTU_PATH, DEBIAN_PATH, "archive.gpg")
 
 
 def _mirror(made: Path, out: Path) -> None:
@@ -108,7 +128,11 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuops-packages-") as temporary:
         work = Path(temporary)
         drivers = [compile_driver(version, nvml, work / version) for version in DRIVERS]
-        write_repository(_cuda_debs(drivers, signing["cuda"]), folder / CUDA_PATH, signing["cuda"],
+        beside = [deb for version in DCGM for deb in dcgm_debs(version, work / "dcgm")]
+        beside += [exporter_deb(version, work / "dcgm") for version in EXPORTERS]
+        beside += [deb for release in CUDA_TOOLKITS for deb in cuda_debs(release)]
+        beside += extra_debs(work / "extras")
+        write_repository([*_cuda_debs(drivers, signing["cuda"]), *beside], folder / CUDA_PATH, signing["cuda"],
                          {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"})
         shutil.copy(signing["cuda"].public, folder / CUDA_PATH / KEY_FILE)
         shutil.copy(signing["cuda"].binary, folder / CUDA_PATH / "cuda-archive-keyring.gpg")
@@ -122,7 +146,20 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
         for version in RUNFILES:
             driver = known.get(version) or compile_driver(version, nvml, work / version)
             write_runfile(driver, folder / RUNFILE_PATH / version)
+            known[version] = driver
+        known[UBUNTU_FORMER] = compile_driver(UBUNTU_FORMER, nvml, work / UBUNTU_FORMER)
+        _write_ubuntu_and_debian(known, folder, signing)
     shutil.copy(signing["stranger"].public, folder / "wrong-key")
+
+
+def _write_ubuntu_and_debian(known: dict[str, Driver], folder: Path, signing: dict[str, Key]) -> None:
+    write_repository(vendor_debs([known[version] for version in UBUNTU_CUDA_DRIVERS]), folder / UBUNTU_CUDA_PATH,
+                     signing["cuda"], {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"})
+    shutil.copy(signing["cuda"].public, folder / UBUNTU_CUDA_PATH / KEY_FILE)
+    ubuntu = ubuntu_archive(known[UBUNTU_FORMER], [known[version] for version in UBUNTU_DRIVERS])
+    write_archive(ubuntu, folder / UBUNTU_PATH, signing["archive"], "Ubuntu")
+    write_archive(debian_archive(known[DEBIAN_DRIVER]), folder / DEBIAN_PATH, signing["archive"], "Debian")
+    shutil.copy(signing["archive"].binary, folder / "archive.gpg")
 
 
 def _cuda_debs(drivers: list[Driver], key: Key) -> list[Deb]:
@@ -130,7 +167,7 @@ def _cuda_debs(drivers: list[Driver], key: Key) -> list[Deb]:
     for driver in drivers:
         oldest.setdefault(driver.branch, driver.version)
     return [keyring_deb(key), *(deb for branch in oldest for deb in branch_debs(branch, oldest[branch])),
-            *(deb for driver in drivers for deb in driver_debs(driver))]
+            *(deb for driver in drivers for deb in (*driver_debs(driver), *fabric_debs(driver)))]
 
 
 def describe(repositories: Repositories) -> str:

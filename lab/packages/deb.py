@@ -34,6 +34,10 @@ class Link:
 Files = Mapping[str, str | bytes | Path | Link]
 
 
+# Suite to component to packages.
+Pockets = Mapping[str, Mapping[str, Sequence["Deb"]]]
+
+
 @dataclass(frozen=True)
 class Deb:
     """One binary package.
@@ -107,6 +111,27 @@ def write_repository(debs: Sequence[Deb], folder: Path, key: Key, release: Mappi
     packages = _output(["apt-ftparchive", "packages", "."], folder)
     (folder / "Packages").write_bytes(packages)
     (folder / "Packages.gz").write_bytes(gzip.compress(packages, mtime=0))
+    _sign_release(folder, key, release)
+
+
+def write_archive(pockets: Pockets, folder: Path, key: Key, origin: str) -> None:
+    """An archive as distributions have it: suites with components, each suite signed."""
+    for suite, components in pockets.items():
+        for component, debs in components.items():
+            pool = folder / "pool" / suite / component
+            pool.mkdir(parents=True)
+            with ThreadPoolExecutor() as threads:
+                list(threads.map(lambda deb, pool=pool: write_deb(deb, pool), debs))
+            index = folder / "dists" / suite / component / "binary-amd64"
+            index.mkdir(parents=True)
+            packages = _output(["apt-ftparchive", "packages", f"pool/{suite}/{component}"], folder)
+            (index / "Packages").write_bytes(packages)
+        _sign_release(folder / "dists" / suite, key, {
+            "Origin": origin, "Label": origin, "Suite": suite, "Codename": suite, "Architectures": "amd64",
+            "Components": " ".join(components)})
+
+
+def _sign_release(folder: Path, key: Key, release: Mapping[str, str]) -> None:
     options = [word for name, value in release.items() for word in ("-o", f"APT::FTPArchive::Release::{name}={value}")]
     # Written only when made, so that Release does not list itself.
     text = _output(["apt-ftparchive", *options, "release", "."], folder)

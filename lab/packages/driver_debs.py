@@ -67,7 +67,7 @@ def branch_debs(branch: int, oldest: str) -> list[Deb]:
     if branch > 580:
         return [pin]
     return [pin, *(Deb(f"{name}-{branch}", f"{oldest}-1", {"Depends": f"{name} (>= {oldest})"})
-                       for name in ("nvidia-open", "cuda-drivers"))]
+                   for name in ("nvidia-open", "cuda-drivers"))]
 
 
 def keyring_deb(key: Key) -> Deb:

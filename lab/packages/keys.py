@@ -17,7 +17,7 @@ from pathlib import Path
 from lab.tools import cached, run_quietly
 
 # One for each repository of the vendor's that has its own, and one that signs nothing: what a wrong key looks like.
-NAMES = ("cuda", "toolkit", "rpm", "stranger")
+NAMES = ("cuda", "toolkit", "rpm", "archive", "stranger")
 
 
 @dataclass(frozen=True)
