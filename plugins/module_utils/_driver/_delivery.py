@@ -26,12 +26,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # Package managers by family of distribution: another one is one line.
-MANAGERS: t.Dict[str, t.Callable[[Runner], Manager]] = {"debian": Apt}
+MANAGERS: t.Dict[str, t.Callable[[Runner], Manager]] = {"debian": Apt, "redhat": Dnf}
 
 
 class Delivery(t.Protocol):
