@@ -1,0 +1,2 @@
+echo "nvcc: NVIDIA (R) Cuda compiler driver (stand-in)"
+echo "Cuda compilation tools, release @LEVEL@, V@RELEASE@"
