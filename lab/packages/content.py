@@ -86,6 +86,20 @@ def compile_library(soname: str, version: str, path: Path) -> Path:
     return path
 
 
+def compile_daemon(source: str, version: str, folder: Path) -> Path:
+    """A daemon that is told its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{source.removesuffix('.c')}-{version}"
+    compile_all([[*_c(source, target), f'-DVERSION="{version}"']])
+    return target
+
+
+def compile_module(name: str, version: str, path: Path) -> Path:
+    """A kernel module that is none of the driver's."""
+    compile_all([[*_c("module.c", path), "-c", f'-DVERSION="{version}"', '-DLICENSE="GPL v2"', f'-DNAME="{name}"']])
+    return path
+
+
 def compile_all(jobs: list[list[str]]) -> None:
     """Run compiler commands side by side."""
     with ThreadPoolExecutor() as pool:
