@@ -31,6 +31,11 @@ SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topol
 # In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
 UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
                 "nvidia_modeset", "nvidia")
+# Modules that a console or display refers to.
+_DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
+# Services whose processes are work of others, or that must not stop: runtimes, schedulers, the way in.
+_HOSTS_OF_WORK = ("ssh", "sshd", "slurmd", "kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "containerd",
+                  "docker", "crio", "dbus", "systemd-logind")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
@@ -100,7 +105,9 @@ def read_situation(root: Root, run: Runner) -> Situation:
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """C((versions installed for the kernel, {known version: module name})) of the driver's own modules."""
-    entries = [entry for entry in dkms.read_dkms(root, arch) if re.match(r"nvidia(-open|-current)?\Z", entry["name"])]
+    # Ubuntu's archive calls it nvidia-srv, Debian's nvidia-current and nvidia-current-open.
+    entries = [entry for entry in dkms.read_dkms(root, arch)
+               if re.match(r"nvidia(-srv|-current)?(-open)?\Z", entry["name"])]
     built = (entry["version"] for entry in entries if (entry["kernel"], entry["state"]) == (kernel, "installed"))
     return tuple(built), {entry["version"]: entry["name"] for entry in entries}
 
@@ -117,7 +124,7 @@ def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, S
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
-    """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance}]).
+    """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
 
     Processes with a GPU open, those of L(SERVICES) apart, which our steps stop. Where there are none and a module is
     in use all the same (a display, a process out of sight, a kernel client), an entry without pid names the module.
@@ -130,13 +137,27 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
         if found:
             gpus[int(found.group(1))] = address
     clients = read_clients(root, gpus)
-    ours = {pid for pid in {client["pid"] for client in clients} if owner_of(root, pid)["unit"] in SERVICES}
-    named = [client for client in clients if client["pid"] not in ours]
+    owners = {pid: owner_of(root, pid) for pid in {client["pid"] for client in clients}}
+    named = [{**client, **owners[client["pid"]]} for client in clients
+             if owners[client["pid"]]["unit"] not in SERVICES]
     if named:
         return named
-    return [{"pid": None, "name": f"something that refers to {module}", "gpu": None, "instance": None}
+    ours = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
+    return [{"pid": None, "name": f"something that refers to {module}{_DISPLAYS.get(module, '')}", "gpu": None,
+             "instance": None, "unit": None, "container": None}
             for module in UNLOAD_ORDER
             if _references(root, module) > (_open_devices(root, ours) if module == "nvidia" else 0)]
+
+
+def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
+    """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
+    found = []
+    for holder in holders:
+        unit = str(holder["unit"] or "")
+        system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
+        if unit.endswith(".service") and system and unit[:-8] not in _HOSTS_OF_WORK:
+            found.append(unit)
+    return tuple(dict.fromkeys(found))
 
 
 def _references(root: Root, module: str) -> int:
