@@ -5,52 +5,44 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import Delivery, choose, removable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import Extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._fabric import Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures import enlighten
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import Files
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import (
-    SECURE_BOOT_HINT,
-    Modules,
-    must_reload,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import NextKernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import Licence
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import UNLOAD_NOUVEAU, Nouveau
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Holders, Host, Part
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
-    changes_modules,
-    gate_driver,
-    plan_absent,
-    plan_present,
-    takes_modules,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import Services
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import (
-    Spec,
-    check_version,
-    kernel_module_type,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    Situation,
-    read_holders,
-    read_situation,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import Options
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Holders, Host, Part
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver, takes_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._removal import Removal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._rollback import Rollback, forget, remember
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESUME_CLIENT, Services, paused
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import ENROL, Signing, mok_state
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi, disagreements
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
 # In this order within each phase of a run.
-PARTS: t.Tuple[t.Type[Part], ...] = (Nouveau, Build, Modules, Files, Services)
-# What DKMS signs with: Debian and others; Ubuntu.
-_SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
-# Kinds of journal entries that say how things were, and hold nothing to be restored by a step of its own.
-_SETTLED = ("service", "initramfs", "paused", "restart")
+PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
+                                     Licence, Files, Services)
+
+
+class NotWorking(HostError):
+    """All steps have run, and still something is not as wanted."""
 
 
 class Driver:
@@ -71,56 +63,86 @@ class Driver:
         if not now.gpus:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
                             "Take it out of the group, or look at lspci -d 10de: and at passed-through devices.")
-        flavour = kernel_module_type(self.spec, now.gpus)
-        if self.spec.version or self.spec.branch:
-            check_version(self.spec.version or str(self.spec.branch), flavour, now.gpus)
         with Journal(CONCERN, readonly=self.check) as journal:
-            host, parts, initramfs = self._hands(journal)
-            delivery, others = choose(host, now)
-            version, delivered = delivery.plan(now, flavour)
-            aim = self._aim(now, version, flavour, delivered, delivery, parts)
-            steps = plan_present(now, aim, parts, initramfs, [step for one in others for step in one.displaced()],
-                                 delivered)
-            if aim.delivered:
-                self._check_secure_boot(now)
-            allowed, pending = gate_driver(steps, self.level)
-            if self.check:
-                return self._result(now, now, allowed, pending, aim.holders, version)
-            apply(allowed, self._executor([delivery, *others, *parts, initramfs]), journal)
-            after = self._read() if allowed else now
-            reasons = self._reasons(after, aim, parts, delivery.installed() if allowed else version)
-        if allowed and not pending:
-            reasons += ask_smi(self.run, version)
-            if reasons:
-                raise HostError(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
-                                "Look at journalctl -k | grep -i nvrm.", reasons=reasons,
-                                plan=[step.as_dict() for step in allowed])
-        return self._result(now, after, allowed, pending, aim.holders, version, reasons)
+            attempt = Attempt(self._host(journal), now, self.level, PARTS)
+            allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
+            after, reasons = now, [] if self.check else attempt.reasons(now, attempt.version)
+            if allowed and not self.check:
+                after, reasons = self._carry_out(attempt, allowed, not pending)
+            if not pending and not self.check:
+                forget(journal)
+        return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
+                            attempt.aim.offline)
+
+    def _carry_out(self, attempt: Attempt, steps: t.Sequence[Step], whole: bool) -> tuple[Situation, list[str]]:
+        """C((what is there then, what is not as wanted)). whole: nothing is pending, so the driver has to work."""
+        began = time.time()
+        if takes_modules(steps):
+            remember(attempt.host, attempt.now)
+        rollback = Rollback(attempt)
+        try:
+            # Clients of others start when the driver is known to work.
+            attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
+            after = self._read()
+            reasons = attempt.reasons(after, attempt.delivery.installed())
+            if whole:
+                reasons += ask_smi(self.run, attempt.version)
+            if whole and reasons:
+                raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
+                                 "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
+        except GpuopsError as error:
+            enlighten(error, self.run, began)
+            error.details["plan"] = [step.as_dict() for step in steps]
+            self._go_back(rollback, error)
+            raise
+        attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
+        return after, reasons
+
+    def _go_back(self, rollback: Rollback, error: GpuopsError) -> None:
+        """Returns to what was there before, and says so in the error: C(rolled_back), C(rollback_error)."""
+        former = rollback.due()
+        error.details["rolled_back"] = None
+        if former is None:
+            return
+        if former.version is None and isinstance(error, NotWorking):
+            forget(rollback.journal)  # all of it is there, and nothing better is
+            return
+        try:
+            if former.version is None:
+                self._take_away(rollback.journal)
+            else:
+                rollback.run(former)
+        except GpuopsError as second:
+            error.message += (f" Going back to {former.version or 'a host without a driver'} failed as well: "
+                              f"{second.message}")
+            error.details["rollback_error"] = second.message
+            return
+        forget(rollback.journal)
+        error.details["rolled_back"] = former.version
+        error.message += (f" The former driver {former.version} is back." if former.version else
+                          " What this run had brought is gone again.")
+
+    def _take_away(self, journal: Journal) -> None:
+        removal = self._removal(journal, self._read())
+        allowed, pending = gate_driver(removal.steps, "idle")
+        if pending:
+            raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
+        removal.carry_out(allowed, True)
 
     def absent(self) -> dict[str, t.Any]:
         """Takes away exactly what this collection brought; another's driver stays."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
-            host, parts, initramfs = self._hands(journal)
-            deliveries = removable(host, now)
-            displaced = [step for one in deliveries for step in one.absent()]
-            own = {path for step in displaced for path in step.data.get("files", ())}
-            files = [path for path in journal.of_kind("file") if path not in own]
-            holders = read_holders(self.root) if takes_modules(displaced) and now.modules else []
-            steps = plan_absent(now, parts, initramfs, displaced, files, holders)
-            allowed, pending = gate_driver(steps, self.level)
-            reasons = [text for one in deliveries for text in one.left()]
-            if self.check:
-                return self._result(now, now, allowed, pending, holders, None, reasons)
-            apply(allowed, self._executor([*deliveries, *parts, initramfs]), journal)
-            if not pending:
-                for one in deliveries:
-                    one.settle()
-                for kind in _SETTLED:
-                    for key in journal.of_kind(kind):
-                        journal.forget(kind, key)
-                journal.unfinished = None  # a step that a killed run left, and that has no trace any more
-        return self._result(now, self._read() if allowed else now, allowed, pending, holders, None, reasons)
+            removal = self._removal(journal, now)
+            allowed, pending = gate_driver(removal.steps, self.level)
+            reasons = removal.left()
+            if not self.check:
+                removal.carry_out(allowed, not pending)
+        after = self._read() if allowed and not self.check else now
+        return self._result(now, after, allowed, pending, removal.holders, None, reasons)
+
+    def _removal(self, journal: Journal, now: Situation) -> Removal:
+        return Removal(self._host(journal), now, PARTS)
 
     def adopted(self) -> dict[str, t.Any]:
         """Changes nothing; fails where no driver works."""
@@ -139,48 +161,19 @@ class Driver:
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
 
-    def _hands(self, journal: Journal) -> tuple[Host, list[Part], Initramfs]:
-        host = Host(self.spec, self.run, self.root, journal, self.check)
-        return host, [make(host) for make in PARTS], Initramfs(host)
-
-    def _aim(self, now: Situation, version: str, flavour: str, delivered: t.Sequence[Step],
-             delivery: Delivery, parts: t.Sequence[Part]) -> Aim:
-        reasons = [must_reload(now, version, flavour), *(part.reload(now) for part in parts)]
-        reload = next(filter(None, reasons), "")
-        return Aim(version, flavour, reload, read_holders(self.root) if reload else (), changes_modules(delivered),
-                   delivery.dkms, "none" if self.spec.fabric == "none" else now.fabric, delivery.name)
-
-    @staticmethod
-    def _executor(hands: t.Sequence[Delivery | Part | Initramfs]) -> t.Callable[[Step], None]:
-        def execute(step: Step) -> None:
-            if not any(hand.execute(step) for hand in hands):
-                raise HostError(f"Nobody executes '{step.id}'.", "This is a bug: report it.")
-        return execute
-
-    @staticmethod
-    def _reasons(after: Situation, aim: Aim, parts: t.Sequence[Part], packages: str | None) -> list[str]:
-        found = disagreements(after, aim.version, aim.flavour, packages)
-        return found + [text for part in parts for text in part.disagreements(after, aim)]
-
-    def _check_secure_boot(self, now: Situation) -> None:
-        if now.secure_boot and not enrolled(self.run, _SIGNING_KEYS):
-            raise HostError("Secure Boot is on and no key that DKMS signs with is enrolled: the module would not load.",
-                            SECURE_BOOT_HINT, keys=list(_SIGNING_KEYS))
+    def _host(self, journal: Journal) -> Host:
+        return Host(self.spec, self.run, self.root, journal, self.check)
 
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
                 pending: t.Sequence[t.Mapping[str, t.Any]], holders: Holders,
-                version: str | None, reasons: t.Sequence[str] = ()) -> dict[str, t.Any]:
+                version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> dict[str, t.Any]:
         # One sentence for the step that holds up the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
+        enrol = any(step["action"] == ENROL for step in pending)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
-                       reboot_required=bool(pending) and (mismatch or rival), reasons=[*reasons, *waiting])
+                       reboot_required=bool(pending) and (mismatch or rival or enrol or offline),
+                       mok=mok_state(self.root, self.spec, after), reasons=[*reasons, *waiting])
 
-
-def enrolled(run_command: Runner, keys: t.Sequence[str]) -> bool:
-    """Whether one of the keys that DKMS may sign with is enrolled (mokutil(1))."""
-    return any(read_bytes(key) is not None
-               and "already enrolled" in run_command(["mokutil", "--test-key", key], check=False).stdout
-               for key in keys)

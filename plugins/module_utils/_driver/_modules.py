@@ -24,33 +24,46 @@ SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enro
 
 
 def name_holders(holders: Holders) -> str:
-    """C(python (pid 4711) on 0000:07:00.0, ...)."""
-    return ", ".join(str(holder["name"]) + (f" (pid {holder['pid']})" if holder["pid"] else "")
-                     + (f" on {holder['gpu']}" if holder["gpu"] else "") for holder in holders)
+    """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
+    return ", ".join(map(_name, holders))
+
+
+def _name(holder: t.Mapping[str, t.Any]) -> str:
+    words = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
+             f"container {holder['container']}" if holder["container"] else ""]
+    about = ", ".join(filter(None, words))
+    instance = "" if holder["instance"] is None else f" instance {holder['instance']}"
+    where = f" on {holder['gpu']}{instance}" if holder["gpu"] else ""
+    return f"{holder['name']}{f' ({about})' if about else ''}{where}"
 
 
 def must_reload(now: Situation, version: str, flavour: str) -> str:
-    """Why the loaded modules have to go, empty when they need not: another version or flavour, or other libraries."""
+    """Why the loaded modules have to go, empty when they need not: another version or flavour is wanted."""
     if not now.modules:
         return ""
     if now.loaded is None:
         return "" if "nvidia" not in now.modules else "the loaded module does not tell its version"
     if now.loaded != version:
-        return f"{now.loaded} is loaded, {version} is wanted"
+        mismatch = "Driver/library version mismatch: " if now.library == version else ""
+        return f"{mismatch}{now.loaded} is loaded, {version} is wanted"
     if now.flavour != flavour:
         return f"the {now.flavour} module is loaded, the {flavour} one is wanted"
-    if now.library and now.library != now.loaded:
-        return f"Driver/library version mismatch: {now.loaded} is loaded, libraries {now.library}"
     return ""
 
 
-def unload(now: Situation, reason: str, holders: Holders) -> list[Phased]:
-    """One step for all modules of ours, and the services that hold them. None when nothing is loaded."""
+def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
+    """One step for all modules of ours, and the services that hold them. None when nothing is loaded.
+
+    holders: those that stay, which blocks it. clients: services of others that it stops, which takes level drain.
+    """
     if not now.modules:
         return []
+    services = [*clients, *running(now.services)]
     blocked = f"in use by {name_holders(holders)}" if holders else ""
-    return [("unload", Step(UNLOAD, " ".join(now.modules), f"{reason}; {blocked}" if blocked else reason, needs="idle",
-                            data={"modules": now.modules, "services": running(now.services), "blocked": blocked}))]
+    held = f"held by {', '.join(clients)}" if clients and not blocked else ""
+    why = "; ".join(filter(None, (reason, blocked, f"stops {', '.join(services)}" if services and not blocked else "")))
+    return [("unload", Step(UNLOAD, " ".join(now.modules), why, needs="drain" if clients else "idle",
+                            data={"modules": now.modules, "services": services, "blocked": blocked, "held": held}))]
 
 
 class Modules(Part):
@@ -59,7 +72,7 @@ class Modules(Part):
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         stay = set() if aim.reload else set(now.modules)
-        return [*(unload(now, aim.reload, aim.holders) if aim.reload else []),
+        return [*(unload(now, aim.reload, aim.holders, aim.clients) if aim.reload else []),
                 *(("load", Step(LOAD, name.replace("_", "-"), "reload" if name in now.modules else "it is not loaded"))
                   for name in LOAD_ORDER if name not in stay)]
 

@@ -22,7 +22,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 # In the order of a run. Modules go before their files: libraries of another version than the loaded module break every
 # new GPU process, so what may not be unloaded may not be replaced either. The same order serves removal.
 PHASES = ("prepare", "unload", "stop", "displace", "sign", "deliver", "configure", "build", "initramfs", "load",
-          "serve")
+          "serve", "clients")
+# Where a reboot will unload the modules: all that is on the disk comes first.
+_IN_MEMORY = ("unload", "stop", "load", "serve", "clients")
+OFFLINE_PHASES = (*(phase for phase in PHASES if phase not in _IN_MEMORY), *_IN_MEMORY)
 
 Phased = t.Tuple[str, Step]
 Holders = t.Sequence[t.Mapping[str, t.Any]]
@@ -51,7 +54,8 @@ class Aim:
     flavour: C(open) or C(proprietary). reload: why loaded modules have to go, empty when they stay. holders: who keeps
     them then. delivered: whether kernel modules change on disk in this run. dkms: whether they are built on the host.
     fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). source: the delivery's
-    name.
+    name. clients: services of others that hold a GPU and are stopped for the unload. offline: holders stay, and a
+    reboot is allowed: everything goes to the disk now, and the reboot loads it.
     """
 
     version: str
@@ -62,6 +66,8 @@ class Aim:
     dkms: bool = True
     fabric: str = "none"
     source: str = ""
+    clients: t.Sequence[str] = ()
+    offline: bool = False
 
 
 class Part:
@@ -91,9 +97,9 @@ class Part:
         return []
 
 
-def in_order(phased: t.Iterable[Phased]) -> list[Step]:
+def in_order(phased: t.Iterable[Phased], phases: t.Sequence[str] = PHASES) -> list[Step]:
     """The steps by phase; within a phase as they come."""
-    found: dict[str, list[Step]] = {phase: [] for phase in PHASES}
+    found: dict[str, list[Step]] = {phase: [] for phase in phases}
     for phase, step in phased:
         found[phase].append(step)
-    return [step for phase in PHASES for step in found[phase]]
+    return [step for phase in phases for step in found[phase]]

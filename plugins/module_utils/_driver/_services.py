@@ -28,7 +28,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 START = "enable and start service"
 STOP = "disable and stop service"
 RESUME = "start service again"
+RESUME_CLIENT = "start stopped service again"
 RESTART = "restart service"
+STARTS = (START, RESUME, RESUME_CLIENT)
 # Unit file states in which a unit starts at boot, or is started by udev as the distribution's own unit is.
 _AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
 # Kinds of journal entries: units that ran and were stopped for an unload; units whose files were changed.
@@ -62,10 +64,15 @@ def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
 
 def resume(run: Runner, journal: Journal, check: bool = True) -> None:
     """Starts what L(pause) stopped, in the opposite order."""
-    for unit in reversed(SERVICES):
-        if journal.get(_PAUSED, unit) is not None:
-            run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Look at journalctl -u {unit}.")
-            journal.forget(_PAUSED, unit)
+    for unit in reversed(paused(journal)):
+        run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Look at journalctl -u {unit}.")
+        journal.forget(_PAUSED, unit)
+
+
+def paused(journal: Journal) -> list[str]:
+    """What L(pause) stopped and nobody has started again, in the order of stopping."""
+    found = list(journal.of_kind(_PAUSED))
+    return [unit for unit in found if unit not in SERVICES] + [unit for unit in SERVICES if unit in found]
 
 
 def running(services: t.Mapping[str, Service]) -> list[str]:
@@ -93,7 +100,8 @@ class Services(Part):
                 steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))
             elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
                 steps.append(("serve", Step(RESUME, unit, "it ran before")))
-        return steps
+        clients = [unit for unit in dict.fromkeys([*aim.clients, *paused(journal)]) if unit not in SERVICES]
+        return steps + [("clients", Step(RESUME_CLIENT, unit, "it ran before")) for unit in reversed(clients)]
 
     def _unwanted(self, unit: str, service: Service) -> bool:
         """Whether an option says no to a unit, or one of this collection's earlier wishes is no longer there."""
@@ -112,11 +120,14 @@ class Services(Part):
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         journal, unit = self.host.journal, step.target
-        words = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"], RESTART: ["restart"]}
+        words = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"],
+                 RESUME_CLIENT: ["start"], RESTART: ["restart"]}
         if step.action not in words:
             return False
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
+        if step.action == RESUME_CLIENT:
+            journal.forget(_PAUSED, unit)  # it is its owner's: where it does not start, that is said once
         self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
         for kind in (_PAUSED, _OWED):
             journal.forget(kind, unit)

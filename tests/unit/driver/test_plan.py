@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import PARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import must_reload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import DENY_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
     changes_modules,
@@ -55,7 +56,7 @@ RUNNING = replace(BARE, loaded=NEW, flavour="open", library=NEW, modules=ALL, bu
 FORMER = replace(RUNNING, loaded=OLD, library=OLD, built=(OLD,), registered={OLD: "nvidia"})
 INSTALL = Step("install packages", "nvidia-driver-cuda", data={"packages": {"nvidia-kernel-open-dkms": "1"}})
 SMI = Step("install packages", "nvidia-smi", data={"packages": {"nvidia-smi": "1"}})
-PYTHON = {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None}
+PYTHON = {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None, "unit": None, "container": None}
 
 BUILD = f"build modules: {NEW} for kernel {KERNEL}"
 LOADS = ["load module: nvidia", "load module: nvidia-uvm", "load module: nvidia-modeset"]
@@ -64,6 +65,7 @@ STOP = "disable and stop service: nvidia-persistenced.service"
 SHIP = f"install file: {PYNVML}"
 UNLOAD = "unload modules: nvidia_uvm nvidia_modeset nvidia"
 DENY = f"deny nouveau: {DENY_FILE}"
+BOOT = f"list modules for boot: {BOOT_FILE}"
 INITRAMFS = f"rebuild initramfs: {KERNEL}"
 RIVAL = "unload rival module: nouveau"
 
@@ -79,13 +81,14 @@ class Case(t.NamedTuple):
     holders: t.Sequence[dict[str, t.Any]] = ()
     owed: bool = False
     initramfs: bool = False
-    files: t.Sequence[str] = (PYNVML, DENY_FILE)
+    files: t.Sequence[str] = (PYNVML, DENY_FILE, BOOT_FILE)
 
 
 CASES = {
     "converged": Case(RUNNING, []),
-    "bare": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP, START], [INSTALL], files=()),
-    "no persistence": Case(BARE, [INSTALL.id, BUILD, *LOADS, SHIP], [INSTALL], persistenced=False, files=()),
+    "bare": Case(BARE, [INSTALL.id, BOOT, BUILD, *LOADS, SHIP, START], [INSTALL], files=()),
+    "no persistence": Case(BARE, [INSTALL.id, BOOT, BUILD, *LOADS, SHIP], [INSTALL], persistenced=False,
+                           files=()),
     "persistence no longer": Case(RUNNING, [STOP], persistenced=False),
     "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
     "not built for this kernel": Case(BARE, [BUILD, *LOADS, START]),
@@ -96,10 +99,11 @@ CASES = {
     "switch": Case(FORMER, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL]),
     "other flavour": Case(RUNNING, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL], flavour="proprietary"),
     "version mismatch after an upgrade by hand": Case(replace(RUNNING, loaded=OLD), [UNLOAD, *LOADS, START]),
-    "library behind": Case(replace(RUNNING, library=OLD), [UNLOAD, SMI.id, *LOADS, START], [SMI]),
-    "nouveau on disk": Case(replace(BARE, nouveau="there"), [INSTALL.id, DENY, BUILD, INITRAMFS, *LOADS, SHIP, START],
+    "libraries of another version under the right module": Case(replace(RUNNING, library=OLD), [SMI.id], [SMI]),
+    "nouveau on disk": Case(replace(BARE, nouveau="there"),
+                            [INSTALL.id, DENY, BOOT, BUILD, INITRAMFS, *LOADS, SHIP, START],
                             [INSTALL], initramfs=True, files=()),
-    "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, DENY, BUILD, RIVAL, *LOADS, SHIP, START],
+    "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, DENY, BOOT, BUILD, RIVAL, *LOADS, SHIP, START],
                            [INSTALL], files=()),
     "nouveau denied already": Case(replace(RUNNING, nouveau="there"), [], initramfs=True),
     "killed before the initramfs": Case(replace(RUNNING, nouveau="there"), [INITRAMFS], owed=True, initramfs=True),
@@ -118,7 +122,7 @@ def put(host: Host, *paths: str) -> None:
     for path in paths:
         where = Path(host.root.at(path))
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text("")
+        where.write_bytes(boot_text(host.spec, "none") if path == BOOT_FILE else b"")
 
 
 def plan(case: Case, host: Host) -> list[Step]:
@@ -139,7 +143,7 @@ def test_present(name: str, host: Host) -> None:
 
 
 @pytest.mark.parametrize(("name", "level", "done"), [
-    ("bare", "never", 7), ("switch", "never", 0), ("switch", "idle", 7), ("nouveau loaded", "never", 9),
+    ("bare", "never", 8), ("switch", "never", 0), ("switch", "idle", 7), ("nouveau loaded", "never", 10),
     ("version mismatch after an upgrade by hand", "never", 0), ("version mismatch after an upgrade by hand", "idle", 5),
 ])
 def test_levels(name: str, level: str, done: int, host: Host) -> None:
@@ -164,7 +168,7 @@ def test_nouveau_in_use_waits_for_a_reboot_with_all_else_done(level: str, host: 
     case = CASES["nouveau on disk"]
     steps = plan(case._replace(situation=replace(BARE, nouveau="used")), host)
     allowed, pending = gate_driver(steps, level)
-    assert [step.id for step in allowed] == [INSTALL.id, DENY, BUILD, INITRAMFS]
+    assert [step.id for step in allowed] == [INSTALL.id, DENY, BOOT, BUILD, INITRAMFS]
     assert pending[0]["id"] == RIVAL
     assert "reboot the host" in pending[0]["pending_reason"]
 

@@ -145,13 +145,15 @@ def test_named_holder(loaded: Host) -> None:
     loaded.process(100, "nvidia-persiste", "/dev/nvidia0", unit=PERSISTENCED)
     loaded.process(4711, "python3", "/dev/nvidiactl", "/dev/nvidia0")
     holders = read_holders(loaded.root)
-    assert holders == [{"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None}]
+    assert holders == [{"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None,
+                        "unit": "training.service", "container": None}]
     assert name_holders(holders) == "python3 (pid 4711) on 0000:07:00.0"
 
 
 def test_holder_out_of_sight(loaded: Host) -> None:
     loaded.module("nvidia_modeset", 1)
-    assert name_holders(read_holders(loaded.root)) == "something that refers to nvidia_modeset"
+    assert name_holders(read_holders(loaded.root)) == \
+        "something that refers to nvidia_modeset (a console or display)"
 
 
 @pytest.mark.parametrize(("rc", "text", "expected"), [

@@ -1,0 +1,145 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The former driver comes back when a switch fails. PRIVATE to the collection.
+
+What the host had is journalled before the first file of a driver changes, and forgotten when a run has ended well. So a
+run that goes on after a kill or a reboot goes on to what is wanted, and knows what to return to if that fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import choose
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import takes_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import resume, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    UNLOAD_ORDER,
+    Situation,
+    read_services,
+    read_situation,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+FORMER = "former"
+_KEY = "driver"
+# What brings a driver back: the files of the other concerns are restored as they were.
+_PARTS = (Build, Prebuilt, Modules)
+
+
+@dataclass(frozen=True)
+class Former:
+    """The driver that a host had. version: None where it had none; loaded: whether it was at work."""
+
+    version: str | None
+    flavour: str | None = None
+    source: str = ""
+    loaded: bool = False
+
+
+def recall(journal: Journal) -> Former | None:
+    """What the journal holds, None where no switch is under way."""
+    entry = journal.get(FORMER, _KEY)
+    return Former(**entry["before"]) if entry else None
+
+
+def remember(host: Host, now: Situation) -> None:
+    """Journals what the host has, unless a switch is under way."""
+    if recall(host.journal) is None:
+        host.journal.keep(FORMER, _KEY, asdict(_read(host, now)))
+
+
+def forget(journal: Journal) -> None:
+    """The switch has ended."""
+    journal.forget(FORMER, _KEY)
+
+
+def _read(host: Host, now: Situation) -> Former:
+    first, others = choose(replace(host, spec=Spec(repository=host.spec.repository)), now)
+    for delivery in (first, *others):
+        version = delivery.installed()
+        if version is not None:
+            at_work = now.loaded == version
+            return Former(version, now.flavour if at_work else _flavour_on_disk(host), delivery.name, at_work)
+    return Former(None)
+
+
+def _flavour_on_disk(host: Host) -> str | None:
+    text = host.run(["modinfo", "-F", "license", "nvidia"], check=False).stdout.strip()
+    return ("open" if "MIT" in text else "proprietary") if text else None
+
+
+class Rollback:
+    """Made before the first step of an attempt, used when one fails."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.journal = attempt.host.journal
+        self.files = {path: read_bytes(path) for path in self.journal.of_kind("file")}
+        self.under_way = recall(self.journal) is not None
+
+    def due(self) -> Former | None:
+        """The driver to return to, None where there is no other than the one that failed."""
+        former, aim = recall(self.journal), self.attempt.aim
+        if former is None or (former.version, former.flavour, former.source) == (aim.version, aim.flavour, aim.source):
+            return None
+        return former
+
+    def run(self, former: Former) -> None:
+        """Returns to a driver. Raises GpuopsError where that fails."""
+        self._restore_files()
+        host, before = self.attempt.host, self.attempt.now
+        spec = replace(host.spec, version=former.version, branch=None, kernel_module_type=former.flavour or "auto",
+                       source=former.source)
+        there = self.under_way or takes_modules(self.attempt.executor.started)
+        back = Attempt(replace(host, spec=spec), read_situation(host.root, host.run), "idle", _PARTS,
+                       None if there else former.version)
+        blocked = next((step.data["blocked"] for step in back.steps if step.data.get("blocked")), "")
+        if blocked:
+            raise HostError(f"The modules cannot be unloaded: {blocked}.")
+        back.apply([step for step in back.steps if former.loaded or step.action != LOAD])
+        if former.loaded:
+            self._serve(back, before)
+        resume(host.run, self.journal, check=False)
+
+    def _serve(self, back: Attempt, before: Situation) -> None:
+        """Loads the other modules that were there, starts the services that ran, and looks whether the driver works."""
+        host = back.host
+        after = read_situation(host.root, host.run)
+        gone = [name for name in reversed(UNLOAD_ORDER) if name in before.modules and name not in after.modules]
+        back.apply([Step(LOAD, name.replace("_", "-"), "it was loaded before") for name in gone])
+        ran = list(reversed(running(before.services)))
+        for unit in ran:
+            host.run(["systemctl", "start", unit], timeout=120, check=False)
+        reasons = back.reasons(read_situation(host.root, host.run), back.delivery.installed())
+        reasons += ask_smi(host.run, back.version)
+        services = read_services(host.run)
+        reasons += [f"{unit} does not start again" for unit in ran if services[unit].state != "active"]
+        if reasons:
+            raise HostError(f"It does not work: {'; '.join(reasons)}.", reasons=reasons)
+
+    def _restore_files(self) -> None:
+        """Our files, but those of repositories, as they stood before the attempt."""
+        for path in self.journal.of_kind("file"):
+            former = self.files.get(path)
+            if PackageWork.is_of_repository(path) or read_bytes(path) == former:
+                continue
+            if path.startswith("/etc/modprobe.d/"):
+                owe(self.journal)
+            if former is None:
+                self.journal.restore_file(path)
+            else:
+                self.journal.write_file(path, former)
