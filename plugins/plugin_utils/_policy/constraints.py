@@ -67,7 +67,7 @@ def constraints(space: Universe, here: Situation, wish: Wish, release: Release) 
     """Everything that excludes a candidate, each with its name."""
     every = [*_wishes(space, wish), *_host(space, here, wish), *_gpus(space, here, wish), *_coherent(space, here),
              _flavours(space, wish), *_system(space, here, wish, release), *_fabric(space, here, wish),
-             *_defaults(space, wish, release)]
+             *_defaults(space, here, wish, release)]
     return [constraint for constraint in every if constraint.allows != space.all]
 
 
@@ -257,9 +257,13 @@ def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constrai
                          space.where(lambda one: packages.has_fabric_manager(one.source, here.os, fabric)))
 
 
-def _defaults(space: Universe, wish: Wish, release: Release) -> t.Iterator[Constraint]:
-    """What holds as nobody asks for anything else; least to blame, so it stands last."""
-    if not wish.precompiled and not wish.source:
+def _defaults(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+    """What holds as nobody asks for anything else; least to blame, so it stands last.
+
+    On a host that loads signed modules only, these come first: nobody has to ask for them.
+    """
+    signed_only = here.secure_boot == "signed" and not wish.own_key and not wish.cluster
+    if not wish.precompiled and not wish.source and not signed_only:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
                          space.where(lambda one: not one.signed), "driver.usePrecompiled: true")
     yield Constraint("release", f"release {release.version} supports drivers {', '.join(release.drivers)}",

@@ -141,6 +141,13 @@ def _asked_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -
     return str(policy.get("driver.kernelModuleType") or "auto"), "driver.kernelModuleType"
 
 
+def version_of(driver: Candidate, wish: Wish) -> Version:
+    """The version that is asked for. Those that releases name are the vendor's: of an archive, where nobody names one,
+    the branch is what counts."""
+    return Version(None, driver.version.branch) if driver.source == "distribution" and not wish.version \
+        else driver.version
+
+
 def choose(here: Situation, wish: Wish, release: Release) -> Choice:
     """The driver for a situation. Raises Refusals. Equal situations and wishes are worked out once."""
     # Which kernel it is counts only where modules may come built, or cannot be built.
@@ -246,8 +253,9 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
         changes = dict.fromkeys(_change(rule, driver, here, wish, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
-        told = str(driver.version) in done or "driver_branch: " in done
-        details = ", ".join([f"driver {driver.version}"] * (not told)
+        version = version_of(driver, wish)
+        told = str(version) in done or "driver_branch: " in done
+        details = ", ".join([f"driver {version}"] * (not told)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
         yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
 

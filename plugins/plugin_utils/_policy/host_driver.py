@@ -12,7 +12,13 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import EXTRAS, Asked, choose, extras
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
+    EXTRAS,
+    Asked,
+    choose,
+    extras,
+    version_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
@@ -44,14 +50,23 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
         wish = replace(wish, mig=str(selected))
     choice = choose(here, wish, asked.release)
     driver = choice.driver
-    source = "precompiled" if driver.signed else driver.source
+    source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
     said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
-    return {"placement": place, "state": mine.get("driver_state") or "present", "version": driver.version.text,
-            "branch": driver.version.branch, "kernel_module_type": driver.flavour,
-            "source": source, **_packages(here, facts, driver), "precompiled": driver.signed,
-            "fabric": _fabric(here if wish.fabric else replace(here, fabric=None), driver.version.text),
+    return {"placement": place, "state": mine.get("driver_state") or "present", "version": version,
+            "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source, **_packages(here, facts, driver), "precompiled": driver.signed,
+            "fabric": _fabric(here if wish.fabric else replace(here, fabric=None), version),
             **extras(asked.policy, mine), "module_parameters": mine.get("driver_module_parameters") or {},
-            "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish), "because": list(choice.because)}
+            "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
+            "because": _because(here, driver, wish, choice.because)}
+
+
+def _because(here: Situation, driver: Candidate, wish: Wish, because: t.Sequence[str]) -> list[str]:
+    why = list(because)
+    if driver.signed and here.secure_boot == "signed" and not wish.precompiled:
+        why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are taken")
+    if version_of(driver, wish) != driver.version:
+        why.append(f"of branch {driver.version.branch} the distribution's archive has a version of its own")
+    return why
 
 
 def _adopted(here: Situation, version: Version | None, why: str) -> Plan:
