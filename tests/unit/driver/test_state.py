@@ -147,7 +147,7 @@ def test_named_holder(loaded: Host) -> None:
     holders = read_holders(loaded.root)
     assert holders == [{"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None,
                         "unit": "training.service", "container": None}]
-    assert name_holders(holders) == "python3 (pid 4711) on 0000:07:00.0"
+    assert name_holders(holders) == "python3 (pid 4711, training.service) on 0000:07:00.0"
 
 
 def test_holder_out_of_sight(loaded: Host) -> None:
