@@ -97,6 +97,94 @@ options:
       - Whether C(nvidia-persistenced) is enabled and started, so that GPUs stay initialised without clients.
     type: bool
     default: true
+  fabric:
+    description:
+      - V(auto) brings what the GPUs' board needs, in the version of the driver. On boards with NVSwitches that is the
+        fabric manager, on HGX boards with NVLink 5 also NVLSM, libnvsdm and IMEX, in racks with NVLink 5 IMEX alone.
+        Other hosts get nothing.
+      - V(none) leaves all of that to somebody else, for virtual machines whose switches belong to their host too.
+    type: str
+    choices: [auto, none]
+    default: auto
+  imex_nodes:
+    description:
+      - The IP addresses of the nodes that share GPU memory over NVLink 5. With them C(nvidia-imex) is enabled and
+        started; without them its packages are installed and its service is left as it is.
+    type: list
+    elements: str
+    default: []
+  peermem:
+    description:
+      - Whether C(nvidia-peermem) is loaded, now and at boot, so that RDMA adapters reach GPU memory.
+      - It needs C(ib_core), so a host without an RDMA stack is refused.
+    type: bool
+    default: false
+  gds:
+    description:
+      - Whether GPUDirect Storage (C(nvidia-fs)) is installed and loaded. It needs open kernel modules.
+    type: bool
+    default: false
+  gdrcopy:
+    description:
+      - Whether GDRCopy (C(gdrdrv) and its library) is installed and loaded.
+    type: bool
+    default: false
+  module_parameters:
+    description:
+      - A mapping of parameters to values for each kernel module, as in the examples. They are written to
+        C(/etc/modprobe.d/zz-gpuops-nvidia.conf).
+      - A loaded module that has another value is reloaded, which takes O(disruption=idle). A parameter that the module
+        does not have is refused.
+      - The modules are C(nvidia), C(nvidia_uvm), C(nvidia_modeset), C(nvidia_drm), C(nvidia_peermem), C(nvidia_fs) and
+        C(gdrdrv).
+    type: dict
+    default: {}
+  module_signing:
+    description:
+      - The key that DKMS signs modules with. Without it DKMS uses the one that it has made itself.
+      - With Secure Boot a key that is not enrolled is handed to the firmware by C(mokutil). Somebody has to confirm it
+        at the console at the next boot; until then RV(mok) and RV(reboot_required) say so, a driver that runs goes on
+        running, and nothing of it is replaced.
+      - Sources whose modules come signed need none of this.
+    type: dict
+    suboptions:
+      key:
+        description:
+          - The private key as PEM, without a passphrase.
+        type: str
+      certificate:
+        description:
+          - Its certificate as PEM.
+        type: str
+      password:
+        description:
+          - The password that is typed at the console once, to enrol the key. Without it that is root's.
+        type: str
+  next_kernel:
+    description:
+      - Whether the modules are also built, and seen, for the newest installed kernel where another one is running.
+        The running one is not touched by it.
+    type: bool
+    default: true
+  licence:
+    description:
+      - The licence of a vGPU guest, whose driver has to bring C(nvidia-gridd). The service is restarted when one of
+        its files has changed.
+    type: dict
+    suboptions:
+      token:
+        description:
+          - The text of the client configuration token.
+        type: str
+      feature_type:
+        description:
+          - C(FeatureType) of C(/etc/nvidia/gridd.conf).
+        type: int
+      settings:
+        description:
+          - Other keys of C(/etc/nvidia/gridd.conf). Keys that are not named here stay as they are, and so do comments.
+        type: dict
+        default: {}
 """
 
 EXAMPLES = r"""
@@ -122,6 +210,18 @@ EXAMPLES = r"""
     runfile:
       src: https://mirror.example.com/tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run
       checksum: sha256:3a1e0b5b9c7d4f60f5d3f4b3e1c29f0c7a8d6e5b4c3a2918f7e6d5c4b3a29180
+
+- name: Let everybody profile, and sign with a key of the site
+  gpuops.nvidia.nvidia_driver:
+    branch: "595"
+    disruption: idle
+    module_parameters:
+      nvidia:
+        NVreg_RestrictProfilingToAdminUsers: 0
+    module_signing:
+      key: "{{ vaulted_signing_key }}"
+      certificate: "{{ lookup('ansible.builtin.file', 'signing.pem') }}"
+      password: "{{ vaulted_enrolment_password }}"
 
 - name: Verify a driver that something else manages
   gpuops.nvidia.nvidia_driver:
@@ -188,6 +288,13 @@ holders:
   type: list
   elements: dict
   sample: [{pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null}]
+mok:
+  description:
+    - C(enrolled), whether the key that DKMS signs with is enrolled, null without Secure Boot, and C(pending), whether
+      its enrolment waits for the console at the next boot.
+  returned: success
+  type: dict
+  sample: {enrolled: null, pending: false}
 reboot_required:
   description: Whether only a reboot gets on with what is pending.
   returned: success
@@ -208,6 +315,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
 
+# The options that say what is wanted, as L(_spec.Spec) has them.
+WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
+          "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile")
+
 
 def main() -> None:
     """Entry point."""
@@ -223,6 +334,19 @@ def main() -> None:
                                                        "key": {"type": "str", "no_log": False}}},
             "runfile": {"type": "dict", "options": {"src": {"type": "str"}, "checksum": {"type": "str"}}},
             "persistenced": {"type": "bool", "default": True},
+            "fabric": {"type": "str", "choices": ["auto", "none"], "default": "auto"},
+            "imex_nodes": {"type": "list", "elements": "str", "default": []},
+            "peermem": {"type": "bool", "default": False},
+            "gds": {"type": "bool", "default": False},
+            "gdrcopy": {"type": "bool", "default": False},
+            "module_parameters": {"type": "dict", "default": {}},
+            "module_signing": {"type": "dict", "no_log": False, "options": {
+                "key": {"type": "str", "no_log": True}, "certificate": {"type": "str"},
+                "password": {"type": "str", "no_log": True}}},
+            "next_kernel": {"type": "bool", "default": True},
+            "licence": {"type": "dict", "options": {
+                "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
+                "settings": {"type": "dict", "default": {}}}},
             "disruption": DISRUPTION,
         },
         supports_check_mode=True,
@@ -230,8 +354,10 @@ def main() -> None:
     options = module.params
 
     def work() -> dict[str, t.Any]:
-        spec = Spec(options["version"], options["branch"], options["kernel_module_type"], options["source"],
-                    options["repository"], options["persistenced"], runfile=options["runfile"])
+        wanted = {name: options[name] for name in WANTED}
+        given = (options["licence"] or {}).values()
+        spec = Spec(**{**wanted, "licence": options["licence"] if any(value not in (None, "", {}) for value in given)
+                       else None})
         driver = Driver(spec, options["disruption"], module.check_mode)
         act: dict[str, t.Callable[[], dict[str, t.Any]]] = {
             "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}

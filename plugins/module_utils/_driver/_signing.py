@@ -75,20 +75,24 @@ def is_asked(root: Root, der: bytes | None) -> bool:
     return der is not None and der in (root.data(_ASKED) or b"")
 
 
+def key_path(spec: Spec, os_id: str) -> str:
+    """Where the certificate of the key lies that DKMS signs with."""
+    return CERTIFICATE if certificate(spec) else _OWN.get(os_id, _OWN_ELSEWHERE)
+
+
+def key_of(root: Root, spec: Spec, os_id: str) -> bytes | None:
+    """The certificate of the key that DKMS signs with, None where it has made none yet."""
+    return certificate(spec) or root.data(key_path(spec, os_id))
+
+
+def mok_state(root: Root, spec: Spec, now: Situation) -> dict[str, bool | None]:
+    """The result C(mok): C({enrolled, pending}); enrolled is None without Secure Boot."""
+    der = key_of(root, spec, now.os_id) if now.secure_boot else None
+    return {"enrolled": is_enrolled(root, der) if now.secure_boot else None, "pending": is_asked(root, der)}
+
+
 class Signing(Part):
     """A given key signs from the next build on; under Secure Boot nothing is loaded anew before it is enrolled."""
-
-    def state(self, now: Situation) -> dict[str, bool | None]:
-        """The result C(mok): C({enrolled, pending}); enrolled is None without Secure Boot."""
-        der = self._der(now)
-        return {"enrolled": is_enrolled(self.host.root, der) if now.secure_boot else None,
-                "pending": is_asked(self.host.root, der)}
-
-    def _path(self, now: Situation) -> str:
-        return CERTIFICATE if certificate(self.host.spec) else _OWN.get(now.os_id, _OWN_ELSEWHERE)
-
-    def _der(self, now: Situation) -> bytes | None:
-        return certificate(self.host.spec) or self.host.root.data(self._path(now))
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
@@ -114,10 +118,10 @@ class Signing(Part):
         return {KEY: key.encode(), CERTIFICATE: certificate(self.host.spec) or b"", FRAMEWORK: _FRAMEWORK_TEXT}
 
     def _enrolment(self, now: Situation) -> list[Phased]:
-        der = self._der(now)
+        der = key_of(self.host.root, self.host.spec, now.os_id)
         if is_enrolled(self.host.root, der):
             return []
-        path = self._path(now)
+        path = key_path(self.host.spec, now.os_id)
         # A driver that runs goes on running: nothing at all is done before its successor could be loaded.
         phase = "prepare" if now.modules else "load"
         if phase == "prepare" and der is None:
