@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import mode
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service, read_services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -41,9 +42,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._work impo
     RESTART,
     START,
     WRITE,
-    Service,
     Work,
-    read_services,
 )
 
 # In the order in which they are brought; removal goes the other way. Another one is a file and a line.
@@ -201,7 +200,8 @@ class Software:
 
     def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
         """By component the state of its unit."""
-        found = read_services(self.run, [component.unit for component in components if component.unit])
+        units = [component.unit for component in components if component.unit]
+        found = read_services(self.run, units) if units else {}
         return {component.name: found.get(component.unit, ABSENT) for component in components}
 
     def _apply(self, part: Part, work: Work) -> None:

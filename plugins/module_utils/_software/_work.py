@@ -14,6 +14,7 @@ import socket
 import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service, read_services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
@@ -34,26 +35,7 @@ _SERVICE_LIMIT = 120
 _AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
 
 
-class Service(t.NamedTuple):
-    """A unit. state: C(active), C(inactive) ..., C(absent). enabled: C(enabled), C(disabled) ..., empty if absent."""
-
-    state: str
-    enabled: str
-
-
 ABSENT = Service("absent", "")
-
-
-def read_services(run: Runner, units: t.Sequence[str]) -> dict[str, Service]:
-    """The state of units, by one systemctl."""
-    found = dict.fromkeys(units, ABSENT)
-    if units:
-        shown = run(["systemctl", "show", "-p", "Id,LoadState,ActiveState,UnitFileState", *units], check=False).stdout
-        for block in shown.split("\n\n"):
-            values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-            if values.get("LoadState") == "loaded":
-                found[values.get("Id", "")] = Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
-    return found
 
 
 class Work:
@@ -78,9 +60,12 @@ class Work:
         return steps + self._plan_service(service, changed=bool(steps))
 
     def _plan_files(self) -> list[Step]:
-        steps = [Step(WRITE, path, "it is not as wanted" if self.root.exists(path) else "", data={"content": content})
-                 for path, content in self.wish.files.items()
-                 if self.journal.get("file", path) is None or read_bytes(self.root.at(path)) != content]
+        steps = []
+        for path, content in self.wish.files.items():
+            stands = read_bytes(self.root.at(path))
+            if stands != content or self.journal.get("file", path) is None:
+                why = "" if stands is None else "it is not as wanted" if stands != content else "it is kept from now on"
+                steps.append(Step(WRITE, path, why, data={"content": content}))
         return steps + [Step(RESTORE, path, "it is not wanted any more") for path in self._own_files()
                         if path not in self.wish.files and path not in self.wish.outputs]
 
@@ -177,7 +162,7 @@ class Work:
             self.run(["systemctl", "daemon-reload"], timeout=_SERVICE_LIMIT)
 
     def _keep_service(self) -> None:
-        self.journal.keep("service", self.unit, self.before._asdict())
+        self.journal.keep("service", self.unit, dict(vars(self.before)))
 
     def _start(self, step: Step) -> None:
         self._keep_service()
