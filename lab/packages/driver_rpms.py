@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's driver packages for EL 9, as stand-ins, built by rpmbuild into a repository made by createrepo_c.
 
-Names, epoch and relations: NVIDIA/yum-packaging-nvidia-driver, -nvidia-kmod-common and -dkms-nvidia. What the vendor's
-packages need from other repositories (dkms, linux-firmware) is not asked for, and there is no modularity here.
+Names, epoch and relations: NVIDIA/yum-packaging-nvidia-driver, -nvidia-kmod-common and -dkms-nvidia; streams of the
+module: NVIDIA/yum-packaging-nvidia-driver, README. Of what the vendor's packages need from other repositories, only
+dkms is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from lab.packages.content import MODULES, Driver, dkms_conf, script, text
 from lab.packages.deb import Files, Link, lay_out
-from lab.packages.driver_debs import ALTERNATE, ALTERNATE_TEXT, DENIED
+from lab.packages.driver_debs import ALTERNATE, ALTERNATE_TEXT, DENIED, FABRIC
 from lab.packages.keys import Key
 from lab.tools import run_quietly
 
@@ -36,9 +37,8 @@ SPEC = """\
 %global debug_package %{{nil}}
 %global __os_install_post %{{nil}}
 Name: {name}
-Epoch: 3
-Version: {version}
-Release: 1.el9
+{epoch}Version: {version}
+Release: {release}
 Summary: Stand-in of the lab
 License: GPL-3.0-or-later
 AutoReqProv: no
@@ -50,6 +50,42 @@ cp -a {root}/. %{{buildroot}}/
 {scripts}
 %files
 {files}
+"""
+MODULE = """\
+---
+document: modulemd
+version: 2
+data:
+  name: nvidia-driver
+  stream: "{stream}"
+  version: 20261121000000
+  context: "{context}"
+  arch: x86_64
+  summary: Stand-in of the lab
+  description: >-
+    Stand-in of the lab
+  license:
+    module:
+    - GPL-3.0-or-later
+  profiles:
+    default:
+      rpms:
+      - nvidia-driver
+  artifacts:
+    rpms:
+{artifacts}
+...
+"""
+MODULE_DEFAULT = """\
+---
+document: modulemd-defaults
+version: 1
+data:
+  module: nvidia-driver
+  stream: "latest-dkms"
+  profiles:
+    latest-dkms: [default]
+...
 """
 # The vendor's packages ignore what becomes of the module's build.
 DKMS_POST = """\
@@ -66,12 +102,22 @@ UNIT_PREUN = """\
 
 @dataclass(frozen=True)
 class Rpm:
-    """One package of a release. relations: lines of the spec; scripts: section name to shell text."""
+    """One package of a release. relations: lines of the spec; scripts: section name to shell text.
+
+    folders: those that the package owns. epoch: 0 is none.
+    """
 
     name: str
     relations: tuple[str, ...] = ()
     files: Files = field(default_factory=dict)
     scripts: dict[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    epoch: int = 3
+    release: str = "1.el9"
+
+    def nevra(self, version: str) -> str:
+        """As modules list it."""
+        return f"{self.name}-{self.epoch}:{version}-{self.release}.x86_64"
 
 
 def write_rpm_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
@@ -84,9 +130,29 @@ def write_rpm_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
             job.result()
     key.sign_rpms(sorted(folder.glob("*.rpm")))
     run_quietly(["createrepo_c", "--quiet", "--no-database", str(folder)], "the RPM repository")
+    with tempfile.TemporaryDirectory(prefix="gpuops-rpm-") as temporary:
+        modules = Path(temporary) / "modules.yaml"
+        modules.write_text(module_streams(drivers), encoding="utf-8")
+        run_quietly(["modifyrepo_c", "--mdtype=modules", str(modules), str(folder / "repodata")], "the RPM modules")
     key.sign(folder / "repodata" / "repomd.xml", detached=folder / "repodata" / "repomd.xml.asc")
     shutil.copy(key.public, folder / KEY_FILE)
     (folder / "cuda-rhel9.repo").write_text(REPO_FILE, encoding="utf-8")
+
+
+def module_streams(drivers: list[Driver]) -> str:
+    """The module nvidia-driver: a stream a branch and flavour, and two that follow the newest, of which one is default."""
+    streams: dict[str, set[str]] = {}
+    for driver in drivers:
+        for rpm in driver_rpms(driver):
+            for flavour, rival in (("open", "latest-dkms"), ("dkms", "open-dkms")):
+                if not rpm.name.endswith(rival):
+                    follows = "open-dkms" if flavour == "open" else "latest-dkms"
+                    for stream in (f"{driver.branch}-{flavour}", follows):
+                        streams.setdefault(stream, set()).add(rpm.nevra(driver.version))
+    documents = [MODULE.format(stream=stream, context=f"{index:08x}",
+                               artifacts="\n".join(f"    - {nevra}" for nevra in sorted(rpms)))
+                 for index, (stream, rpms) in enumerate(sorted(streams.items()))]
+    return "".join([*documents, MODULE_DEFAULT])
 
 
 def write_rpm(rpm: Rpm, version: str, folder: Path) -> None:
@@ -96,10 +162,12 @@ def write_rpm(rpm: Rpm, version: str, folder: Path) -> None:
         (work / "root").mkdir()
         lay_out(rpm.files, work / "root")
         (work / "spec").write_text(SPEC.format(
-            name=rpm.name, version=version, root=work / "root", relations="\n".join(rpm.relations),
+            name=rpm.name, version=version, release=rpm.release, root=work / "root",
+            epoch=f"Epoch: {rpm.epoch}\n" if rpm.epoch else "", relations="\n".join(rpm.relations),
             scripts="".join(f"%{name}\n{body}" for name, body in rpm.scripts.items()),
-            files="\n".join(f"{'%config(noreplace) ' if path.startswith('etc/') else ''}/{path}" for path in rpm.files),
-        ), encoding="utf-8")
+            files="\n".join([*(f"%dir /{path}" for path in rpm.folders),
+                             *(f"{'%config(noreplace) ' if path.startswith('etc/') else ''}/{path}"
+                               for path in rpm.files)])), encoding="utf-8")
         macros = {"_topdir": f"{work}/top", "_rpmdir": str(folder),
                   "_rpmfilename": "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm"}
         words = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
@@ -127,7 +195,8 @@ def driver_rpms(driver: Driver) -> list[Rpm]:
             **{f"usr/lib/firmware/nvidia/{driver.version}/gsp_{chip}.bin": f"stand-in {driver.version}\n"
                for chip in ("tu10x", "ga10x")},
             "usr/lib/modprobe.d/nvidia.conf": DENIED, ALTERNATE: ALTERNATE_TEXT,
-            "etc/modprobe.d/nvidia-modeset.conf": "# options nvidia-drm modeset=1\n"}),
+            "etc/modprobe.d/nvidia-modeset.conf": "# options nvidia-drm modeset=1\n"},
+            folders=(f"usr/lib/firmware/nvidia/{driver.version}", "usr/lib/firmware/nvidia", "usr/lib/nvidia")),
         _kmod(driver, "open", "kmod-nvidia-latest-dkms"),
         _kmod(driver, "latest", "kmod-nvidia-open-dkms"),
         Rpm("nvidia-modprobe", (), {"usr/bin/nvidia-modprobe": script("nvidia-modprobe.sh")}),
@@ -136,6 +205,23 @@ def driver_rpms(driver: Driver) -> list[Rpm]:
             "usr/lib/systemd/system/nvidia-persistenced.service": text("nvidia-persistenced.service"),
             "usr/lib/systemd/system-preset/70-nvidia-driver-cuda.preset": "enable nvidia-persistenced.service\n"},
             {"post": UNIT_POST, "preun": UNIT_PREUN}),
+        *_fabric(driver),
+    ]
+
+
+def _fabric(driver: Driver) -> list[Rpm]:
+    """Without an epoch, and built for no distribution; the names lost the branch's number, or a dash, at 580."""
+    old = driver.branch < 580
+    return [
+        Rpm("nvidia-fabric-manager" if old else "nvidia-fabricmanager", (), {
+            "usr/bin/nv-fabricmanager": driver.built / "fabricmanager",
+            "usr/lib/systemd/system/nvidia-fabricmanager.service": text("nvidia-fabricmanager.service"),
+            "usr/share/nvidia/nvswitch/fabricmanager.cfg": FABRIC},
+            folders=("usr/share/nvidia/nvswitch", "usr/share/nvidia"), epoch=0, release="1"),
+        Rpm(f"libnvidia-nscq-{driver.branch}" if old else "libnvidia-nscq", (), {
+            f"usr/lib64/libnvidia-nscq.so.{driver.version}": driver.built / "libnvidia-nscq.so",
+            "usr/lib64/libnvidia-nscq.so.2.0": Link(f"libnvidia-nscq.so.{driver.version}")}, LDCONFIG, epoch=0,
+            release="1"),
     ]
 
 
@@ -149,7 +235,8 @@ def _kmod(driver: Driver, kind: str, rival: str) -> Rpm:
     source = f"usr/src/nvidia-{driver.version}"
     return Rpm(f"kmod-nvidia-{kind}-dkms",
                (f"Provides: nvidia-kmod = 3:{driver.version}", f"Requires: nvidia-kmod-common = 3:{driver.version}",
-                f"Conflicts: {rival}"),
+                f"Conflicts: {rival}", "Requires: dkms"),
                {f"{source}/dkms.conf": dkms_conf(driver.version),
                 **{f"{source}/prebuilt/{module}.ko": driver.module(flavour, module) for module in MODULES}},
-               {"post": DKMS_POST.format(version=driver.version), "preun": DKMS_PREUN.format(version=driver.version)})
+               {"post": DKMS_POST.format(version=driver.version), "preun": DKMS_PREUN.format(version=driver.version)},
+               folders=(source, f"{source}/prebuilt"))

@@ -20,7 +20,7 @@ END
 rm -f /etc/debian_version
 echo 'Rocky Linux release 9.6 (Blue Onyx)' > /etc/redhat-release
 ln -s redhat-release /etc/system-release
-stub rocky-release 9.6 1 'Provides: system-release = 9.6'
+install_rpm rocky-release 9.6 1 'Provides: system-release = 9.6'
 # The configuration of a fresh Rocky Linux 9; plugins that Debian's packages bring and a minimal one has not.
 cat > /etc/dnf/dnf.conf <<'END'
 [main]

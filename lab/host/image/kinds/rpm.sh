@@ -12,8 +12,8 @@ echo '%_dbpath /var/lib/rpm' > /etc/rpm/macros
 rm -rf /etc/yum.repos.d /etc/dnf/modules.d
 mkdir -p /etc/yum.repos.d
 
-# stub NAME VERSION RELEASE [LINE...]: installs a package with the files of /tmp/stub/NAME; LINEs are of its spec.
-stub() {
+# install_rpm NAME VERSION RELEASE [LINE...]: installs a package with the files of /tmp/stub/NAME; LINEs are of its spec.
+install_rpm() {
     mkdir -p "/tmp/stub/$1"
     {
         printf '%%global __os_install_post %%{nil}\nName: %s\nVersion: %s\nRelease: %s\nSummary: Stand-in of the lab\n' \
@@ -32,7 +32,8 @@ stub() {
 
 # What a machine with this kernel calls its release cannot stand in a package's version, so the name is provided too.
 package() {
-    stub "$1" "${kernel%%-*}" "$(echo "${kernel#*-}" | tr - .)" "Provides: $1-$kernel" "Provides: $1-uname-r = ${kernel%%-*}"
+    install_rpm "$1" "${kernel%%-*}" "$(echo "${kernel#*-}" | tr - .)" "Provides: $1-$kernel" \
+        "Provides: $1-uname-r = ${kernel%%-*}"
 }
-stub bash 5.1.8 9 'Provides: /bin/sh'
-stub dkms 3.0.10 1
+install_rpm bash 5.1.8 9 'Provides: /bin/sh'
+install_rpm dkms 3.0.10 1

@@ -18,4 +18,4 @@ ID_LIKE="suse"
 CPE_NAME="cpe:/o:suse:sles:15:sp7"
 END
 rm -f /etc/debian_version
-stub sles-release 15.7 1 'Provides: system-release = 15.7'
+install_rpm sles-release 15.7 1 'Provides: system-release = 15.7'
