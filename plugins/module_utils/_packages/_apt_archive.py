@@ -55,19 +55,20 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
 
     options: those of a configuration other than the host's.
     """
-    text = ""
+    whole = True
     try:
         done = apt_get(run, [*options, "update"], limit=_UPDATE_LIMIT)
         text = done.stderr + done.stdout
     except CommandError as error:
-        text = str(error.details["stderr"]) + str(error.details["stdout"])
+        whole, text = False, str(error.details["stderr"]) + str(error.details["stdout"])
     found = [index for index in indexes(run, options) if index.origin == archive.origin]
     places = {index.uri.rstrip("/") for index in found}
-    failed = [uri for uri in _FAILED.findall(text) if not found or uri.strip("'").startswith(tuple(places))]
-    if failed:
+    failed = _FAILED.findall(text)
+    ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
+    if ours or not whole and not failed:
         raise RepositoryError(f"{archive.url} cannot be read: {last_line(text)}.",
                               "Check the host's sources, the network and apt's proxy (Acquire::http::Proxy).",
-                              url=failed[0].strip("'"))
+                              urls=[uri.strip("'") for uri in ours])
     return found
 
 
@@ -93,7 +94,7 @@ class ArchiveProbe(AptProbe):
         self._link(PREFERENCES, "preferences", lambda name: True)
         self._link(LISTS, "lists", lambda name: name not in ("lock", "partial", "auxfiles"))
         # One source that cannot be read must not spoil the others.
-        options = ["-c", self._configuration, "-o", "APT::Update::Error-Mode=persistent-failure"]
+        options = ["-c", self._configuration, "-o", "APT::Update::Error-Mode="]
         found = update_archive(self.run, self.archive, options)
         self._check_sections({index.component for index in found})
         self.candidates = self._read(found)
