@@ -44,12 +44,17 @@ def ubuntu_archive(former: Driver, drivers: list[Driver]) -> Pockets:
     updates += [Deb(f"{stem}-{ENDED}-server{opened}", full, {"Depends": names.exact(newest, stem, opened=opened)})
                 for stem, opened in (("nvidia-utils", ""), ("libnvidia-compute", ""),
                                      ("nvidia-headless-no-dkms", "-open"), ("nvidia-dkms", "-open"))]
-    extras = [deb for driver in drivers for full in [f"{driver.version}-{names.revision}"] for deb in (
-        Deb(f"nvidia-fabricmanager-{driver.branch}", full, files=fabric_manager(driver)),
-        Deb(f"libnvidia-nscq-{driver.branch}", full))]
+    extras = [deb for driver in drivers for deb in _extras(driver)]
     meta = Deb("linux-image-generic", KERNEL_VERSION, {"Depends": f"linux-image-{KERNEL}"})
-    return {"noble": {"main": [meta], "restricted": _ubuntu_release(former, ready=False), "multiverse": []},
+    return {"noble": {"main": [meta], "restricted": _ubuntu_release(former, ready=False),
+                      "multiverse": _extras(former)},
             "noble-updates": {"main": [], "restricted": updates, "multiverse": extras}}
+
+
+def _extras(driver: Driver) -> list[Deb]:
+    full = f"{driver.version}-{ubuntu_naming(driver).revision}"
+    return [Deb(f"nvidia-fabricmanager-{driver.branch}", full, files=fabric_manager(driver)),
+            Deb(f"libnvidia-nscq-{driver.branch}", full)]
 
 
 def _ubuntu_release(driver: Driver, ready: bool = True) -> list[Deb]:

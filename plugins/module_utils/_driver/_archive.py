@@ -12,7 +12,13 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import HOLD_FILE, Source, hold, newest_first
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
+    HOLD_FILE,
+    Source,
+    hold,
+    newest_first,
+    other_companions,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive, upstream
 
@@ -73,12 +79,13 @@ class UbuntuArchive(Source):
         names = {"fabric_manager": "nvidia-fabricmanager", "nscq": "libnvidia-nscq"}
         return {f"{names[kind]}-{branch_of(version)}": version for kind in wanted if kind in names}
 
-    def rivals(self, known: t.Iterable[str], version: str, flavour: str) -> list[str]:
+    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """See L(Source). Two packages with modules do not exclude each other; depmod would have to choose."""
         kept = (str(branch_of(version)), "-server", _opened(flavour) or None)
-        return sorted(name for name, found in ((name, _KINDS.match(name)) for name in known)
-                      if found and (found.groups()[1:] != kept or found.group(1).startswith(self._other_kinds))
-                      or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))
+        return sorted([*other_companions(known, f"-{kept[0]}"), *(
+            name for name, found in ((name, _KINDS.match(name)) for name in known)
+            if found and (found.groups()[1:] != kept or found.group(1).startswith(self._other_kinds))
+            or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))])
 
     def pin_files(self, version: str) -> dict[str, bytes]:
         """See L(Source)."""

@@ -12,7 +12,13 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import HOLD_FILE, Source, hold, newest_first
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
+    HOLD_FILE,
+    Source,
+    hold,
+    newest_first,
+    other_companions,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
@@ -114,6 +120,8 @@ class CudaRepository(Source):
                     found[f"{stem}{suffix}"] = version if same else None
         return found
 
-    def rivals(self, known: t.Iterable[str], version: str, flavour: str) -> list[str]:
+    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """Ubuntu's own modules for its kernels exclude nothing of the vendor's; depmod would have to choose."""
-        return sorted(name for name in known if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")))
+        suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
+        return sorted([*other_companions(known, suffix), *(
+            name for name in known if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")))])

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
 
+# Companions of the driver whose names have a branch in some repositories, and in others not; their files collide.
+_COMPANIONS = re.compile(r"(?:nvidia-fabricmanager|libnvidia-nscq|nvidia-imex|libnvsdm)(-\d{3})?\Z")
 HOLD_FILE = "/etc/apt/preferences.d/gpuops-driver.pref"
 
 
@@ -57,7 +60,7 @@ class Source:
         """
         return {}
 
-    def rivals(self, known: t.Iterable[str], version: str, flavour: str) -> list[str]:
+    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """Of installed packages those that must go in the same transaction and that nothing else would take away."""
         return []
 
@@ -72,6 +75,12 @@ class Source:
     def ended(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
         """The branch that a repository leads to in place of one that has ended, None where it has not."""
         return None
+
+
+def other_companions(known: t.Iterable[str], suffix: str) -> list[str]:
+    """Companions of the driver whose names end otherwise than with the suffix (C(-580), or nothing)."""
+    return [name for name, found in ((name, _COMPANIONS.match(name)) for name in known)
+            if found and (found.group(1) or "") != suffix]
 
 
 def newest_first(packages: t.Iterable[tuple[str, t.Sequence[str]]]) -> list[str]:

@@ -116,6 +116,15 @@ def test_what_may_not_stand_beside_the_wanted() -> None:
         name for name in known if name.startswith(("linux-modules", "linux-objects")))
 
 
+def test_companions_of_other_names_collide() -> None:
+    known = ["nvidia-fabricmanager-580", "nvidia-fabricmanager", "libnvidia-nscq-595", "nvidia-imex"]
+    assert of("distribution").rivals(known, "595.71.05", "open") == ["nvidia-fabricmanager", "nvidia-fabricmanager-580",
+                                                                     "nvidia-imex"]
+    assert of("cuda_repository").rivals(known, "595.71.05", "open") == ["libnvidia-nscq-595",
+                                                                        "nvidia-fabricmanager-580"]
+    assert of("cuda_repository").rivals(known, "570.211.01", "open") == sorted(known)
+
+
 @pytest.mark.parametrize("name", ["distribution", "precompiled", "cuda_repository"])
 def test_a_file_holds_the_version(name: str) -> None:
     files = of(name).pin_files("580.173.02")
