@@ -292,7 +292,7 @@ def test_rpm_packages_are_signed_and_tied_together(repositories: Repositories, t
     shown = good(*query, *sorted(folder.glob("*.rpm")))
     names = [line for line in shown.splitlines() if not line.startswith("warning:")]  # the key is not known yet
     assert {"nvidia-open 3:595.91.07-1.el9", "nvidia-driver-cuda-libs 3:580.126.20-1.el9",
-            "kmod-nvidia-open-dkms 3:595.91.07-1.el9"} <= set(names) and len(names) == 24
+            "kmod-nvidia-open-dkms 3:595.91.07-1.el9"} <= set(names) and len(names) == 28
     kmod = folder / "kmod-nvidia-open-dkms-595.91.07-1.el9.x86_64.rpm"
     assert "nvidia-kmod = 3:595.91.07" in good("rpm", "-qp", "--provides", kmod)
     assert "nvidia-kmod-common = 3:595.91.07" in good("rpm", "-qp", "--requires", kmod)

@@ -106,7 +106,7 @@ class CudaRpm(Source):
         for name, value in values.items():
             if not value:
                 raise InputError(f"The {name} of the vendor's repository for {self.folder} must be given.",
-                                 f"Compare {place}{key or '(gpgkey in its .repo file)'} with what the vendor publishes.",
+                                 f"Compare {place}{key} with what the vendor publishes.",
                                  path=f"repository.{name}")
         return Repository(NAME, given.get("url", place), values["key"], values["fingerprint"], held=True)
 

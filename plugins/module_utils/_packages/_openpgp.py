@@ -92,6 +92,12 @@ def keys(data: bytes) -> dict[str, bytes]:
 
 
 def armor(data: bytes) -> bytes:
-    """The ASCII armor of a binary key, without which rpm takes no key."""
+    """The ASCII armor of a binary key, with the checksum, without which rpm takes no key (RFC 4880, 6.1 and 6.2)."""
+    crc = 0xB704CE
+    for byte in data:
+        crc ^= byte << 16
+        for _ignored in range(8):
+            crc = (crc << 1) ^ (0x1864CFB if crc & 0x800000 else 0)
     return (b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n" + base64.encodebytes(data)
-            + b"-----END PGP PUBLIC KEY BLOCK-----\n")
+            + b"=" + base64.b64encode((crc & 0xFFFFFF).to_bytes(3, "big"))
+            + b"\n-----END PGP PUBLIC KEY BLOCK-----\n")

@@ -12,6 +12,9 @@ echo '%_dbpath /var/lib/rpm' > /etc/rpm/macros
 rm -rf /etc/yum.repos.d /etc/dnf/modules.d
 mkdir -p /etc/yum.repos.d
 
+# Where libraries are on distributions with RPM.
+echo /usr/lib64 > /etc/ld.so.conf.d/lib64.conf
+
 # install_rpm NAME VERSION RELEASE [LINE...]: installs a package with the files of /tmp/stub/NAME; LINEs are of its spec.
 install_rpm() {
     mkdir -p "/tmp/stub/$1"
