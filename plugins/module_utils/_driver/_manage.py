@@ -113,14 +113,15 @@ class Driver:
             else:
                 rollback.run(former)
         except GpuopsError as second:
-            error.message += (f" Going back to {former.version or 'a host without a driver'} failed as well: "
-                              f"{second.message}")
+            goal = f"driver {former.version}" if former.version else "a host without a driver"
+            error.message = f"{error.message.rstrip(' .')}. Going back to {goal} failed as well: {second.message}"
             error.details["rollback_error"] = second.message
             return
         forget(rollback.journal)
         error.details["rolled_back"] = former.version
-        error.message += (f" The former driver {former.version} is back." if former.version else
-                          " What this run had brought is gone again.")
+        ending = f"The former driver {former.version} is back." if former.version else \
+            "What this run had brought is gone again."
+        error.message = f"{error.message.rstrip(' .')}. {ending}"
 
     def _take_away(self, journal: Journal) -> None:
         removal = self._removal(journal, self._read())
