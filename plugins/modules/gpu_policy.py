@@ -241,7 +241,9 @@ hosts:
     - C(driver) also says what its role does not need to be told. C(packages), C(repository) (C(name), C(arch) and
       C(stream)) and C(kernel_packages) are what brings it; C(precompiled) says that its modules come built; C(cuda) is
       the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
-      C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), and C(imex).
+      C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex), whether the
+      host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots next gets
+      its modules too.
       C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan.
@@ -260,10 +262,11 @@ hosts:
         repository: {name: ubuntu2404, arch: x86_64, stream: null}
         kernel_packages: [linux-headers-6.8.0-45-generic]
         precompiled: false
-        fabric: {manager: null, imex: false, version: null}
+        fabric: {manager: null, imex: false, version: null, imex_nodes: []}
         peermem: false
         gds: false
         gdrcopy: false
+        next_kernel: true
         module_parameters: {}
         cuda: "13.2"
         secure_boot: null

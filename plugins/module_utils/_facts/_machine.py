@@ -26,6 +26,7 @@ _HYPERVISORS = (
 _AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
 # Certificates of the keys that modules are signed with here: DKMS, Ubuntu's DKMS, akmods.
 _CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
+_FRAMEWORK = "/etc/dkms/framework.conf"
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
 # shim's list of enrolled keys: as a variable, and where it is larger than one may be.
 ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
@@ -92,7 +93,9 @@ def read_mok(root: Root) -> dict[str, bool | None]:
     enrolled = next((data for data in map(root.data, ENROLLED) if data is not None), None)
     if enrolled is None:
         return {"tool": tool, "enrolled": None}
-    places = (*_CERTIFICATES, *_CONFIGURED.findall(root.text("/etc/dkms/framework.conf") or ""))
+    texts = (root.text(path) or "" for path in (_FRAMEWORK, *(f"{_FRAMEWORK}.d/{name}" for name in
+                                                              root.names(f"{_FRAMEWORK}.d"))))
+    places = (*_CERTIFICATES, *(place for text in texts for place in _CONFIGURED.findall(text)))
     certificates = [data for data in map(root.data, places) if data]
     return {"tool": tool, "enrolled": any(data in enrolled for data in certificates)}
 

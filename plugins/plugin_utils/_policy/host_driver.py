@@ -53,9 +53,12 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
     said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": version,
-            "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source, **_packages(here, facts, driver), "precompiled": driver.signed,
-            "fabric": _fabric(here if wish.fabric else replace(here, fabric=None), version),
-            **extras(asked.policy, mine), "module_parameters": mine.get("driver_module_parameters") or {},
+            "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
+            **_packages(here, facts, driver), "precompiled": driver.signed,
+            "fabric": {**_fabric(here if wish.fabric else replace(here, fabric=None), version),
+                       "imex_nodes": list(mine.get("driver_imex_nodes") or ())},
+            **extras(asked.policy, mine), "next_kernel": mine.get("driver_next_kernel") is not False,
+            "module_parameters": mine.get("driver_module_parameters") or {},
             "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
             "because": _because(here, driver, wish, choice.because)}
 

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 Facts = t.Mapping[str, t.Any]
 # As the kernel has it, which cuts names of processes to 15 letters.
 _MANAGER = "nv-fabricmanage"
+_802 = "without it CUDA says 'system not yet initialized' (802)"
 # Where each Kubernetes distribution has its own writer of containerd's configuration.
 _OWN_RUNTIME = {"k3s": "k3s", "rke2": "RKE2", "k0s": "k0s", "microk8s": "MicroK8s"}
 
@@ -60,9 +61,10 @@ class Host:
         return self.loaded is not None and (self.place != "host" or version in (None, self.loaded))
 
     @property
-    def builds(self) -> bool:
-        """Whether kernel modules have to be built on the host."""
-        return self.place == "host" and not self.runs and not self.driver.get("precompiled")
+    def brings_fabric(self) -> bool:
+        """Whether the driver role brings what NVSwitches need; without a plan it would."""
+        manager = (self.driver.get("fabric") or {}).get("manager")
+        return self.place == "host" and (self.mine is None or manager is not None)
 
 
 def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
@@ -144,9 +146,21 @@ def _kernel_headers(host: Host) -> t.Iterator[Said]:
 def _next_kernel(host: Host) -> t.Iterator[Said]:
     kernel = host.facts["host"]["kernel"]
     newest = kernel.get("newest_installed")
-    if newest and newest != kernel["release"] and host.place != "cluster":
-        yield ("warning", f"kernel {newest} boots next, {kernel['release']} runs: the driver is built for the running "
-               "one", "Reboot first, or see that DKMS builds the driver for the next kernel too")
+    if not newest or newest == kernel["release"] or host.place == "cluster":
+        return
+    built = any(module["kernel"] == newest and str(module["state"]).startswith("installed")
+                for module in host.facts["driver"].get("dkms") or ())
+    what = f"kernel {newest} boots next, {kernel['release']} runs"
+    if built and (host.place == "none" or host.runs):
+        return
+    if host.place == "none":
+        yield ("warning", f"{what}: DKMS has no driver for the next one",
+               "See that the driver is there for it, by DKMS or by packages with modules, before the next boot")
+    elif host.driver.get("next_kernel") is False:
+        yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built for the running one alone",
+               "Leave driver_next_kernel at true, or reboot first")
+    else:
+        yield "info", f"{what}: the driver role brings modules for both", ""
 
 
 def _dkms(host: Host) -> t.Iterator[Said]:
@@ -169,11 +183,16 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
     if enrolled:
         return
     what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
+    if host.driver.get("secure_boot") == "mok":
+        yield ("warning", f"{what} and the key of driver_signing_key is not enrolled: the driver role asks for its "
+               "enrolment, and the driver waits for it", "At the next boot choose 'Enroll MOK' at the console and give "
+               "the password (driver_signing_password, else root's); then run again")
+        return
     known = "no key that DKMS signs with is enrolled" if enrolled is False else \
         "whether a key that DKMS signs with is enrolled is not known"
     yield ("error" if enrolled is False else "warning", f"{what} and {known}: modules built here are not loaded",
-           "Enrol the key (mokutil --import, reboot, confirm at the console), use modules that the distribution signs, "
-           "or switch Secure Boot off")
+           "Use modules that the distribution signs (driver_source: precompiled), let the driver role sign with a key "
+           "of yours and ask for its enrolment (driver_signing_key), or switch Secure Boot off")
 
 
 def _end_of_life(host: Host) -> t.Iterator[Said]:
@@ -209,34 +228,51 @@ def _fabric(host: Host) -> t.Iterator[Said]:
         return
     packages = host.facts["driver"]["packages"]
     if fabric == "nvlink5_rack":
-        if not any("imex" in name for name in packages):
-            yield ("warning", "this is a tray of an NVLink rack, and nvidia-imex is not installed: its GPUs share no "
-                   "memory with other trays", f"Install {_companion(host, 'imex')} and name the trays in "
-                   "/etc/nvidia-imex/nodes_config.cfg")
+        yield from _imex(host, packages)
         return
-    yield from _fabric_manager(host, fabric, packages)
+    if host.brings_fabric:
+        if not host.runs or not _manager_runs(host):
+            more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
+            yield ("info", f"the driver role brings {_companion(host, 'fabric_manager')}{more}, which the NVSwitches "
+                   "of this host need", "")
+    else:
+        yield from _fabric_manager(host, fabric, packages)
+    # The role loads ib_umad; the driver of the switches' management ports is the kernel's.
+    missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
+               if host.facts["modules"].get(module) is False]
+    if fabric == "nvlink5" and missing:
+        yield ("warning", f"{' and '.join(missing)} not loaded: the NVLink switches cannot be managed, and {_802}",
+               "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
+
+
+def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+    what = "this is a tray of an NVLink rack"
+    fabric = host.driver.get("fabric") or {}
+    if host.place == "host" and fabric.get("imex"):
+        if not fabric.get("imex_nodes"):
+            yield ("warning", f"{what}, and driver_imex_nodes is not set: IMEX does not run, its GPUs share no memory "
+                   "with other trays", "Set driver_imex_nodes to the addresses of all trays of the rack")
+    elif not any("imex" in name for name in packages):
+        yield ("warning", f"{what}, and nvidia-imex is not installed: its GPUs share no memory with other trays",
+               f"Install {_companion(host, 'imex')} and name the trays in /etc/nvidia-imex/nodes_config.cfg")
 
 
 def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
-    why = "without it CUDA says 'system not yet initialized' (802)"
+    """Where somebody else looks after it."""
     name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
     if name and host.runs and not _same(packages[name], str(host.loaded)):
-        yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {why}",
+        yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {_802}",
                f"Install {name} of version {host.loaded}")
     elif host.runs and not _manager_runs(host):
         # On boards with NVLink 5 the manager need not hold a device, so its absence is no proof.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
-               f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {why}",
+               f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
                "Run: systemctl enable --now nvidia-fabricmanager" if name else
                f"Install {_companion(host, 'fabric_manager')} and start nvidia-fabricmanager")
     elif not host.runs and not name:
         more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
-        yield ("warning", f"this host needs a fabric manager, which is not delivered on hosts yet: {why}",
+        yield ("warning", f"this host needs a fabric manager, which nobody brings: {_802}",
                f"Install {_companion(host, 'fabric_manager')}{more} after the driver and start nvidia-fabricmanager")
-    missing = [module for module in ("ib_umad", "mlx5_core") if host.facts["modules"].get(module) is False]
-    if fabric == "nvlink5" and missing:
-        yield ("warning", f"{' and '.join(missing)} not loaded: the NVLink switches cannot be managed, and {why}",
-               "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
 
 
 def _companion(host: Host, what: str) -> str:

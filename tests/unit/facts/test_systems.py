@@ -43,6 +43,15 @@ def test_certificate_named_in_the_configuration_of_dkms(host: Host) -> None:
     assert host.facts()["host"]["mok"]["enrolled"] is True
 
 
+def test_certificate_named_in_a_file_of_its_own(host: Host) -> None:
+    """As the driver's module names it."""
+    host.system(UBUNTU, "6.8.0-45-generic").put("/var/lib/gpuops/mok/mok.der", CERTIFICATE)
+    host.put(SHIM, b"\x06\0\0\0" + CERTIFICATE)
+    assert host.facts()["host"]["mok"]["enrolled"] is False
+    host.put("/etc/dkms/framework.conf.d/gpuops.conf", "mok_certificate=/var/lib/gpuops/mok/mok.der\n")
+    assert host.facts()["host"]["mok"]["enrolled"] is True
+
+
 def test_another_key_is_enrolled(host: Host) -> None:
     """A key of somebody else does not let our modules in."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/var/lib/dkms/mok.pub", CERTIFICATE).put(SHIM, b"\x06\0\0\0other")

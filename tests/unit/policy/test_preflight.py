@@ -59,6 +59,19 @@ def on_board(**more: Any) -> dict[str, Any]:
     return {**driven(facts(), VERSION), **more}
 
 
+NEXT = "6.8.0-90-generic"
+BUILT = [{"name": "nvidia", "version": VERSION, "kernel": kernel, "state": "installed"}
+         for kernel in ("6.8.0-45-generic", NEXT)]
+ON_BOARD = plan_of(driver={"placement": "host", "version": VERSION, "branch": 580,
+                           "fabric": {"manager": "fabricmanager", "imex": False, "version": VERSION, "imex_nodes": []}})
+
+
+def tray(*nodes: str) -> dict[str, Any]:
+    """The driver of a compute tray that shares memory with these."""
+    return {"placement": "host", "version": VERSION, "branch": 580,
+            "fabric": {"manager": None, "imex": True, "version": None, "imex_nodes": list(nodes)}}
+
+
 # name: (facts, plan or None for that of a host, what is found besides nothing)
 CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, str]]] = {
     "nothing": (facts(**BARE), None, {}),
@@ -83,8 +96,24 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "headers not needed": (facts(**BARE, host={"kernel": {"headers": False, "headers_available": False}}),
                            plan_of(driver={"placement": "host", "version": VERSION, "precompiled": True}), {}),
     "headers, driver runs": (driven(facts(**BARE, host={"kernel": {"headers": False}}), VERSION), plan_of(), {}),
-    "next kernel": (facts(**BARE, host={"kernel": {"newest_installed": "6.8.0-90-generic"}}), None,
-                    {"next_kernel": "warning"}),
+    "next kernel": (facts(**BARE, host={"kernel": {"newest_installed": NEXT}}), None, {"next_kernel": "info"}),
+    "next kernel, the driver is there for it": (
+        driven(facts(**BARE, host={"kernel": {"newest_installed": NEXT}}, driver={"dkms": BUILT}), VERSION),
+        plan_of(preview=()), {}),
+    "next kernel, another driver is there for it": (
+        driven(facts(**BARE, host={"kernel": {"newest_installed": NEXT}}, driver={"dkms": BUILT}), "570.211.01"), None,
+        {"next_kernel": "info"}),
+    "next kernel, not wanted": (facts(**BARE, host={"kernel": {"newest_installed": NEXT}}),
+                                plan_of(driver={"placement": "host", "version": VERSION, "next_kernel": False}),
+                                {"next_kernel": "warning"}),
+    "next kernel, driver adopted": (driven(facts(**BARE, host={"kernel": {"newest_installed": NEXT}}), VERSION),
+                                    plan_of(driver=ADOPTED, preview=()), {"next_kernel": "warning"}),
+    "next kernel, driver adopted and there for it": (
+        driven(facts(**BARE, host={"kernel": {"newest_installed": NEXT}}, driver={"dkms": BUILT}), VERSION),
+        plan_of(driver=ADOPTED, preview=()), {}),
+    "next kernel, driver container": (
+        facts(**BARE, modules={"nouveau_denied": True}, host={"kernel": {"newest_installed": NEXT}}),
+        plan_of(driver=IN_CLUSTER), {}),
     "DKMS built, not installed": (
         facts(**BARE, driver={"dkms": [{"name": "nvidia", "version": "550.1", "kernel": "6.8.0-45-generic",
                                         "state": "built"}]}), None, {"dkms": "warning"}),
@@ -101,6 +130,12 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "Secure Boot, signed modules": (
         facts(**BARE, secure_boot=True),
         plan_of(driver={"placement": "host", "version": VERSION, "secure_boot": "signed"}), {}),
+    "Secure Boot, a key of one's own": (
+        facts(**BARE, secure_boot=True),
+        plan_of(driver={"placement": "host", "version": VERSION, "secure_boot": "mok"}), {"secure_boot": "warning"}),
+    "Secure Boot, a key of one's own that is enrolled": (
+        facts(**BARE, secure_boot=True, host={"mok": {"enrolled": True}}),
+        plan_of(driver={"placement": "host", "version": VERSION, "secure_boot": "mok"}), {}),
     "lockdown without Secure Boot": (facts(**BARE, host={"lockdown": "integrity"}), None, {"secure_boot": "warning"}),
     "ended branch": (facts(**BARE), plan_of(driver={"placement": "host", "version": "535.309.01", "branch": 535}),
                      {"driver_end_of_life": "warning"}),
@@ -109,23 +144,37 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "known fault": (facts(**BARE), plan_of(driver={"placement": "host", "version": "570.148.08", "branch": 570}),
                     {"driver_faults": "warning", "driver_end_of_life": "warning"}),
     "driver of a container": (driven(facts(**BARE), VERSION, source="container"), None, {"foreign_driver": "error"}),
-    "board, no driver": (facts(), None, {"fabric": "warning"}),
+    "board, no driver": (facts(), ON_BOARD, {"fabric": "info"}),
+    "board, no driver, no plan": (facts(), {**plan_of(), "hosts": {}}, {"fabric": "info"}),
+    "board, nobody brings a manager": (facts(), None, {"fabric": "warning"}),
     "board, manager installed beforehand": (facts(driver={"packages": {"nvidia-fabricmanager": "580.173.02-1"}}), None,
                                             {}),
-    "board, manager runs": (on_board(clients=[MANAGER]), plan_of(preview=()), {}),
-    "board, manager does not run": (on_board(clients=[PERSISTENCED]), plan_of(preview=()), {"fabric": "error"}),
-    "board, manager of another version": (
+    "board, manager runs": (on_board(clients=[MANAGER]), {**ON_BOARD, "hosts": {"gpu-1": {
+        **ON_BOARD["hosts"]["gpu-1"], "preview": []}}}, {}),
+    "board, manager does not run, the role starts it": (on_board(clients=[PERSISTENCED]), ON_BOARD, {"fabric": "info"}),
+    "board, driver adopted, manager runs": (on_board(clients=[MANAGER]), plan_of(driver=ADOPTED, preview=()), {}),
+    "board, driver adopted, manager does not run": (on_board(clients=[PERSISTENCED]),
+                                                    plan_of(driver=ADOPTED, preview=()), {"fabric": "error"}),
+    "board, driver adopted, manager of another version": (
         on_board(clients=[MANAGER], driver={**on_board()["driver"],
                                             "packages": {"nvidia-fabricmanager": "1:580.95.05-1"}}),
-        plan_of(preview=()), {"fabric": "error"}),
+        plan_of(driver=ADOPTED, preview=()), {"fabric": "error"}),
     "board, driver container": (facts(modules={"nouveau_denied": True}), plan_of(driver=IN_CLUSTER), {}),
-    "HGX B200, no driver": (facts(["2901"] * 8), None, {"fabric": "warning warning"}),
-    "HGX B200, driver runs without manager": (
-        driven(facts(["2901"] * 8, modules={"ib_umad": True, "mlx5_core": True}), VERSION), plan_of(preview=()),
-        {"fabric": "warning"}),
-    "GB200 tray": (facts(["2941"] * 4, arch="aarch64"), None, {"fabric": "warning"}),
-    "GB200 tray with IMEX": (facts(["2941"] * 4, arch="aarch64", driver={"packages": {"nvidia-imex": "580.173.02-1"}}),
-                             None, {}),
+    "HGX B200, no driver": (facts(["2901"] * 8), ON_BOARD, {"fabric": "warning info"}),
+    "HGX B200, no driver, switches can be managed": (facts(["2901"] * 8, modules={"mlx5_core": True}), ON_BOARD,
+                                                     {"fabric": "info"}),
+    "HGX B200, nobody brings a manager": (facts(["2901"] * 8), None, {"fabric": "warning warning"}),
+    "HGX B200, driver adopted, runs without manager": (
+        driven(facts(["2901"] * 8, modules={"ib_umad": True, "mlx5_core": True}), VERSION),
+        plan_of(driver=ADOPTED, preview=()), {"fabric": "warning"}),
+    "GB200 tray": (facts(["2941"] * 4, arch="aarch64"), plan_of(driver=tray()), {"fabric": "warning"}),
+    "GB200 tray, the others are named": (facts(["2941"] * 4, arch="aarch64"),
+                                         plan_of(driver=tray("10.0.0.1", "10.0.0.2")), {}),
+    "GB200 tray, driver adopted": (driven(facts(["2941"] * 4, arch="aarch64"), VERSION),
+                                   plan_of(driver=ADOPTED, preview=()), {"fabric": "warning"}),
+    "GB200 tray with IMEX": (
+        facts(["2941"] * 4, arch="aarch64", driver={"packages": {"nvidia-imex": "580.173.02-1"}}),
+        plan_of(driver=ADOPTED), {}),
     "held while the driver changes": (driven(facts(**BARE, clients=[client()]), "570.211.01"), plan_of(),
                                       {"holders": "warning"}),
     "held while MIG changes": (driven(facts(["20b5"], clients=[client(unit="slurmd.service")]), VERSION),

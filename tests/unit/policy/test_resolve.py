@@ -269,11 +269,10 @@ def test_preview_names_what_differs() -> None:
 
 def test_notes_say_what_is_not_delivered() -> None:
     chosen = matrix.release(V26)
-    policy = formats.read({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {
-        "cuda": {"enabled": True}, "driver": {"version": "575.57.08"}}}, chosen)
+    policy = formats.read({"sandboxWorkloads": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
     fleet = {"a": changed(facts("A100"), host={"secure_boot": True}), "b": facts("NEW", containerd=None)}
     notes = resolve(policy, chosen, fleet, {})["notes"]
-    for words in ("cuda is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+    for words in ("sandboxWorkloads is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
                   "b: GPU 3fff is not known", "b: no container runtime"):
         assert any(words in note for note in notes), words
 
