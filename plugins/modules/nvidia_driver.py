@@ -12,8 +12,19 @@ description:
   - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these, and
     reads again. At the end module, libraries, DKMS, packages and C(nvidia-smi) agree, or the task says which differs.
   - A pinning package holds the version, so that an unattended upgrade cannot split module and libraries.
-  - A module that something uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and nothing
-    of the running driver is touched.
+  - Loaded modules are exchanged without a reboot where nothing holds a GPU, which takes O(disruption=idle). The
+    driver's own services (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
+    it, and those that ran are started again.
+  - With O(disruption=drain) other services of the system that hold a GPU are stopped too, and started again when the
+    new driver works. Containers, sessions, jobs of a scheduler and loose processes are never stopped.
+  - A module that something else uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and
+    nothing of the running driver is touched. With O(disruption=reboot) the new driver is then installed beside the
+    running one, and RV(reboot_required) says that a reboot loads it; the role reboots and goes on.
+  - When an install, a build, a load or a service fails, the former driver is brought back, and the error has its
+    version in C(error.rolled_back). Where there was none, what the run had brought is taken away again, unless all of
+    it is in place and only the hardware does not answer. Where going back fails too, C(error.rollback_error) says why.
+  - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
+  - Before anything is changed it is looked whether the file systems are writable and have room.
   - On a host that is as wanted it reads files, asks C(dpkg-query) and C(systemctl) once each, and needs no network.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -185,6 +196,12 @@ options:
           - Other keys of C(/etc/nvidia/gridd.conf). Keys that are not named here stay as they are, and so do comments.
         type: dict
         default: {}
+  lock_timeout:
+    description:
+      - Seconds to wait for the lock of another package manager, such as an unattended upgrade. Then the task fails and
+        names who holds it.
+    type: int
+    default: 120
 """
 
 EXAMPLES = r"""
@@ -283,11 +300,15 @@ driver:
         modules: [nvidia_uvm, nvidia_modeset, nvidia]
         persistenced: active
 holders:
-  description: Processes with a GPU open, looked for only where a module had to be unloaded.
+  description:
+    - Processes with a GPU open, looked for only where a module had to be unloaded. C(instance) is the MIG GPU instance,
+      C(unit) the systemd unit, C(container) the first digits of the container's id. Without C(pid), C(name) says which
+      module is referred to by something that is no process, such as a console.
   returned: success
   type: list
   elements: dict
-  sample: [{pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null}]
+  sample:
+    - {pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null, unit: training.service, container: null}
 mok:
   description:
     - C(enrolled), whether the key that DKMS signs with is enrolled, null without Secure Boot, and C(pending), whether
@@ -317,7 +338,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPT
 
 # The options that say what is wanted, as L(_spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
-          "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile")
+          "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile",
+          "lock_timeout")
 
 
 def main() -> None:
@@ -347,6 +369,7 @@ def main() -> None:
             "licence": {"type": "dict", "options": {
                 "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
                 "settings": {"type": "dict", "default": {}}}},
+            "lock_timeout": {"type": "int", "default": 120},
             "disruption": DISRUPTION,
         },
         supports_check_mode=True,

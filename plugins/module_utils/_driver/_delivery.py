@@ -29,10 +29,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-# Package managers by family of distribution: another one is one line.
-MANAGERS: t.Dict[str, t.Callable[[Runner], Manager]] = {"debian": Apt, "redhat": Dnf}
+# Package managers by family of distribution, made of a runner and C(lock_timeout): another one is one line.
+MANAGERS: t.Dict[str, t.Callable[..., Manager]] = {"debian": Apt, "redhat": Dnf}
 
 
 class Delivery(t.Protocol):
@@ -210,14 +209,14 @@ class PackageDelivery:
                 if entry["before"]["state"] == "installed" and name in state.installed]
 
 
-def manager_for(now: Situation, run: Runner) -> Manager:
+def manager_for(now: Situation, host: Host) -> Manager:
     """The host's package manager. Raises InputError."""
     make = MANAGERS.get(now.family)
     if make is None:
         raise InputError(f"Packages of {now.os_id} {now.os_version} are not supported yet.",
                          "With state adopted, an installed driver is verified and left alone.", path="state",
                          value=now.family, allowed=list(MANAGERS))
-    return make(run)
+    return make(host.run, lock_timeout=host.spec.lock_timeout)
 
 
 def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
@@ -227,7 +226,7 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
     """
     if host.spec.source == RunfileDelivery.name:
         return _runfile(host, now), _packages(host, now)
-    manager = manager_for(now, host.run)
+    manager = manager_for(now, host)
     runfile = _runfile(host, now)
     every: list[Delivery] = [PackageDelivery(host, manager, source)
                              for source in sources_for(host.spec.source, now.os_id, now.os_version, now.arch)]
@@ -251,4 +250,4 @@ def _runfile(host: Host, now: Situation) -> RunfileDelivery:
 
 def _packages(host: Host, now: Situation) -> list[Delivery]:
     """What packages have left; on a distribution whose packages we do not know none has."""
-    return [PackageDelivery(host, manager_for(now, host.run), None)] if now.family in MANAGERS else []
+    return [PackageDelivery(host, manager_for(now, host), None)] if now.family in MANAGERS else []

@@ -83,7 +83,7 @@ def gate_driver(steps: t.Sequence[Step], level: str,
     blocked = next((index for index, step in enumerate(steps) if step.data.get("blocked")), len(steps))
     allowed, pending = gate(steps[:blocked], level)
     for step in steps[blocked:]:
-        why = step.data.get("blocked") or f"it follows '{pending[-1]['id'] if pending else steps[blocked].id}'"
+        why = step.data.get("blocked") or f"it follows '{pending[0]['id']}'"
         pending.append({**step.as_dict(), "pending_reason": why})
     if pending and steps[len(allowed)].data.get("held"):
         pending[0]["pending_reason"] = f"{steps[len(allowed)].data['held']}; {pending[0]['pending_reason']}"

@@ -43,6 +43,7 @@ class Spec:
     module_signing: t.Mapping[str, str] | None = None
     next_kernel: bool = True
     licence: t.Mapping[str, t.Any] | None = None
+    lock_timeout: int = 120
     runfile: t.Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:

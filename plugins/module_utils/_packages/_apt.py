@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     ENVIRONMENT,
     KEYRINGS,
     LISTS,
+    LOCK_LIMIT,
     SOURCES,
     TRANSACTION_LIMIT,
     apt_get,
@@ -42,12 +43,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
 class Apt:
-    """The host's apt and dpkg; implements C(_base.Manager)."""
+    """The host's apt and dpkg; implements C(_base.Manager). lock_timeout: seconds to wait for another's lock."""
 
     repair_command = ("dpkg", "--configure", "-a")
 
-    def __init__(self, run: Runner) -> None:
+    def __init__(self, run: Runner, lock_timeout: float = LOCK_LIMIT) -> None:
         self.run = run
+        self.lock_timeout = lock_timeout
 
     def read(self) -> PackageState:
         """One dpkg-query."""
@@ -103,7 +105,8 @@ class Apt:
             return
         apt_get(self.run, ["-o", f"Dir::Etc::sourcelist={self.source_path(repository)}", "-o",
                            "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0",
-                           "-o", "APT::Update::Error-Mode=any", "update"], limit=600)
+                           "-o", "APT::Update::Error-Mode=any", "update"], 600,
+                self.lock_timeout)
 
     def forget_lists(self, url: str) -> None:
         """What C(apt-get update) would clean up after the source has gone."""
@@ -125,7 +128,8 @@ class Apt:
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         """apt-get install; a downgrade is what a plan asked for."""
-        apt_get(self.run, ["--allow-downgrades", "install", *specifiers(packages), *(f"{name}-" for name in gone)])
+        words = [*specifiers(packages), *(f"{name}-" for name in gone)]
+        apt_get(self.run, ["--allow-downgrades", "install", *words], wait=self.lock_timeout)
         if auto:
             self.run(["apt-mark", "auto", *auto])
 
@@ -143,7 +147,8 @@ class Apt:
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
         """apt-get purge or remove of exactly these; also those whose unpacking was cut off, which dpkg would keep."""
-        apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names])
+        apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names],
+                wait=self.lock_timeout)
 
     def repair(self, names: t.Sequence[str]) -> None:
         """dpkg --remove without asking for dependencies, then dpkg --configure -a for what others left."""

@@ -17,14 +17,13 @@ LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list.d"
 KEYRINGS = "/usr/share/keyrings"
 DPKG_JOURNAL = "/var/lib/dpkg/updates"
-# Seconds: for another package manager to end; for one transaction with its DKMS builds.
+# Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
 LOCK_LIMIT = 300
 TRANSACTION_LIMIT = 3600
 
 # Without recommended packages: nvidia-driver-cuda's would bring a desktop.
-_OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", f"DPkg::Lock::Timeout={LOCK_LIMIT}",
-            "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
-            "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
+_OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
+            "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
 # No dialogs, no restarts of services by needrestart: what is restarted is in the plan.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
                "UCF_FORCE_CONFFOLD": "1"}
@@ -78,19 +77,24 @@ def native_architecture(run: Runner) -> str:
     return run(["dpkg", "--print-architecture"]).stdout.strip()
 
 
-def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT) -> Completed:
-    """Runs apt-get without dialogs; waits, bounded, for the locks that it cannot wait for itself."""
-    deadline = time.monotonic() + LOCK_LIMIT
+def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT,
+            wait: float = LOCK_LIMIT) -> Completed:
+    """Runs apt-get without dialogs. wait: seconds, for the locks of others, those too that it does not wait for."""
+    deadline = time.monotonic() + wait
     while True:
-        done = run(["apt-get", *_OPTIONS, *words], timeout=limit, check=False, env=ENVIRONMENT)
+        patience = max(0, round(deadline - time.monotonic()))
+        done = run(["apt-get", *_OPTIONS, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
+                   check=False, env=ENVIRONMENT)
         if done.rc == 0:
             return done
         text = done.stderr + done.stdout
         if not _LOCKED.search(text):
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
         if time.monotonic() >= deadline:
-            raise HostError(f"Another package manager has held its lock for over {LOCK_LIMIT} s: "
-                            f"{text.strip().splitlines()[-1]}.", "Wait until it has ended, then run again.")
+            lines = [line.strip() for line in text.splitlines() if _LOCKED.search(line)]
+            told = next((line for line in lines if "held by" in line), lines[-1])
+            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {told.rstrip('.')}.",
+                            "Wait until it has ended, or raise lock_timeout; then run again.")
         time.sleep(3)
 
 
