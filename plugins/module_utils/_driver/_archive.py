@@ -87,7 +87,7 @@ class UbuntuArchive(Source):
             if found and (found.groups()[1:] != kept or found.group(1).startswith(self._other_kinds))
             or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))])
 
-    def pin_files(self, version: str) -> dict[str, bytes]:
+    def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""
         branch = branch_of(version)
         return {HOLD_FILE: hold(version, [f"nvidia-*-{branch}-server*", f"libnvidia-*-{branch}-server*",
@@ -148,7 +148,7 @@ class DebianArchive(Source):
             wanted["nvidia-persistenced"] = None  # a source package of its own, with versions of its own
         return wanted
 
-    def pin_files(self, version: str) -> dict[str, bytes]:
+    def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""
         return {HOLD_FILE: hold(version, ["*nvidia*", "libcuda*", "libnv*"])}
 

@@ -27,7 +27,8 @@ class Build(Part):
         if not aim.dkms or not aim.delivered and aim.version in now.built:
             return []
         return [("build", Step(BUILD, f"{aim.version} for kernel {now.kernel}", "package scripts hide a skipped build",
-                               data={"version": aim.version, "kernel": now.kernel, "arch": now.arch}))]
+                               data={"version": aim.version, "kernel": now.kernel, "arch": now.arch,
+                                     "flavour": aim.flavour}))]
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -35,8 +36,11 @@ class Build(Part):
             return False
         version, kernel, arch = step.data["version"], step.data["kernel"], step.data["arch"]
         built, registered = read_dkms(self.host.root, kernel, arch)
-        if version in built:
+        if version in built and self._is_of(step.data["flavour"], kernel):
             return True
+        if version in built:
+            # DKMS keeps what it has built of a version, and packages of both flavours have the same one.
+            self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         if version not in registered:
             raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
                             "Look at the package's configuration: apt-get install --reinstall its dkms package.")
@@ -49,6 +53,10 @@ class Build(Part):
                             "Correct what the log says (often: linux-headers for this kernel), then run again.",
                             rc=done.rc, log=text)
         return True
+
+    def _is_of(self, flavour: str, kernel: str) -> bool:
+        said = self.host.run(["modinfo", "-k", kernel, "-F", "license", "nvidia"], check=False).stdout
+        return ("MIT" in said) == (flavour == "open")
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:
         """See L(Part)."""

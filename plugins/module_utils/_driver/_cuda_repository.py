@@ -106,7 +106,7 @@ class CudaRepository(Source):
         """They exclude each other, so one holds all of the vendor's packages at one version or branch."""
         return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]
 
-    def pin_files(self, version: str) -> dict[str, bytes]:
+    def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """For mirrors and older repositories that have no pinning packages."""
         return {HOLD_FILE: hold(version, ["*nvidia*", "cuda-drivers*", "libcuda*", "libnv*", "libxnv*"])}
 

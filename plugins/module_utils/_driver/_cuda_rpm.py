@@ -55,6 +55,11 @@ _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
 _BESIDE = ("nvlsm*", "nvidia-gds*", "nvidia-fs*", "gds-tools*", "gdrcopy*")
 
 
+# As dnf writes it for C(dnf module enable nvidia-driver:STREAM).
+STREAM_FILE = "/etc/dnf/modules.d/nvidia-driver.module"
+STREAM_TEXT = "[nvidia-driver]\nname=nvidia-driver\nstream={stream}\nprofiles=\nstate=enabled\n"
+
+
 def folder_of(os_id: str, os_version: str) -> str | None:
     """The repository's folder for a distribution with RPM, None without one."""
     return FOLDERS.get((os_id, os_version.split(".")[0]))
@@ -134,6 +139,13 @@ class CudaRpm(Source):
                     found[name.format(branch=branch_of(version))] = version if same else None
         return found
 
-    def pin_files(self, version: str) -> dict[str, bytes]:
-        """The packages that dnf sees of our repository: those of the version, and those with versions of their own."""
-        return {hold_path(NAME): f"{','.join((f'*-{version}-*', *_BESIDE))}\n".encode()}
+    def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
+        """The packages that dnf sees of our repository: those of the version, and those with versions of their own.
+
+        Where there are streams, the one they are in: dnf would enable the default one, of another flavour, by itself.
+        """
+        files = {hold_path(NAME): f"{','.join((f'*-{version}-*', *_BESIDE))}\n".encode()}
+        stream = stream_of(self.folder, branch_of(version), flavour)
+        if stream:
+            files[STREAM_FILE] = STREAM_TEXT.format(stream=stream).encode()
+        return files

@@ -72,6 +72,7 @@ class PackageDelivery:
         self.dkms = source.dkms if source else True
         self.repository = source.repository(host.spec) if source else None
         self.work = PackageWork(manager, host.journal, self.repository)
+        self.found = PackageState({})  # what L(plan) found
 
     def installed(self) -> str | None:
         """See L(Delivery)."""
@@ -86,7 +87,7 @@ class PackageDelivery:
     def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
         """See L(Delivery)."""
         spec, source, work = self.host.spec, self._source, self.work
-        state = work.manager.read()
+        state = self.found = work.manager.read()
         installed = source.installed(state.installed)
         needing = kernels(self.host.root, now)
         if installed is not None and spec.accepts(installed):
@@ -95,7 +96,7 @@ class PackageDelivery:
             pin = next((name for name in source.pins(installed) if name in state.installed), None)
             if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
                     and not self._also(now, state, installed)
-                    and work.holds(self._held(source, installed, pin))
+                    and work.holds(self._held(source, installed, flavour, pin))
                     and not source.rivals(state.installed, installed, flavour)):
                 return installed, []
         with work.manager.probe(source.repository(spec)) as probe:
@@ -104,7 +105,7 @@ class PackageDelivery:
             wanted.update(self._modules(probe, version, flavour, needing, state))
             pin = next((name for name in source.pins(version) if name in probe.candidates), None)
             pins: dict[str, str | None] = {pin: None} if pin else {}
-            files = self._held(source, version, pin)
+            files = self._held(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
             steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
                                        source.rivals(state.installed, version, flavour), files)
@@ -117,9 +118,9 @@ class PackageDelivery:
                 **self._source.companions(version, wanted_extras(spec, now.fabric))}
 
     @staticmethod
-    def _held(source: Source, version: str, pin: str | None) -> dict[str, bytes | None]:
+    def _held(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
         """The files that hold the version; none of ours where a pinning package does."""
-        return {path: None if pin else content for path, content in source.pin_files(version).items()}
+        return {path: None if pin else content for path, content in source.pin_files(version, flavour).items()}
 
     def _modules(self, probe: Probe, version: str, flavour: str, needing: t.Sequence[str],
                  state: PackageState) -> dict[str, str | None]:
@@ -245,7 +246,7 @@ def removable(host: Host, now: Situation) -> list[Delivery]:
 
 def _runfile(host: Host, now: Situation) -> RunfileDelivery:
     make = MANAGERS.get(now.family)
-    return RunfileDelivery(host, now, make(host.run) if make else None)
+    return RunfileDelivery(host, now, make(host.run, lock_timeout=host.spec.lock_timeout) if make else None)
 
 
 def _packages(host: Host, now: Situation) -> list[Delivery]:

@@ -68,8 +68,8 @@ class Source:
         """Pinning packages that hold this version, the best first; one is wanted where the repository has it."""
         return []
 
-    def pin_files(self, version: str) -> dict[str, bytes]:
-        """Path to content of files of ours that hold this version where no pinning package does."""
+    def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
+        """Path to content of files of ours that hold this version and flavour where no pinning package does."""
         return {}
 
     def ended(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:

@@ -6,7 +6,7 @@
 A version is held by our own repository file, which needs no plugin and no entry in files of others: with C(held) it
 shows the packages that a variable of dnf names, and its priority hides packages of these names in other repositories.
 So C(dnf upgrade) finds nothing newer. C(module_hotfixes) lets versions be chosen whatever stream of a module is
-enabled; streams stay as the host has them.
+enabled.
 """
 
 from __future__ import annotations

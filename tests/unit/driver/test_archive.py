@@ -127,7 +127,7 @@ def test_companions_of_other_names_collide() -> None:
 
 @pytest.mark.parametrize("name", ["distribution", "precompiled", "cuda_repository"])
 def test_a_file_holds_the_version(name: str) -> None:
-    files = of(name).pin_files("580.173.02")
+    files = of(name).pin_files("580.173.02", "open")
     assert list(files) == [HOLD_FILE]
     assert b"Pin: version 580.173.02-*\nPin-Priority: 1000\n" in files[HOLD_FILE]
 
