@@ -136,6 +136,11 @@ class Dnf:
         if auto:
             self._dnf(["mark", "remove", *auto])
 
+    def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
+        """dnf install, answered with no."""
+        done = self._dnf(["--assumeno", "install", *names])
+        return parse_decisions(done.stdout + done.stderr, self.read().installed)
+
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """dnf remove, answered with no."""
         done = self._dnf([_ALONE, "--assumeno", "remove", *names])
