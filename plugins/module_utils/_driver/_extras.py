@@ -23,6 +23,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 BUILD_EXTRA = "build module of GPUDirect"
 # In the order of loading: module, its name in DKMS.
 _DKMS = {"nvidia_fs": "nvidia-fs", "gdrdrv": "gdrdrv"}
+# The kind of journal entries that say beside which driver a module was built.
+_KIND = "extra"
 _ORDER = ("nvidia_drm", "nvidia_fs", "gdrdrv", "nvidia_peermem")
 
 
@@ -56,10 +58,12 @@ class Extras(Part):
         steps: list[Phased] = []
         wanted = wanted_modules(spec)
         for module in wanted:
-            if module in _DKMS and (aim.delivered or not self._built(_DKMS[module], now)):
-                steps.append(("build", Step(BUILD_EXTRA, f"{_DKMS[module]} for kernel {now.kernel}",
-                                            "package scripts hide a failed build",
-                                            data={"name": _DKMS[module], "kernel": now.kernel, "arch": now.arch})))
+            name = _DKMS.get(module)
+            if name and (self._beside(name) != aim.version or not self._built(name, now)):
+                steps.append(("build", Step(BUILD_EXTRA, f"{name} for kernel {now.kernel}",
+                                            f"it takes symbols of the driver {aim.version}", data={
+                                                "name": name, "kernel": now.kernel, "arch": now.arch,
+                                                "beside": aim.version})))
         for module in _ORDER:
             there = module in now.modules
             if aim.reload and there or module in wanted and not there:
@@ -71,6 +75,11 @@ class Extras(Part):
         return root.exists("/sys/module/ib_core") or \
             bool(re.search(r"/ib_core\.ko", root.text(f"/lib/modules/{now.kernel}/modules.dep") or ""))
 
+    def _beside(self, name: str) -> str | None:
+        """The driver beside which a module was built last."""
+        entry = self.host.journal.get(_KIND, name)
+        return entry["after"] if entry else None
+
     def _built(self, name: str, now: Situation) -> bool:
         return any((entry["name"], entry["kernel"], entry["state"]) == (name, now.kernel, "installed")
                    for entry in read_dkms(self.host.root, now.arch))
@@ -79,13 +88,16 @@ class Extras(Part):
         """See L(Part)."""
         if step.action != BUILD_EXTRA:
             return False
-        name, kernel, arch = (step.data[key] for key in ("name", "kernel", "arch"))
-        known = [entry for entry in read_dkms(self.host.root, arch) if entry["name"] == name]
-        if not known:
+        name, arch, journal = step.data["name"], step.data["arch"], self.host.journal
+        version = next((entry["version"] for entry in read_dkms(self.host.root, arch) if entry["name"] == name), None)
+        if version is None:
             raise HostError(f"DKMS does not know {name}.", "Look at the configuration of its package.")
-        if not any((entry["kernel"], entry["state"]) == (kernel, "installed") for entry in known):
-            self.host.run(["dkms", "install", "-m", name, "-v", known[-1]["version"], "-k", kernel, "-a", arch],
+        # What a package's script has built beside the former driver, or before this one was there, is built anew.
+        for verb in ("build", "install"):
+            self.host.run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", step.data["kernel"], "-a", arch],
                           timeout=LIMIT, hint=f"Look at /var/lib/dkms/{name}.")
+        journal.keep(_KIND, name, None)
+        journal.note(_KIND, name, step.data["beside"])
         return True
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import ENROLLED
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -101,13 +102,15 @@ class Signing(Part):
             return []
         steps: list[Phased] = []
         wrong = [path for path, data in self._files().items() if self.host.root.data(path) != data] if given else []
+        # What is built in this run is signed with it at once.
+        stays = aim.version in now.built and not aim.delivered
         if wrong:
-            steps.append(("prepare", Step(WRITE_KEY, CERTIFICATE, "DKMS signs with it", data={"files": wrong})))
-        owed = bool(wrong) or self.host.journal.get("resign", "modules") is not None
-        if owed and aim.version in now.built and not aim.delivered:
-            steps.append(("build", Step(RESIGN, f"{aim.version} for kernel {now.kernel}", "the key has changed",
-                                        data={"version": aim.version, "kernel": now.kernel, "arch": now.arch,
-                                              "name": now.registered[aim.version]})))
+            steps.append(("prepare", Step(WRITE_KEY, CERTIFICATE, "DKMS signs with it",
+                                          data={"files": wrong, "stays": stays})))
+        owed = stays and (bool(wrong) or self.host.journal.get("resign", "modules") is not None)
+        if owed:
+            steps.append(("build", Step(RESIGN, aim.version, "the key has changed", data={
+                "version": aim.version, "arch": now.arch, "name": now.registered[aim.version]})))
         same = now.loaded == aim.version and now.flavour == aim.flavour
         if not now.secure_boot or same and not aim.delivered and not owed:
             return steps
@@ -157,16 +160,20 @@ class Signing(Part):
 
     def _write(self, step: Step) -> None:
         journal = self.host.journal
-        journal.keep("resign", "modules", None)
+        if step.data["stays"]:
+            journal.keep("resign", "modules", None)
         for path, data in self._files().items():
             if path in step.data["files"]:
                 journal.write_file(path, data, 0o644 if path == FRAMEWORK else 0o600)
 
     def _resign(self, step: Step) -> None:
-        data = step.data
-        words = ["-m", data["name"], "-v", data["version"], "-k", data["kernel"], "-a", data["arch"]]
-        for verb in ("build", "install"):
-            self.host.run(["dkms", verb, "--force", *words], timeout=_LIMIT)
+        name, version, arch = (step.data[key] for key in ("name", "version", "arch"))
+        kernels = [str(entry["kernel"]) for entry in read_dkms(self.host.root, arch)
+                   if (entry["name"], entry["version"], entry["state"]) == (name, version, "installed")]
+        for kernel in kernels:
+            for verb in ("build", "install"):
+                self.host.run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", kernel, "-a", arch],
+                              timeout=_LIMIT)
         self.host.journal.forget("resign", "modules")
 
     def _import(self, step: Step) -> None:
