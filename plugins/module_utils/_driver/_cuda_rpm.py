@@ -124,7 +124,8 @@ class CudaRpm(Source):
         if self.folder in OPEN_ONLY:
             return {"nvidia-open": version}
         kernel = f"kmod-nvidia-{'open' if flavour == 'open' else 'latest'}-dkms"
-        wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version}
+        # nothing ties nvidia-modprobe to the version, so it would stay behind in a switch
+        wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version, "nvidia-modprobe": version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
         return wanted
@@ -133,6 +134,8 @@ class CudaRpm(Source):
         """See L(Source)."""
         found: dict[str, str | None] = {}
         for kind in wanted:
+            if (kind, self.arch) == ("nvsdm", "aarch64"):
+                continue
             known = [row for row in _COMPANIONS.get(kind, ()) if row[0] <= branch_of(version)]
             for first, name, same in known:
                 if first == known[-1][0]:
