@@ -20,7 +20,7 @@ from lab.packages.archive_debs import debian_archive, ubuntu_archive
 from lab.packages.content import FILES, Driver, compile_driver
 from lab.packages.cuda_debs import cuda_debs
 from lab.packages.dcgm_debs import dcgm_debs, exporter_deb
-from lab.packages.deb import Deb, write_archive, write_repository
+from lab.packages.deb import Deb, write_archive, write_deb, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
 from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
 from lab.packages.driver_rpms import write_rpm_repository
@@ -28,7 +28,7 @@ from lab.packages.fabric_debs import extra_debs, fabric_debs
 from lab.packages.keys import Key, keys
 from lab.packages.runfile import write_runfile
 from lab.packages.toolkit_debs import toolkit_debs
-from lab.packages.ubuntu_debs import vendor_debs
+from lab.packages.ubuntu_debs import local_repository_deb, vendor_debs
 from lab.tools import cached
 
 # Debian packages that the build needs, and a command of each.
@@ -51,6 +51,8 @@ RUNFILE_PATH = "tesla/"
 # updates have; Debian's only release.
 UBUNTU_CUDA_PATH = "compute/cuda/repos/ubuntu2404/x86_64/"
 UBUNTU_CUDA_DRIVERS = ("580.126.20", "595.80.01", "595.91.07")
+# The vendor's local installer: a package with a repository in it, as it was before there were pinning packages.
+UBUNTU_LOCAL = "595.91.07"
 UBUNTU_PATH, DEBIAN_PATH = "ubuntu/", "debian/"
 UBUNTU_FORMER, UBUNTU_DRIVERS, DEBIAN_DRIVER = "580.105.08", ("580.126.20", "595.80.01"), "535.309.01"
 TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
@@ -156,6 +158,10 @@ def _write_ubuntu_and_debian(known: dict[str, Driver], folder: Path, signing: di
     write_repository(vendor_debs([known[version] for version in UBUNTU_CUDA_DRIVERS]), folder / UBUNTU_CUDA_PATH,
                      signing["cuda"], {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"})
     shutil.copy(signing["cuda"].public, folder / UBUNTU_CUDA_PATH / KEY_FILE)
+    local = [deb for deb in vendor_debs([known[UBUNTU_LOCAL]]) if "pinning" not in deb.name]
+    with tempfile.TemporaryDirectory(prefix="gpuops-local-") as temporary:
+        write_repository(local, Path(temporary), signing["cuda"], {"Origin": "NVIDIA", "Label": "NVIDIA driver local"})
+        write_deb(local_repository_deb(UBUNTU_LOCAL, Path(temporary), signing["cuda"]), folder)
     ubuntu = ubuntu_archive(known[UBUNTU_FORMER], [known[version] for version in UBUNTU_DRIVERS])
     write_archive(ubuntu, folder / UBUNTU_PATH, signing["archive"], "Ubuntu")
     write_archive(debian_archive(known[DEBIAN_DRIVER]), folder / DEBIAN_PATH, signing["archive"], "Debian")

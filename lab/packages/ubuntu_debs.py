@@ -11,10 +11,12 @@ NVIDIA/gpu-driver-container, packages.ubuntu.com; DKMS names and folders of modu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from lab.packages.content import MODULES, Driver, dkms_conf, script, text
 from lab.packages.deb import Deb, Files, Link
 from lab.packages.driver_debs import DENIED, LDCONFIG, LIBRARIES, MODPROBE, pinning, unit_scripts
+from lab.packages.keys import Key
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,17 @@ def vendor_debs(drivers: list[Driver]) -> list[Deb]:
                 names.deb(driver, meta, {"Depends": names.exact(driver, "nvidia-driver", opened=opened),
                                          "Conflicts": f"{other}{names.branch}"})]
     return debs
+
+
+def local_repository_deb(version: str, repository: Path, key: Key) -> Deb:
+    """The vendor's local installer: a repository as a folder, its keyring beside the packages, and a source of it."""
+    name = f"nvidia-driver-local-repo-ubuntu2404-{version}"
+    keyring = "nvidia-driver-local-keyring.gpg"
+    source = f"etc/apt/sources.list.d/{name}.list"
+    return Deb(name, "1.0-1", files={
+        **{f"var/{name}/{path.name}": path for path in sorted(repository.iterdir())},
+        f"var/{name}/{keyring}": key.binary,
+        source: f"deb [signed-by=/usr/share/keyrings/{keyring}] file:///var/{name} /\n"}, conffiles=[f"/{source}"])
 
 
 def fabric_manager(driver: Driver) -> Files:
