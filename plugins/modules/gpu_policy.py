@@ -243,7 +243,7 @@ hosts:
       the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
       C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex), whether the
       host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots next gets
-      its modules too.
+      its modules too, C(licence) whether a licence token is set.
       C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan.
@@ -267,6 +267,7 @@ hosts:
         gds: false
         gdrcopy: false
         next_kernel: true
+        licence: false
         module_parameters: {}
         cuda: "13.2"
         secure_boot: null

@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras, wanted_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
@@ -145,8 +145,7 @@ class PackageDelivery:
         if broken:
             raise HostError(f"The headers of a kernel are missing although {broken[0]} is installed.",
                             f"Install it again: apt-get install --reinstall {broken[0]}.", package=broken[0])
-        tools = ["infiniband-diags"] if "nvlsm" in wanted_extras(spec, now.fabric) else []
-        return headers + [name for name in tools if name not in state.installed]
+        return headers + [name for name in wanted_tools(spec, now.fabric) if name not in state.installed]
 
     def _choose(self, now: Situation, probe: Probe, flavour: str, installed: str | None) -> str:
         """The version to install: the one named, the one that is there if it will do, or the newest that will do."""

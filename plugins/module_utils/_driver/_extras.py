@@ -36,6 +36,11 @@ def wanted_extras(spec: Spec, fabric: str) -> list[str]:
     return found + (["gds"] if spec.gds else []) + (["gdrcopy"] if spec.gdrcopy else [])
 
 
+def wanted_tools(spec: Spec, fabric: str) -> list[str]:
+    """Packages of the distribution that go with these: what NVLSM runs."""
+    return ["infiniband-diags"] if "nvlsm" in wanted_extras(spec, fabric) else []
+
+
 def wanted_modules(spec: Spec) -> list[str]:
     """The kernel modules that the options ask for."""
     asked = {"nvidia_fs": spec.gds, "gdrdrv": spec.gdrcopy, "nvidia_peermem": spec.peermem}

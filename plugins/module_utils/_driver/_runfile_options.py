@@ -134,6 +134,12 @@ def _version_of(src: str, version: str | None, arch: str) -> str | None:
     return named.group("version")
 
 
+def version_in(src: str) -> str | None:
+    """The version in the name that the vendor gave a file, None for another name."""
+    named = _FILE.search(src)
+    return named.group("version") if named else None
+
+
 def parse_digest(text: str) -> str | None:
     """The digest in a file as sha256sum(1) writes them, None where it has none."""
     found = _DIGEST.match(text.strip())

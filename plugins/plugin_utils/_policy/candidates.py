@@ -34,6 +34,11 @@ class Version:
         return cls(text if "." in text else None, branch_of(text))
 
     @property
+    def named(self) -> str:
+        """The version, or the branch: C(595.91.07), C(595)."""
+        return self.text or str(self.branch)
+
+    @property
     def key(self) -> tuple[int, ...]:
         """For comparing. The newest of a branch is newer than every version of it that anybody names."""
         return version_key(self.text) if self.text else (self.branch, 10 ** 6)

@@ -32,7 +32,8 @@ class Wish:
     source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
     Storage needs open modules. mig: the selected layout. cuda: the level that must run. vgpu: the guest driver is asked
     for. own_image: the user names the image's repository. own_key: modules are signed with a key of the user.
-    fabric: the services of the fabric are to run. cluster: in containers, else on the host.
+    runfile: the user names a .run file. fabric: the services of the fabric are to run. cluster: in containers, else
+    on the host.
     """
 
     version: Version | None = None
@@ -53,6 +54,7 @@ class Wish:
     vgpu: bool = False
     own_image: bool = False
     own_key: bool = False
+    runfile: bool = False
     fabric: bool = True
     cluster: bool = False
 
@@ -74,9 +76,11 @@ def constraints(space: Universe, here: Situation, wish: Wish, release: Release) 
 def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
     """What a user asks for and can take back."""
     if wish.version:
-        value = "{branch}" if wish.key == "driver_branch" else "{version}"
+        change = f"{wish.key}: {{branch}}" if wish.key == "driver_branch" else f"{wish.key}: {{version}}"
+        if wish.key == "driver_runfile_src":
+            change = "a driver_runfile_src of {version}"
         yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
-                         space.where(lambda one: one.version == wish.version), f"{wish.key}: {value}")
+                         space.where(lambda one: one.version == wish.version), change)
     if wish.flavour != "auto":
         value = "{switch}" if wish.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
         yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",
@@ -89,6 +93,10 @@ def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
         yield Constraint("driver.source", f"driver_source of this host asks for {wish.source}",
                          space.where(lambda one: one.signed if wish.source == "precompiled"
                                      else one.source == wish.source), "driver_source: {source}")
+    if wish.source == "runfile" and not wish.runfile:
+        yield Constraint("runfile", "a .run file is of one version, which must be named in full",
+                         space.where(lambda one: one.source != "runfile" or one.version.text is not None),
+                         "driver_runfile_src")
     if wish.gds:
         needs = "open kernel modules that are built" if wish.gds_open else "kernel modules that are built"
         yield Constraint("gds.enabled", f"{wish.gds_by} (GPUDirect Storage) needs {needs}",
@@ -140,7 +148,9 @@ def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint
     elif (here.vgpu or wish.vgpu) and not wish.grid:
         what = "this is a vGPU guest" if here.vgpu else "driverType asks for vGPU"
         yield Constraint("vgpu", f"{what}: its guest driver comes from the vGPU licence portal, no repository has it",
-                         space.where(lambda one: wish.cluster and wish.own_image))
+                         space.where(lambda one: wish.own_image if wish.cluster else
+                                     wish.runfile and one.source == "runfile"),
+                         "" if wish.cluster else "driver_runfile_src with the guest driver of your licence")
 
 
 def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
@@ -250,11 +260,20 @@ def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collectio
             for number in branches if any(matrix.precompiled(release, number, *here.os, one) for one in flavours)}
 
 
+_WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}
+
+
 def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
     fabric = here.fabric
     if fabric in ("nvswitch", "nvlink5") and wish.fabric and not wish.cluster:
         yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
-                         space.where(lambda one: packages.has_fabric_manager(one.source, here.os, fabric)))
+                         space.where(lambda one: packages.has_fabric_manager(
+                             here.os, one.arch, one.source, one.version.named, fabric)))
+    beside = [kind for kind, asked in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if asked]
+    if beside and not wish.cluster:
+        yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",
+                         space.where(lambda one: packages.brings(
+                             here.os, one.arch, one.source, one.version.named, beside)))
 
 
 def _defaults(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:

@@ -13,6 +13,7 @@ import re
 import typing as t
 from dataclasses import dataclass, field, replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import version_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, solve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import (
     IN_CLUSTER,
@@ -65,17 +66,18 @@ class Asked:
 
 
 _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_fabric",
-              "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key")
+              "driver_runfile_src", "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key")
 
 
 def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
     """What policy and host variables ask of the driver. Whose word counts: the host's, else the policy's. Raises
     Refused for what is not a version."""
-    wish = Wish()
+    wish, src = Wish(), str(mine.get("driver_runfile_src") or "")
     _agree(mine)
     for value, by, key in (
         (mine.get("driver_version"), "driver_version of this host", "driver_version"),
         (mine.get("driver_branch"), "driver_branch of this host", "driver_branch"),
+        (version_in(src), "driver_runfile_src of this host", "driver_runfile_src"),
         (policy.get("driver.version"), f"driver.version of {policy.origin}", "driver.version"),
     ):
         if value not in (None, ""):
@@ -84,12 +86,14 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
             break
     flavour, flavour_by = _asked_type(policy, release, mine)
     beside, source = extras(policy, mine), mine.get("driver_source")
+    if source in (None, "", "auto"):
+        source = "runfile" if src else None
     return replace(
         wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
-        source=None if source in (None, "", "auto") else str(source), gds=beside["gds"],
+        source=source, runfile=bool(src), gds=beside["gds"],
         gdrcopy=beside["gdrcopy"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
         gds_open=beside["gds"] and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
-        vgpu=str(policy.get("driver.driverType") or "gpu") == "vgpu", own_image=bool(policy.get("driver.repository")),
+        vgpu=policy.driver_type == "vgpu", own_image=bool(policy.get("driver.repository")),
         own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",
         cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
 

@@ -75,6 +75,12 @@ class Policy:
         """The value at C(driver.version), None where nothing is set."""
         return look(self.spec, path)
 
+    @property
+    def driver_type(self) -> str:
+        """C(gpu), C(vgpu) or C(vgpu-host-manager)."""
+        by_chart = self.get("driver.useNvidiaDriverCRD") and self.get("driver.nvidiaDriverCRD.driverType")
+        return str(self.get("driver.driverType") or by_chart or "gpu")
+
     def enabled(self, section: str) -> bool:
         """Whether C(devicePlugin) or C(driver.rdma) is on; where nothing is set, as the operator has it."""
         value = self.get(f"{section}.enabled")
@@ -337,10 +343,8 @@ def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) 
 def hosts_cannot(policy: Policy) -> list[str]:
     """What of a well-formed policy hosts cannot follow, each a sentence; empty where they can."""
     found = []
-    by_chart = policy.get("driver.useNvidiaDriverCRD") and policy.get("driver.nvidiaDriverCRD.driverType")
-    kind = policy.get("driver.driverType") or by_chart or "gpu"
-    if kind != "gpu":
-        found.append(f"spec.driverType: {kind!r} is not supported on hosts; allowed: 'gpu'")
+    if policy.driver_type not in ("gpu", "vgpu"):
+        found.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
     if (policy.pools and not policy.fallback) or policy.get("driver.nodeAffinity"):
         found.append("spec.nodeSelector: hosts have no node labels; give an NVIDIADriver without one, or use groups of "
                      "the inventory")

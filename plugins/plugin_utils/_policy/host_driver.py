@@ -9,6 +9,7 @@ import functools
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
@@ -51,13 +52,14 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     choice = choose(here, wish, asked.release)
     driver = choice.driver
     source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
+    following = mine.get("driver_next_kernel") is not False
     said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
-            **_packages(here, facts, driver), "precompiled": driver.signed,
+            **_packages(here, facts, driver, source, wish, following), "precompiled": driver.signed,
             "fabric": {**_fabric(here if wish.fabric else replace(here, fabric=None), version),
                        "imex_nodes": list(mine.get("driver_imex_nodes") or ())},
-            **extras(asked.policy, mine), "next_kernel": mine.get("driver_next_kernel") is not False,
+            **extras(asked.policy, mine), "next_kernel": following, "licence": bool(mine.get("driver_licence_token")),
             "module_parameters": mine.get("driver_module_parameters") or {},
             "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
             "because": _because(here, driver, wish, choice.because)}
@@ -76,7 +78,8 @@ def _adopted(here: Situation, version: Version | None, why: str) -> Plan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
             "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
-            **dict.fromkeys(EXTRAS, False), "module_parameters": {}, "cuda": None, "secure_boot": None,
+            **dict.fromkeys(EXTRAS, False), "next_kernel": False, "licence": False, "module_parameters": {},
+            "cuda": None, "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
@@ -119,23 +122,18 @@ def _cuda(driver: Candidate) -> str | None:
     return known.cuda if known else None
 
 
-def _packages(here: Situation, facts: Facts, driver: Candidate) -> Plan:
-    """C({packages, repository, kernel_packages}) for people: what installs decides for itself."""
+def _packages(here: Situation, facts: Facts, driver: Candidate, source: str, wish: Wish, following: bool) -> Plan:
+    """C({packages, repository, kernel_packages}), as what installs them will ask for them."""
     if here.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
-    kernel, family = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family")
-    named, repository = _published(here.os, here.arch or "x86_64", driver, kernel.get("flavour"), here.fabric)
-    return {"packages": list(named), "repository": dict(repository) if repository else None,
-            "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os)}
-
-
-@functools.lru_cache(maxsize=4096)
-def _published(system: packages.System, arch: str, driver: Candidate, kernel_flavour: str | None,
-               fabric: str | None) -> tuple[tuple[str, ...], Plan | None]:
-    branch = driver.version.branch
-    named = packages.names(system, arch, driver.source, driver.signed, branch, driver.flavour, kernel_flavour)
-    beside = packages.fabric_names(system, arch, driver.source, driver.version.text or str(branch), fabric)
-    return (*named, *beside.values()), packages.repository(system, arch, driver.source, branch, driver.flavour)
+    kernel, family, arch = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family"), here.arch or "x86_64"
+    branch, releases = driver.version.branch, (kernel.get("release"), kernel.get("newest_installed"))
+    beside = Spec(fabric="auto" if wish.fabric else "none", gds=wish.gds, gdrcopy=wish.gdrcopy)
+    named = packages.wanted(here.os, arch, source, driver.version.named, driver.flavour, beside,
+                            here.fabric or "none", tuple(dict.fromkeys(one for one in releases if one)))
+    return {"packages": list(named),
+            "repository": packages.repository(here.os, arch, source, branch, driver.flavour),
+            "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os, following)}
 
 
 def _fabric(here: Situation, version: str | None) -> Plan:

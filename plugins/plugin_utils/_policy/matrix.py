@@ -87,18 +87,6 @@ class Architecture:
     cuda: t.Tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Companion:
-    """A package beside the driver. version: what it must be, None where it has a numbering of its own.
-
-    fabric: the fabrics that need it: nvswitch, nvlink5 (HGX of B200 and B300) or nvl72 (trays of GB200 and GB300).
-    """
-
-    package: str
-    version: str | None
-    fabric: t.Tuple[str, ...]
-
-
 @functools.lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
     """Numbers of a version, for comparing. The solver compares the same few versions a million times."""
@@ -258,21 +246,6 @@ def known_faults(version: str, component: str = "driver") -> tuple[str, ...]:
     return tuple(fault["text"] for fault in _drivers()["faults"][component]
                  if version in fault.get("versions", ())
                  or "before" in fault and version_key(version) < version_key(fault["before"]))
-
-
-def companions(version: str, arch: str, packages: str) -> dict[str, Companion]:
-    """What the vendor's repository has beside a driver: fabric_manager, nscq, nvlsm, nvsdm, imex; absent: not there.
-
-    version: of the driver, or its branch. arch: C(x86_64) or C(aarch64). packages: C(deb) or C(rpm).
-    """
-    found = {}
-    for name, data in _drivers()["companions"].items():
-        starts = [first for first in data[packages] if first <= branch_of(version)]
-        if starts and arch in data.get("arch", (arch,)):
-            package = data[packages][max(starts)].format(branch=branch_of(version))
-            same = version if data["version"] == "same" and "." in version else None
-            found[name] = Companion(package, same, tuple(data["fabric"]))
-    return found
 
 
 def _read(name: str) -> dict[str, t.Any]:

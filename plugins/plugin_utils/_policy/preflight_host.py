@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
@@ -277,12 +278,12 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
 
 def _companion(host: Host, what: str) -> str:
     """The package beside the driver with its version, as far as they are known."""
-    facts, version = host.facts["host"], host.wanted
-    kind = "deb" if facts["os"]["family"] == "debian" else "rpm"
-    found = matrix.companions(version, facts["arch"], kind).get(what) if version else None
-    if found is None:
+    system, version = host.facts["host"]["os"], host.wanted
+    found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
+                       "cuda_repository", version, (what,)) if version else {}
+    if not found:
         return f"the {what.replace('_', ' ')} of the driver's version"
-    return f"{found.package} {found.version}" if found.version else found.package
+    return ", ".join(f"{name} {one}" if one and "." in one else name for name, one in found.items())
 
 
 def _same(package: str, version: str) -> bool:
@@ -365,9 +366,15 @@ def _gpus(host: Host) -> t.Iterator[Said]:
 
 def _vgpu(host: Host) -> t.Iterator[Said]:
     vgpu = host.facts.get("vgpu")
-    if vgpu and host.place == "host":
+    if vgpu and host.driver.get("source") == "runfile":
+        if not host.driver.get("licence"):
+            yield ("warning", f"this is a guest with a vGPU (host driver {vgpu['version']}), and driver_licence_token "
+                   "is not set: without a licence it works for a short time only",
+                   "Set driver_licence_token, from a vault, to the token of your licence server")
+    elif vgpu and host.place == "host":
         yield ("error", f"this is a guest with a vGPU (host driver {vgpu['version']}), which needs the vGPU guest "
-               "driver", "Install the guest driver of that branch with its licence, and set driver.enabled to false")
+               "driver", "Name its .run file in driver_runfile_src, or install it yourself and set driver_state to "
+               "adopted")
 
 
 def _system(host: Host) -> t.Iterator[Said]:

@@ -251,26 +251,6 @@ def test_faults_of_the_toolkit() -> None:
     assert "cdi-refresh" in matrix.known_faults("1.19.0", "container_toolkit")[0]
 
 
-# -- packages beside the driver (install scripts of the vendor's driver containers, August 2026)
-
-@pytest.mark.parametrize(("version", "arch", "packages", "names"), [
-    ("570.172.08", "x86_64", "deb", "nvidia-fabricmanager-570 libnvidia-nscq-570 nvlsm libnvsdm-570 nvidia-imex-570"),
-    ("570.172.08", "x86_64", "rpm", "nvidia-fabric-manager libnvidia-nscq-570 nvlsm libnvsdm-570 nvidia-imex-570"),
-    ("580.82.07", "x86_64", "deb", "nvidia-fabricmanager libnvidia-nscq nvlsm libnvsdm nvidia-imex"),
-    ("595.91.07", "aarch64", "rpm", "nvidia-fabricmanager libnvidia-nscq nvlsm nvidia-imex"),
-    ("550.163.01", "x86_64", "deb", "nvidia-fabricmanager-550 libnvidia-nscq-550 nvidia-imex-550"),
-    ("550.163.01", "x86_64", "rpm", "nvidia-fabric-manager libnvidia-nscq-550 nvlsm"),
-    ("535.309.01", "x86_64", "deb", "nvidia-fabricmanager-535 libnvidia-nscq-535"),
-])
-def test_companions(version: str, arch: str, packages: str, names: str) -> None:
-    found = matrix.companions(version, arch, packages)
-    assert " ".join(companion.package for companion in found.values()) == names
-    assert {name: companion.version for name, companion in found.items()} == {
-        name: None if name == "nvlsm" else version for name in found}, "to the last digit, but for nvlsm"
-    assert found["fabric_manager"].fabric == ("nvswitch", "nvlink5")
-    assert {companion.version for companion in matrix.companions("580", arch, packages).values()} == {None}
-
-
 # -- adding a release, as docs/releases.md has it
 
 @pytest.fixture(name="folder")

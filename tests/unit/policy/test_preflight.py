@@ -194,6 +194,12 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
                  {"gpus": "warning"}),
     "two models": (facts(["26b9", "1eb8"]), None, {"gpus": "info"}),
     "vGPU guest": (facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}), None, {"vgpu": "error"}),
+    "vGPU guest, its .run file without a licence": (
+        facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
+        plan_of(driver={"placement": "host", "version": VERSION, "source": "runfile"}), {"vgpu": "warning"}),
+    "vGPU guest, its .run file and licence": (
+        facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
+        plan_of(driver={"placement": "host", "version": VERSION, "source": "runfile", "licence": True}), {}),
     "vGPU guest, its driver adopted": (facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
                                        plan_of(driver=ADOPTED), {}),
     "read-only /usr": (facts(**BARE, os="sl-micro6.1", host={"markers": {"immutable": True}}), None,

@@ -350,6 +350,47 @@ def test_modules_that_come_built_have_a_source_of_their_own() -> None:
         assert (found["source"], found["precompiled"]) == ("precompiled", True)
 
 
+GUEST = "https://files.example/NVIDIA-Linux-x86_64-580.126.09-grid.run"
+
+
+@pytest.mark.parametrize(("mine", "expected"), [
+    ({"driver_source": "runfile"}, ("runfile", "595.91.07")),
+    ({"driver_source": "runfile", "driver_version": "580.173.02"}, ("runfile", "580.173.02")),
+    ({"driver_runfile_src": GUEST}, ("runfile", "580.126.09")),
+    ({"driver_runfile_src": "/srv/driver.run", "driver_branch": "580"}, ("runfile", None)),
+    ({"driver_runfile_src": GUEST, "driver_source": "cuda_repository"}, ("cuda_repository", "580.126.09")),
+])
+def test_the_run_file(mine: dict[str, Any], expected: tuple[str, str]) -> None:
+    found = plan(["A100"], driver(version="570.211.01") if "driver_runfile_src" in mine else None, **mine)["driver"]
+    assert (found["source"], found["version"]) == expected
+    assert bool(found["packages"]) == (expected[0] != "runfile")
+
+
+@pytest.mark.parametrize(("models", "policy", "mine", "words"), [
+    (["A100"], None, {"driver_source": "runfile", "driver_branch": 580}, "must be named in full"),
+    (["V100"], None, {"driver_runfile_src": GUEST.replace("580.126.09", "595.91.07")}, "a driver_runfile_src of 580"),
+    (["A100"], {"gds": {"enabled": True}}, {"driver_source": "runfile"}, "GPUDirect Storage comes from NVIDIA's rep"),
+    (["A100"], {"gdrcopy": {"enabled": True}}, {"driver_source": "distribution"}, "GDRCopy comes from NVIDIA's"),
+])
+def test_what_a_source_does_not_bring(models: list[str], policy: Any, mine: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        plan(models, policy, **mine)
+
+
+def test_a_guest_with_a_vgpu_takes_the_driver_of_its_licence() -> None:
+    chosen = matrix.release(V26)
+    guest = changed(facts("A100"))
+    guest["vgpu"] = {"version": "580.126.09", "branch": "r580"}
+    for given in (None, {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "spec": {"driverType": "vgpu"}}):
+        policy = formats.read(given, chosen)
+        assert formats.hosts_cannot(policy) == []
+        with pytest.raises(PolicyError, match="driver_runfile_src with the guest driver"):
+            resolve(policy, chosen, {"a": guest}, {})
+        found = resolve(policy, chosen, {"a": guest}, {"a": {
+            "driver_runfile_src": GUEST, "driver_licence_token": True}})["hosts"]["a"]["driver"]
+        assert (found["source"], found["version"], found["licence"]) == ("runfile", "580.126.09", True)
+
+
 def test_services_of_the_fabric_can_be_left_to_others() -> None:
     chosen, known = matrix.release(V26), facts_sample.facts()
     for told, manager in (("auto", "fabricmanager"), ("none", None)):
