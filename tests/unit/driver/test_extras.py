@@ -1,0 +1,70 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUDirect: storage, GDRCopy, RDMA."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import Extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+
+KERNEL = "6.1.0-28-amd64"
+ALL = {"gds": True, "gdrcopy": True, "peermem": True}
+BUILDS = [f"build/build module of GPUDirect: {name} for kernel {KERNEL}" for name in ("nvidia-fs", "gdrdrv")]
+LOADS = [f"load/load module: {name}" for name in ("nvidia-fs", "gdrdrv", "nvidia-peermem")]
+
+
+@pytest.fixture
+def rdma(made: t.Any) -> t.Any:
+    made.put(f"/lib/modules/{KERNEL}/modules.dep", "kernel/drivers/infiniband/core/ib_core.ko.xz:\n")
+    for name in ("nvidia-fs", "gdrdrv"):
+        made.put(f"/var/lib/dkms/{name}/2.5.1/{KERNEL}/x86_64/module/x.ko")
+        (made.folder / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(f"2.5.1/{KERNEL}/x86_64")
+    return made
+
+
+def test_nothing_is_asked_for(made: t.Any) -> None:
+    assert made.ids(Extras) == []
+
+
+def test_all(rdma: t.Any) -> None:
+    assert rdma.ids(Extras, **ALL) == [*BUILDS, *LOADS]
+    rdma.do(Extras, **ALL)
+    assert [argv[1] for argv in rdma.asked] == ["build", "install"] * 2
+    assert all("--force" in argv for argv in rdma.asked)
+    rdma.works()
+    rdma.now = replace(rdma.now, modules=("nvidia_peermem", "nvidia_fs", "gdrdrv", *rdma.now.modules))
+    assert rdma.ids(Extras, **ALL) == []
+
+
+def test_another_driver_means_another_build(rdma: t.Any) -> None:
+    rdma.do(Extras, gdrcopy=True)
+    rdma.works()
+    rdma.now = replace(rdma.now, modules=("gdrdrv", *rdma.now.modules))
+    rdma.aim = replace(rdma.aim, version="610.57.04", reload="why", delivered=True)
+    assert rdma.ids(Extras, gdrcopy=True) == [BUILDS[1], LOADS[1]]
+
+
+def test_what_others_had_loaded_comes_back(made: t.Any) -> None:
+    made.works()
+    made.now = replace(made.now, modules=("gdrdrv", "nvidia_drm", *made.now.modules))
+    assert made.ids(Extras) == []
+    made.aim = replace(made.aim, reload="why")
+    assert made.ids(Extras) == ["load/load module: nvidia-drm", "load/load module: gdrdrv"]
+
+
+def test_refusals(made: t.Any) -> None:
+    with pytest.raises(HostError, match="has no ib_core"):
+        made.ids(Extras, peermem=True)
+    made.aim = replace(made.aim, flavour="proprietary")
+    with pytest.raises(InputError, match="needs open kernel modules"):
+        made.ids(Extras, gds=True)
+
+
+def test_disagreements(made: t.Any) -> None:
+    made.works()
+    assert made.part(Extras, gdrcopy=True).disagreements(made.now, made.aim) == ["gdrdrv is not loaded"]

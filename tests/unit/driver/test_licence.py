@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The licence of a vGPU guest."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import (
+    SETTINGS_FILE,
+    TEMPLATE,
+    TOKEN_FILE,
+    Licence,
+    merged,
+    settings,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+
+WISH = {"token": "secret-token\n", "feature_type": 0, "settings": {"LogLevel": 7}}
+
+
+def test_merge_keeps_what_is_foreign() -> None:
+    text = "# About FeatureType=1\nServerAddress=a\n FeatureType = 4\nFeatureType=2\n#EnableUI=FALSE\n"
+    assert merged(text, {"FeatureType": "1", "EnableUI": "TRUE"}) == (
+        "# About FeatureType=1\nServerAddress=a\nFeatureType=1\n#EnableUI=FALSE\nEnableUI=TRUE\n")
+    assert merged("", {}) == ""
+
+
+def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
+    steps = [f"configure/write licence settings: {SETTINGS_FILE}", f"configure/write licence token: {TOKEN_FILE}"]
+    assert made.ids(Licence, licence=WISH) == steps
+    made.put(TEMPLATE, "# From the package\nFeatureType=9\n")
+    made.do(Licence, licence=WISH)
+    assert made.read(SETTINGS_FILE) == "# From the package\nFeatureType=0\nLogLevel=7\n"
+    assert made.read(TOKEN_FILE) == "secret-token"
+    assert (made.folder / TOKEN_FILE[1:]).stat().st_mode & 0o777 == 0o744
+    assert made.ids(Licence, licence=WISH) == []
+    assert made.journal.get("restart", "nvidia-gridd.service") is not None
+    assert [step.target for _phase, step in made.part(Licence).absent(made.now)] == [SETTINGS_FILE, TOKEN_FILE]
+
+
+def test_the_token_is_in_no_step(made: t.Any) -> None:
+    assert "secret-token" not in repr([(step.as_dict(), step.data) for _phase, step in
+                                       made.part(Licence, licence=WISH).plan(made.now, made.aim)])
+
+
+def test_no_guest_driver(made: t.Any) -> None:
+    made.works()
+    with pytest.raises(HostError, match="no vGPU guest driver"):
+        made.ids(Licence, licence=WISH)
+    assert made.ids(Licence) == []
+
+
+@pytest.mark.parametrize(("licence", "path"), [
+    ({"settings": {"Feature Type": 1}}, "licence.settings.Feature Type"),
+    ({"settings": {"A": "1\nB=2"}}, "licence.settings.A"),
+    ({"feature_type": 1, "settings": {"FeatureType": 2}}, "licence.settings.FeatureType"),
+])
+def test_bad_settings(licence: dict[str, t.Any], path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        settings(Spec(licence=licence))
+    assert caught.value.details["path"] == path
