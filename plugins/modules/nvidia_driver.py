@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
   - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these, and
     reads again. At the end module, libraries, DKMS, packages and C(nvidia-smi) agree, or the task says which differs.
-  - A pinning package holds the version, so that an unattended upgrade cannot split module and libraries.
+  - A pinning package holds the version, or a file of this collection where there is none, so that an unattended
+    upgrade cannot split module and libraries.
   - Loaded modules are exchanged without a reboot where nothing holds a GPU, which takes O(disruption=idle). The
     driver's own services (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
     it, and those that ran are started again.
@@ -25,7 +26,7 @@ description:
     it is in place and only the hardware does not answer. Where going back fails too, C(error.rollback_error) says why.
   - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
   - Before anything is changed it is looked whether the file systems are writable and have room.
-  - On a host that is as wanted it reads files, asks C(dpkg-query) and C(systemctl) once each, and needs no network.
+  - On a host that is as wanted it reads files, asks C(dpkg-query) or C(rpm), and C(systemctl), once each, and needs no network.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -59,8 +60,11 @@ options:
     default: auto
   source:
     description:
-      - Where the driver comes from. V(auto) takes what serves the distribution.
-      - Only V(cuda_repository), NVIDIA's repository for Debian and Ubuntu, is supported yet; others are refused.
+      - Where the driver comes from. V(auto) keeps an installed driver that will do, and else takes the first that
+        serves the distribution.
+      - V(cuda_repository) is NVIDIA's repository for the distribution, V(distribution) the archive of Ubuntu or Debian
+        by the sources that the host has, V(precompiled) the modules that Ubuntu builds and signs for its kernels,
+        V(runfile) the vendor's self-extracting installer.
     type: str
     choices: [auto, distribution, cuda_repository, runfile, precompiled]
     default: auto
@@ -71,7 +75,7 @@ options:
     suboptions:
       url:
         description:
-          - The folder that holds the repository's C(Release) file.
+          - The folder that holds the repository's C(Release) file or its C(repodata).
         type: str
       key:
         description:
