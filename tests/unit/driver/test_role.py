@@ -1,0 +1,47 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role hands every option of the module over, and says so."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_driver
+
+ROLE = pathlib.Path(__file__).parents[3] / "roles" / "driver"
+SECRETS = {"driver_signing_key", "driver_signing_password", "driver_licence_token"}
+
+
+def load(path: str) -> t.Any:
+    return yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
+
+
+OPTIONS: dict[str, t.Any] = yaml.safe_load(nvidia_driver.DOCUMENTATION)["options"]
+
+
+def test_every_option_is_handed_over() -> None:
+    task, = load("tasks/install.yml")
+    given = task["gpuops.nvidia.nvidia_driver"]
+    assert set(given) == {*OPTIONS, "disruption"}
+    for name, option in OPTIONS.items():
+        assert set(option.get("suboptions", ())) == set(given[name] if "suboptions" in option else ()), name
+
+
+def test_every_variable_has_a_default_and_an_argument() -> None:
+    specs = load("meta/argument_specs.yml")["argument_specs"]
+    defaults, arguments = load("defaults/main.yml"), specs["main"]["options"]
+    assert set(defaults) - set(arguments) == {"driver_plan", "driver_cluster"}
+    assert set(arguments) <= set(defaults)
+    assert set(specs["remove"]["options"]) <= set(arguments)
+    assert {name for name, one in arguments.items() if one.get("no_log")} == SECRETS
+
+
+def test_what_a_plan_says_reaches_the_module() -> None:
+    """Keys of hosts[HOST].driver that are parameters of the role are read by its defaults."""
+    text = (ROLE / "defaults" / "main.yml").read_text(encoding="utf-8")
+    for key in ("state", "version", "branch", "kernel_module_type", "source", "peermem", "gds", "gdrcopy",
+                "disruption"):
+        assert f"driver_{key}: \"{{{{ driver_plan.{key} |" in text, key
