@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import Licence
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import Options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Holders, Host, Part
@@ -38,7 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 CONCERN = "driver"
 # In this order within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
-                                     Licence, Files, Services)
+                                     Nodes, Licence, Files, Services)
 
 
 class NotWorking(HostError):
