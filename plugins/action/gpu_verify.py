@@ -26,6 +26,7 @@ class ActionModule(ControllerAction):
         "expected": {"type": "dict"},
         "facts": {"type": "dict"},
         "labels": {"type": "dict"},
+        "samples": {"type": "list", "elements": "dict"},
         "pending": {"type": "dict"},
         "cluster": {"type": "dict"},
         "kubeconfig": {"type": "str"},
@@ -62,7 +63,10 @@ class ActionModule(ControllerAction):
         if file:
             document = gathered.mig_document(task_vars, str(file))
             expected["mig_manager"] = {**expected["mig_manager"], "config": document}
-        found = verify(expected, facts, arguments["components"], arguments["labels"])
+        samples = arguments["samples"]
+        if samples is None:
+            samples = gathered.samples(task_vars, host)
+        found = verify(expected, facts, arguments["components"], arguments["labels"], samples)
         return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
     def _cluster(self, arguments: Data, task_vars: Data) -> list[Data]:

@@ -172,6 +172,18 @@ facts:
       type: dict
       returned: always
       sample: {version: 1.20.0, packages: {nvidia-container-toolkit: 1.20.0-1}, cdi_specs: [/var/run/cdi/nvidia.yaml]}
+    software:
+      description:
+        - The vendor's software beside the driver. C(software.cuda) has by CUDA level the release of its toolkit.
+        - C(dcgm), C(dcgm_exporter) and C(node_status_exporter) are null where they are not installed; C(running) is the
+          state of their service.
+      type: dict
+      returned: always
+      sample:
+        cuda: {"13.0": 13.0.2}
+        dcgm: {version: 4.6.0, running: true}
+        dcgm_exporter: {version: 4.8.3, running: true, listen: ":9400"}
+        node_status_exporter: null
     clients:
       description:
         - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.

@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
   - Says for each component whether the host is as its plan says, and if not, what differs and what to do.
   - The driver is compared by loaded module, libraries, NVML and GPUs seen; the container toolkit by version, runtimes
-    and CDI specification; MIG by mode and instances; labels by whether they can be computed.
+    and CDI specification; MIG by mode and instances; labels by whether they can be computed; the software beside the
+    driver by version and service; CUDA by what M(gpuops.nvidia.cuda_check) found.
   - With O(cluster) it runs on the controller, waits until the components that the plan has in the cluster are ready,
     prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
     for each other on a Node the first is named as the cause.
@@ -40,6 +41,12 @@ options:
   labels:
     description: What M(gpuops.nvidia.gpu_labels) returned as labels, where it ran.
     type: dict
+  samples:
+    description:
+      - What M(gpuops.nvidia.cuda_check) returned as samples. Without it that of the role validator in this run counts;
+        where it has not run, CUDA is not judged.
+    type: list
+    elements: dict
   pending:
     description:
       - By component the pending steps that its module returned. A difference that waits for a step that was not allowed

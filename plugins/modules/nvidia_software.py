@@ -39,8 +39,9 @@ options:
     suboptions:
       version:
         description:
-          - A level such as V(13.0), whose newest release is installed once, or a release such as V(13.0.2).
-          - Needed with O(state=present).
+          - A level such as V(13.0), whose newest release is installed once, or a release such as V(13.0.2). V(13) is
+            the newest level of that major number.
+          - Without it, it is the newest level that the driver runs.
         type: str
       profile:
         description:
@@ -186,7 +187,6 @@ components:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import NAMES, Software
 
@@ -217,8 +217,6 @@ def main() -> None:
         software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode)
         if options["state"] == "absent":
             return software.absent()
-        if "cuda" in wanted and not wanted["cuda"]["version"]:
-            raise InputError("it is needed.", "Give a level such as 13.0.", path="cuda.version")
         return software.present()
 
     finish(module, work)

@@ -64,6 +64,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
         "runtimes": {"containerd": {"version": "1.7.28", "running": True, "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
+        "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "clients": [],
     }
     _lay_over(made, overrides, "facts")

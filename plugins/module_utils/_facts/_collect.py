@@ -10,6 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._components import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import read_driver, read_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
@@ -50,6 +51,7 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         "modules": read_modules(root),
         "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
         "toolkit": toolkit,
+        "software": read_components(root, run, packages),
         "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
     }
 

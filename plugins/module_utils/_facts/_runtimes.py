@@ -64,7 +64,7 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
             found[name] = {"version": upstream(package.version).partition("~")[0].partition("+")[0]}
         elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
             found[name] = {"version": _asked_version(run, binary)}
-    active = _active_units(root, run, [_RUNTIMES[name][2] for name, state in found.items()
+    active = active_units(root, run, [_RUNTIMES[name][2] for name, state in found.items()
                                        if state is not None and _RUNTIMES[name][2]])
     for name, state in found.items():
         if state is not None:
@@ -81,7 +81,8 @@ def _asked_version(run: Runner, binary: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
+def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
+    """Those of the units that run; none where systemd does not answer."""
     if not units or not root.exists("/run/systemd/system"):
         return set()
     try:

@@ -18,7 +18,7 @@ _RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\\t%{VENDOR}\\
 
 # Only these are asked for: a server has 2,000 packages, of which a dozen matter here.
 _MARKS = ("nvidia", "libnv", "libcuda1", "cuda-drivers", "nvlsm", "containerd", "docker", "moby-engine", "cri-o",
-          "podman")
+          "podman", "datacenter-gpu-manager", "cuda-toolkit-")
 _TOOLKIT = ("nvidia-container-", "libnvidia-container")
 # Named like driver packages, yet none: CUDA, profilers, file system, tools.
 _NOT_DRIVER = ("nvidia-cuda-", "nvidia-nsight", "nvidia-gds", "nvidia-fs", "nvidia-mig-", "nvidia-docker",

@@ -33,30 +33,40 @@ class Component:
         return f"{self.name}_result"
 
 
-_BOTH = ("host", "cluster")
+_BOTH, _HOST = ("host", "cluster"), ("host",)
 # In the order in which they are delivered; removal goes the other way.
 COMPONENTS: t.Tuple[Component, ...] = (
     Component("nfd", "NFD", "nfd", ("cluster",)),
     Component("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
-        "driver_repository_url", "driver_fabric", "driver_peermem", "driver_gds", "driver_gdrcopy",
-        "driver_module_parameters"), ("driver_signing_key", "driver_licence_token")),
+        "driver_repository_url", "driver_runfile_src", "driver_fabric", "driver_imex_nodes", "driver_peermem",
+        "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel"),
+        ("driver_signing_key", "driver_licence_token")),
+    Component("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
     Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
         "container_toolkit_set_as_default", "container_toolkit_mode")),
-    Component("validator", "validator", "", ("cluster",)),
+    Component("validator", "validator", "", _BOTH),
     Component("device_plugin", "device plugin", "devicePlugin", ("cluster",)),
     Component("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
-    Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", ("cluster",)),
+    Component("dcgm", "DCGM", "dcgm", _HOST, ("dcgm_version", "dcgm_profiling")),
+    Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
+        "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
     Component("mig_manager", "MIG", "migManager", _BOTH, (
         "mig_manager_selected", "mig_manager_config", "mig_manager_config_file")),
+    Component("node_status_exporter", "node status", "nodeStatusExporter", _HOST, (
+        "node_status_exporter_folder", "node_status_exporter_interval")),
 )
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
-# On a host labels follow MIG: they describe its devices.
+# On a host labels follow MIG, as they describe its devices, and so does DCGM, which holds the GPUs open.
 ON_HOSTS: t.Tuple[Component, ...] = tuple(
-    component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery")
+    component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery", "cuda", "dcgm",
+                           "dcgm_exporter", "node_status_exporter", "validator")
     for component in COMPONENTS if component.name == name)
+# Those of them that one call of nvidia_software brings, and the variable in which its result is registered.
+SOFTWARE: t.Tuple[str, ...] = ("cuda", "dcgm", "dcgm_exporter", "node_status_exporter")
+SOFTWARE_RESULT = "software_result"
 VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.variables)
 SECRETS: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.secrets)
 # What host variables may be that choose; those of numbers, versions and names are judged where they are used.
@@ -96,10 +106,11 @@ def placements(wanted: t.Any) -> dict[str, str]:
     on_hosts = {component.name: "host" if "host" in component.places else "none" for component in COMPONENTS}
     if wanted in (None, "", "hosts"):
         return on_hosts
+    in_cluster = {component.name: "cluster" if "cluster" in component.places else "none" for component in COMPONENTS}
     if wanted == "cluster":
-        return dict.fromkeys(NAMES, "cluster")
+        return in_cluster
     if wanted == "hybrid":
-        return {name: "hybrid" if name in HYBRID else "cluster" for name in NAMES}
+        return {**in_cluster, **dict.fromkeys(HYBRID, "hybrid")}
     if not isinstance(wanted, dict):
         raise InputError(f"{wanted!r} is not allowed.",
                          f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none.",

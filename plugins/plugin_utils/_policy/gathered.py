@@ -14,6 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_fi
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
     ON_HOSTS,
     SECRETS,
+    SOFTWARE,
+    SOFTWARE_RESULT,
     VARIABLES,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
@@ -21,6 +23,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext imp
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
 FACTS = "preflight_found"
 CHECKS = "preflight_checked"
+# Registered by the role validator: what cuda_check returned.
+SAMPLES = "validator_result"
 
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
@@ -29,7 +33,7 @@ OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_resu
 PROFILE = "gpu_profile"
 
 # Of the facts of a host what plans are made of.
-_NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "toolkit")
+_NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "software", "toolkit")
 
 TaskVars = t.Mapping[str, t.Any]
 
@@ -133,8 +137,10 @@ def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
 def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str, t.Any]]]:
     """By component the C(plan) or C(pending) that its module returned last on a host; empty ones left out."""
     found = {}
+    together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
-        items = _registered(task_vars, host, component.result).get(what)
+        result = _registered(task_vars, host, component.result)
+        items = together.get(component.name, result).get(what)
         if isinstance(items, list) and items:
             found[component.name] = items
     return found
@@ -146,8 +152,22 @@ def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
     for component in ON_HOSTS:
         result = _registered(task_vars, host, component.result)
         if result.get("failed"):
-            found[component.name] = result.get("error") or {"message": str(result.get("msg") or ""), "hint": ""}
+            found[component.name] = _error(result)
+    together = _registered(task_vars, host, SOFTWARE_RESULT)
+    if together.get("failed"):
+        error = _error(together)
+        found[error.get("component") or SOFTWARE[0]] = error
     return found
+
+
+def _error(result: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return result.get("error") or {"message": str(result.get("msg") or ""), "hint": ""}
+
+
+def samples(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
+    """What cuda_check found on a host, None where it was not run."""
+    found = _registered(task_vars, host, SAMPLES).get("samples")
+    return found if isinstance(found, list) else None
 
 
 def cluster(task_vars: TaskVars, plan: t.Mapping[str, t.Any] | None) -> dict[str, t.Any] | None:
@@ -168,7 +188,8 @@ def cluster(task_vars: TaskVars, plan: t.Mapping[str, t.Any] | None) -> dict[str
 
 def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
     """The facts that were gathered in this run, None where there are none or a role has changed the host since."""
-    if any(_registered(task_vars, host, component.result).get("changed") for component in ON_HOSTS):
+    results = [*(component.result for component in ON_HOSTS), SOFTWARE_RESULT]
+    if any(_registered(task_vars, host, result).get("changed") for result in results):
         return None
     found = _registered(task_vars, host, FACTS).get("facts")
     return found if isinstance(found, dict) else None

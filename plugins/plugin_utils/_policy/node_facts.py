@@ -62,6 +62,7 @@ def facts_of_node(name: str, node: Node) -> Facts:
         "runtimes": {runtime: {"version": node["runtime_version"], "running": True, "nvidia": None}
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
+        "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "clients": [],
     }
 

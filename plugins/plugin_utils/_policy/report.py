@@ -16,12 +16,18 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts, report_cluster, report_findings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
+    ON_HOSTS,
+    SOFTWARE,
+    by_name,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
 
 Report = t.Mapping[str, t.Any]
 Host = t.Mapping[str, t.Any]
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+# What has no column of its own in results.
+_BESIDE = (*SOFTWARE, "validator")
 # Hosts that share them, and by component their steps.
 Groups = t.List[t.Tuple[t.List[str], t.Dict[str, t.List[t.Any]]]]
 
@@ -185,29 +191,46 @@ def _steps(steps: t.Mapping[str, t.Sequence[t.Any]], style: Style) -> list[str]:
     return lines
 
 
+def columns(report: Report) -> dict[str, list[str]]:
+    """The columns of results: title to components. What stands beside the driver shares one, where it is checked."""
+    own = [component for component in ON_HOSTS if component.name not in _BESIDE]
+    met = {check["component"] for entry in report["hosts"].values() for check in entry["checks"] or ()}
+    beside = [component.name for component in ON_HOSTS if component.name in _BESIDE and component.name in met]
+    short = {component.name: component.title.replace("container toolkit", "toolkit") for component in own}
+    return {**{title: [name] for name, title in short.items()}, **({"software": beside} if beside else {})}
+
+
+def result_cell(checks: t.Sequence[t.Mapping[str, t.Any]]) -> Cell:
+    """Of several checks in one column the state that matters most."""
+    for state in ("failed", "absent", "pending"):
+        found = [check for check in checks if check["state"] == state]
+        if found and len(checks) > 1:
+            what = by_name(found[0]["component"]).title if len(found) == 1 else str(len(found))
+            return Cell(f"{what} {state}", state)
+        if found:
+            return Cell(state, state)
+    if len(checks) > 1:
+        return Cell(f"{len(checks)} parts", "ok")
+    return Cell(checks[0]["detail"], "ok") if checks else Cell("", "none")
+
+
 def render_result(report: Report, style: Style) -> str:
     """How every component of every host is now, and why where it is not well."""
     rows, notes = [], []
     lost = [host for host, entry in report["hosts"].items() if entry["checks"] is None]
     for host, entry in report["hosts"].items():
         checks = {check["component"]: check for check in entry["checks"] or ()}
-        row = [Cell(host), Cell(gpus_of(entry["facts"]))]
-        for component in ON_HOSTS:
-            check = checks.get(component.name)
-            if entry["checks"] is None:
-                row.append(Cell("not reached", "failed"))
-            elif check is None:
-                row.append(Cell("", "none"))
-            else:
-                row.append(Cell(check["detail"] if check["state"] == "ok" else check["state"], check["state"]))
-                if check["state"] != "ok":
-                    notes.append((host, component.title, check))
-        rows.append(row)
+        lost_cell = Cell("not reached", "failed") if entry["checks"] is None else None
+        rows.append([Cell(host), Cell(gpus_of(entry["facts"])), *(
+            lost_cell or result_cell([checks[name] for name in names if name in checks])
+            for names in columns(report).values())])
+        notes += [(host, component.title, checks[component.name]) for component in ON_HOSTS
+                  if component.name in checks and checks[component.name]["state"] != "ok"]
     # Also what the plan at the beginning could not know, such as the repair of a file that was edited by hand.
     cluster = report.get("cluster")
     lines = _grouped("Steps of this run", steps_by_hosts(report), style)
     if rows or not cluster:
-        lines += ["GPU hosts", style.table(["host", "GPUs", *[component.title for component in ON_HOSTS]], rows)]
+        lines += ["GPU hosts", style.table(["host", "GPUs", *columns(report)], rows)]
     for host, title, check in notes:
         lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {host}, {title}:", check["detail"], 0),
                                  check["state"]))

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     components,
     host_driver,
+    host_software,
     layouts,
     profiles,
     verify,
@@ -93,7 +94,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     profile = profiles.chosen(facts, mine.get("gpu_profile"))
     for name, part in _PARTS.items():
         try:
-            place, why = _place(asked.policy, name, places[name], profile, name in named or _wanted(name, mine))
+            place, why = _place(asked, name, places[name], profile, mine, named)
             if place == "cluster":
                 plan[name] = {"placement": place, "because": [why]}
             else:
@@ -109,6 +110,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     if plan["driver"]["disruption"] != disruption:
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
     plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
+    plan["software"] = host_software.options(plan)
     plan["preview"] = [check.component for check in verify.verify(plan, facts) if check.state != "ok"]
     explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
     return plan, explained, said
@@ -120,14 +122,18 @@ def _wanted(name: str, mine: Mine) -> bool:
             }.get(name, False)
 
 
-def _place(policy: Policy, name: str, place: str, profile: Profile | None, wanted: bool) -> tuple[str, str]:
+def _place(asked: Asked, name: str, place: str, profile: Profile | None, mine: Mine,
+           named: t.Collection[str]) -> tuple[str, str]:
     """(host, cluster or none; why). Raises Refused for what is asked for and impossible under the host's profile."""
     section = components.by_name(name).section
+    wanted = name in named or _wanted(name, mine)
+    # What the policy leaves off comes where the inventory names it, or where something else needs it.
+    needed = name in components.SOFTWARE and (name in named or host_software.wanted(asked, name, mine))
     if place == "cluster":
         return place, "delivered in the cluster"
     if place == "none":
         return place, "gpu_placement says so"
-    if not policy.get(f"{section}.enabled"):
+    if section and not needed and not asked.policy.enabled(section):
         return "none", f"{section}.enabled is false"
     if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
         return "host", ""
@@ -251,12 +257,16 @@ _PARTS: dict[str, t.Callable[[Asked, Facts, Mine, str, str, list[str]], Plan]] =
     "container_toolkit": _container_toolkit,
     "mig_manager": _mig_manager,
     "feature_discovery": _feature_discovery,
+    "cuda": host_software.cuda,
+    "dcgm": host_software.dcgm,
+    "dcgm_exporter": host_software.dcgm_exporter,
+    "node_status_exporter": host_software.node_status_exporter,
+    "validator": host_software.validator,
 }
 
 
 def _unused(policy: Policy) -> list[str]:
     """What a policy switches on by itself and hosts do not deliver yet: said, not ignored."""
-    found = [name for name in ("sandboxWorkloads", "cuda")
-             if policy.get(f"{name}.enabled")]
+    found = [name for name in ("sandboxWorkloads",) if policy.get(f"{name}.enabled")]
     return [f"{name} is enabled in the policy; this version of the collection does not deliver it on hosts."
             for name in found]

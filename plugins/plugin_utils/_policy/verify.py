@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing as t
 from dataclasses import asdict, dataclass
 
@@ -13,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix impor
 
 Facts = t.Mapping[str, t.Any]
 Expected = t.Mapping[str, t.Any]
+Sample = t.Mapping[str, t.Any]
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,22 @@ class Check:
 
 
 def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[str] | None = None,
-           labels: t.Mapping[str, str] | None = None) -> list[Check]:
-    """Compares the plan of a host with its facts. only: these components; labels: what gpu_labels computed, if it ran.
+           labels: t.Mapping[str, str] | None = None, samples: t.Sequence[Sample] | None = None) -> list[Check]:
+    """Compares the plan of a host with its facts. only: these components.
+
+    labels, samples: what gpu_labels and cuda_check returned, if they ran; without samples CUDA is not judged.
 
     A component that nobody delivers here is left out, the driver apart: an adopted one must work too.
     """
     checks = []
     for name, compare in _CHECKS.items():
         want = expected.get(name)
-        if want is None or (only is not None and name not in only):
+        if want is None or (only is not None and name not in only) or (name == "validator" and samples is None):
             continue
         if want.get("placement") not in ("none", "cluster") or (name == "driver" and want["placement"] == "none"):
             checks.append(compare(want, facts))
+    if samples is not None:
+        checks = [_sampled(samples) if check.component == "validator" else check for check in checks]
     if labels is not None:
         checks = [_labelled(labels) if check.component == "feature_discovery" else check for check in checks]
     return checks
@@ -76,6 +82,10 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
     return result
 
 
+# Kernel modules that a plan may ask for beside the driver's own.
+_BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
+
+
 def _driver(want: Expected, facts: Facts) -> Check:
     driver = facts["driver"]
     loaded, library = driver["loaded"], driver["library"]
@@ -96,6 +106,9 @@ def _driver(want: Expected, facts: Facts) -> Check:
     elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
             None, want["kernel_module_type"]):
         faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
+    missing = [module for key, module in _BESIDE.items() if want.get(key) and facts["modules"].get(module) is False]
+    if loaded and missing:
+        faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not loaded")
     if loaded and library and library != loaded:
         faults.append(f"libraries are {library}, the module is {loaded}")
         hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
@@ -178,9 +191,52 @@ def _labelled(labels: t.Mapping[str, str]) -> Check:
     return Check("feature_discovery", "ok", f"{len(labels)} labels, {count} GPUs")
 
 
+def _cuda(want: Expected, facts: Facts) -> Check:
+    have, wanted = facts["software"]["cuda"], want.get("version") or ""
+    found = [level for level, release in have.items()
+             if not wanted or wanted in (level, release) or level.startswith(f"{wanted}.")]
+    if found:
+        return Check("cuda", "ok", ", ".join(have[level] for level in sorted(found)))
+    if not have:
+        return Check("cuda", "absent", "no CUDA toolkit is installed", "Run site.yml.")
+    return Check("cuda", "failed", f"CUDA {', '.join(have.values())} is installed, {wanted} is wanted", "Run site.yml.")
+
+
+def _service(name: str, want: Expected, facts: Facts, *same: str) -> Check:
+    """A component with a service. same: keys in which plan and facts have to agree, besides the version."""
+    have = facts["software"][name]
+    if have is None:
+        return Check(name, "absent", "not installed", "Run site.yml.")
+    faults = [f"{key} is {have[key]}, {want[key]} is wanted" for key in ("version", *same)
+              if key in have and want.get(key) and have[key] != want[key]]
+    if not have["running"]:
+        faults.append("its service does not run")
+    if faults:
+        return Check(name, "failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
+    return Check(name, "ok", " ".join(str(have[key]) for key in ("version", *same) if key in have))
+
+
+def _sampled(samples: t.Sequence[Sample]) -> Check:
+    """samples: of cuda_check, C([{gpu, state, reason}])."""
+    failed = [one for one in samples if one["state"] == "failed"]
+    if failed:
+        more = f" and {len(failed) - 1} more GPUs" if len(failed) > 1 else ""
+        return Check("validator", "failed", f"{failed[0]['gpu'] or 'CUDA'}: {failed[0]['reason']}{more}",
+                     "Look at dmesg for NVRM and Xid messages.")
+    skipped = sum(1 for one in samples if one["state"] != "ok")
+    done = len(samples) - skipped
+    return Check("validator", "ok", f"{done} GPUs add" + (f", {skipped} in use" if skipped else ""))
+
+
 _CHECKS: dict[str, t.Callable[[Expected, Facts], Check]] = {
     "driver": _driver,
     "container_toolkit": _container_toolkit,
     "mig_manager": _mig_manager,
     "feature_discovery": _feature_discovery,
+    "cuda": _cuda,
+    "dcgm": functools.partial(_service, "dcgm"),
+    "dcgm_exporter": lambda want, facts: _service("dcgm_exporter", want, facts, "listen"),
+    "node_status_exporter": lambda want, facts: _service("node_status_exporter", want, facts, "folder"),
+    # By the samples alone.
+    "validator": lambda want, facts: _sampled([]),
 }

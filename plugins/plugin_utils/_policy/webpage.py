@@ -9,10 +9,11 @@ import html
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster, report_findings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import ON_HOSTS, by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     Report,
+    columns,
     gpus_of,
     headline,
     plan_cells,
@@ -120,22 +121,25 @@ def _plan_cell(text: str, state: str) -> str:
 
 
 def _results(report: Report) -> str:
-    rows = []
+    rows, shown = [], columns(report)
     for host, entry in report["hosts"].items():
         checks = {check["component"]: check for check in entry["checks"] or ()}
         row = [_e(host), _e(gpus_of(entry["facts"]))]
-        for component in ON_HOSTS:
-            check = checks.get(component.name)
+        for names in shown.values():
+            found = [checks[name] for name in names if name in checks]
             if entry["checks"] is None:
                 row.append("<span class='mark failed'>not reached</span>")
-            elif check is None:
-                row.append("–")
             else:
-                hint = f"<small>→ {_e(check['hint'])}</small>" if check["hint"] else ""
-                row.append(f"<span class='mark {_e(check['state'])}'>{_e(check['state'])}</span>"
-                           f"<small>{_e(check['detail'])}</small>{hint}")
+                row.append("".join(_check(check, len(names) > 1) for check in found) or "–")
         rows.append(row)
-    return _table(["host", "GPUs", *[component.title for component in ON_HOSTS]], rows)
+    return _table(["host", "GPUs", *shown], rows)
+
+
+def _check(check: t.Mapping[str, t.Any], named: bool) -> str:
+    hint = f"<small>→ {_e(check['hint'])}</small>" if check["hint"] else ""
+    title = f"{by_name(check['component']).title}: " if named else ""
+    return (f"<span class='mark {_e(check['state'])}'>{_e(check['state'])}</span>"
+            f"<small>{_e(title + check['detail'])}</small>{hint}")
 
 
 def _cluster(cluster: report_cluster.Cluster) -> str:

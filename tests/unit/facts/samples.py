@@ -56,6 +56,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
+        "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "clients": [],
     }
 

@@ -20,11 +20,17 @@ MODELS = {
 
 def facts(*models: str, driver: str | None = None, toolkit: str | None = None, containerd: bool | None = False,
           mig: dict[str, int] | None = None, cdi: bool = True) -> dict[str, Any]:
-    """A host with these GPUs. driver: loaded and installed; containerd: None where missing, else whether configured."""
+    """A host with these GPUs. driver: loaded and installed; containerd: None where missing, else whether configured.
+
+    With a toolkit it has DCGM and its exporter too, as runs leave them.
+    """
     made = facts_sample.facts(
         [MODELS[name] for name in models], "debian12", "6.1.0-28-amd64",
         runtimes={"containerd": None if containerd is None else {"nvidia": containerd}},
         toolkit={"version": toolkit, "cdi_specs": ["/var/run/cdi/nvidia.yaml"] if toolkit and cdi else []})
+    if toolkit:
+        made["software"].update(dcgm={"version": "4.6.0", "running": True},
+                                dcgm_exporter={"version": "4.8.3", "running": True, "listen": ":9400"})
     if driver:
         made = facts_sample.driven(made, driver)
     if mig is not None:

@@ -99,9 +99,10 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
 
 
 def test_facts_of_another_version_are_refused() -> None:
-    mine = {"schema": 2, "driver": {}, "gpus": [], "host": {}, "modules": {}, "runtimes": {}, "toolkit": {}}
+    mine = {"schema": 2, "driver": {}, "gpus": [], "host": {}, "modules": {}, "runtimes": {}, "software": {},
+            "toolkit": {}}
     assert gathered.same_shape({"a": mine, "b": None}) == {"a": mine, "b": None}
-    with pytest.raises(InputError, match="facts.a: it lacks driver, gpus, host, modules, runtimes, toolkit. Give all"):
+    with pytest.raises(InputError, match="facts.a: it lacks driver, gpus, host, .* software, toolkit. Give all"):
         gathered.same_shape({"a": {"schema": 2}})
     for other in ({"schema": 1}, {}, "text"):
         with pytest.raises(InputError, match="facts.b: they have the schema .* Gather them again"):

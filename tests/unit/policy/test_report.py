@@ -73,7 +73,7 @@ def test_a_converged_fleet_has_nothing_to_do() -> None:
     report = fleet()
     report["hosts"] = {"gpu03": report["hosts"]["gpu03"]}
     assert "Nothing to do: every host is as the policy says." in render_plan(report, Style())
-    assert verdict(report) == "4 of 4 checks are ok on 1 host."
+    assert verdict(report) == "6 of 6 checks are ok on 1 host."
 
 
 def test_hosts_with_the_same_steps_stand_together() -> None:

@@ -1,0 +1,10 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ships pynvml, which the module needs, then runs the module."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction as ActionModule
+
+__all__ = ["ActionModule"]

@@ -1,0 +1,173 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Adds two vectors on a GPU through the CUDA driver API, and says what is wrong where that fails. PRIVATE.
+
+No compiler and no toolkit: the kernel is PTX, which the driver compiles for the GPU. It is written for Maxwell, the
+oldest that current drivers run. Source: CUDA Driver API; PTX ISA 5.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import time
+import typing as t
+
+LIBRARY = "libcuda.so.1"
+_COUNT = 1024
+_BLOCK = 128
+_PTX = b"""\
+.version 5.0
+.target sm_50
+.address_size 64
+.visible .entry add_vectors(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
+{
+    .reg .pred %outside;
+    .reg .b32 %i, %count, %block, %size, %thread;
+    .reg .b64 %pa, %pb, %pc, %offset;
+    .reg .f32 %x, %y, %z;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %size, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mad.lo.s32 %i, %block, %size, %thread;
+    ld.param.u32 %count, [n];
+    setp.ge.u32 %outside, %i, %count;
+    @%outside bra end;
+    ld.param.u64 %pa, [a];
+    ld.param.u64 %pb, [b];
+    ld.param.u64 %pc, [c];
+    cvta.to.global.u64 %pa, %pa;
+    cvta.to.global.u64 %pb, %pb;
+    cvta.to.global.u64 %pc, %pc;
+    mul.wide.u32 %offset, %i, 4;
+    add.s64 %pa, %pa, %offset;
+    add.s64 %pb, %pb, %offset;
+    add.s64 %pc, %pc, %offset;
+    ld.global.f32 %x, [%pa];
+    ld.global.f32 %y, [%pb];
+    add.f32 %z, %x, %y;
+    st.global.f32 [%pc], %z;
+end:
+    ret;
+}
+"""
+# Codes of cuda.h, with what they mean on a host; others are named by their number.
+_ERRORS = {
+    2: ("CUDA_ERROR_OUT_OF_MEMORY", "the GPU has no memory left"),
+    3: ("CUDA_ERROR_NOT_INITIALIZED", ""),
+    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process has the GPU to itself, or its compute mode forbids it"),
+    100: ("CUDA_ERROR_NO_DEVICE", "CUDA finds no GPU that it can use"),
+    101: ("CUDA_ERROR_INVALID_DEVICE", ""),
+    209: ("CUDA_ERROR_NO_BINARY_FOR_GPU", ""),
+    214: ("CUDA_ERROR_ECC_UNCORRECTABLE", "memory of the GPU has an error that cannot be corrected"),
+    218: ("CUDA_ERROR_INVALID_PTX", "the driver does not compile PTX: libnvidia-ptxjitcompiler may be missing"),
+    221: ("CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "libnvidia-ptxjitcompiler is missing"),
+    700: ("CUDA_ERROR_ILLEGAL_ADDRESS", ""),
+    719: ("CUDA_ERROR_LAUNCH_FAILED", ""),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "NVSwitches are not set up: the fabric manager has to run, in the driver's "
+          "version"),
+    803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libraries are of different versions"),
+    804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", ""),
+    999: ("CUDA_ERROR_UNKNOWN", "is nvidia-uvm loaded, and is /dev/nvidia-uvm there"),
+}
+# States in which somebody else has the GPU to himself: it works, for him.
+_IN_USE = (2, 46)
+
+
+class Failure(Exception):
+    """A call that failed. state: C(busy) or C(failed)."""
+
+    def __init__(self, reason: str, code: int = 0) -> None:
+        super().__init__(reason)
+        self.state = "busy" if code in _IN_USE else "failed"
+
+
+def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None] | None = None) -> dict[str, t.Any]:
+    """By UUID of a GPU or MIG device C({state, reason}): C(ok), C(busy) or C(failed).
+
+    Each device gets a process of its own, which sees only that one; all run at the same time. limit: seconds for all.
+    """
+    children = {device: _fork(device, sample or add_vectors) for device in devices}
+    deadline = time.monotonic() + limit
+    found = {}
+    for device, (pid, pipe) in children.items():
+        told = b""
+        with os.fdopen(pipe, "rb", buffering=0) as stream:
+            while select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                part = stream.read(65536)
+                if not part:
+                    break
+                told += part
+            else:
+                os.kill(pid, signal.SIGKILL)
+        _ignored, status = os.waitpid(pid, 0)
+        try:
+            found[device] = json.loads(told)
+        except ValueError:
+            ended = f"it did not end within {limit:.0f} s" if status == signal.SIGKILL else \
+                f"the process that ran it ended with status {status}"
+            found[device] = {"state": "failed", "reason": ended}
+    return found
+
+
+def _fork(device: str, sample: t.Callable[[str], None]) -> tuple[int, int]:
+    """CUDA cannot be used in a child of a process that has used it; so the parent never does."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    try:
+        os.close(reading)
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+        result = {"state": "ok", "reason": ""}
+        try:
+            sample(device)
+        except Failure as failure:
+            result = {"state": failure.state, "reason": str(failure)}
+        os.write(writing, json.dumps(result).encode())
+    finally:
+        os._exit(0)
+
+
+def add_vectors(_device: str) -> None:
+    """Adds two vectors of 1024 numbers on the one device that this process sees. Raises Failure."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise Failure(f"{LIBRARY} is not installed: the driver's packages for compute are missing") from None
+
+    def call(name: str, *arguments: t.Any) -> None:
+        code = getattr(library, name)(*arguments)
+        if code:
+            known, meaning = _ERRORS.get(code, (f"error {code}", ""))
+            raise Failure(f"{name}: {known}{f' ({meaning})' if meaning else ''}", code)
+
+    call("cuInit", 0)
+    device, context, module, function = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+    try:
+        call("cuModuleLoadData", ctypes.byref(module), _PTX)
+        call("cuModuleGetFunction", ctypes.byref(function), module, b"add_vectors")
+        size = ctypes.c_size_t(4 * _COUNT)
+        numbers = (ctypes.c_float * _COUNT)(*range(_COUNT))
+        places = [ctypes.c_uint64() for _vector in range(3)]
+        for place in places:
+            call("cuMemAlloc_v2", ctypes.byref(place), size)
+        for place in places[:2]:
+            call("cuMemcpyHtoD_v2", place, numbers, size)
+        count = ctypes.c_uint(_COUNT)
+        words = (ctypes.c_void_p * 4)(*(ctypes.addressof(one) for one in [*places, count]))
+        call("cuLaunchKernel", function, _COUNT // _BLOCK, 1, 1, _BLOCK, 1, 1, 0, None, words, None)
+        call("cuCtxSynchronize")
+        answer = (ctypes.c_float * _COUNT)()
+        call("cuMemcpyDtoH_v2", answer, places[2], size)
+        if list(answer) != [2.0 * number for number in range(_COUNT)]:
+            raise Failure("the GPU computes wrong sums")
+    finally:
+        library.cuCtxDestroy_v2(context)
