@@ -174,6 +174,20 @@ class PackageDelivery:
         raise problem or RepositoryError(f"The repository has no driver of {spec.wanted()}.",
                                          f"It has {', '.join(offered[:12])}.", wanted=spec.wanted(), available=offered)
 
+    def exactly(self, former: PackageState) -> list[Step]:
+        """The steps that bring packages which we have changed to their former versions, as far as they are offered.
+
+        Some are of no certain version beside a driver, so that L(plan) leaves them.
+        """
+        state, known = self.work.manager.read(), self.host.journal.of_kind("package")
+        wanted = {name: version for name, version in former.installed.items()
+                  if name in known and state.installed.get(name) != version}
+        if not wanted:
+            return []
+        with self.work.manager.probe(self._source.repository(self.host.spec)) as probe:
+            there = {name: version for name, version in wanted.items() if version in probe.candidates.get(name, ())}
+            return self.work.plan_install(probe, state, there) if there else []
+
     def displaced(self) -> list[Step]:
         """Packages that give way to a .run file; sources of packages displace each other within one transaction."""
         if not self.host.journal.of_kind("package"):

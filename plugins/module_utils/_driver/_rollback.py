@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import choose
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery, choose
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import owe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
@@ -101,9 +101,9 @@ class Rollback:
     def run(self, former: Former) -> None:
         """Returns to a driver. Raises GpuopsError where that fails."""
         self._restore_files()
-        host, before = self.attempt.host, self.attempt.now
+        host, before, aim = self.attempt.host, self.attempt.now, self.attempt.aim
         spec = replace(host.spec, version=former.version, branch=None, kernel_module_type=former.flavour or "auto",
-                       source=former.source)
+                       source=former.source, runfile=host.spec.runfile if former.version == aim.version else None)
         there = self.under_way or takes_modules(self.attempt.executor.started)
         back = Attempt(replace(host, spec=spec), read_situation(host.root, host.run), "idle", _PARTS,
                        None if there else former.version)
@@ -111,6 +111,10 @@ class Rollback:
         if blocked:
             raise HostError(f"The modules cannot be unloaded: {blocked}.")
         back.apply([step for step in back.steps if former.loaded or step.action != LOAD])
+        failed, delivery = self.attempt.delivery, back.delivery
+        if there and not self.under_way and isinstance(failed, PackageDelivery):
+            if isinstance(delivery, PackageDelivery):
+                back.apply(delivery.exactly(failed.found))
         if former.loaded:
             self._serve(back, before)
         resume(host.run, self.journal, check=False)
