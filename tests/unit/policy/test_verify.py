@@ -35,6 +35,8 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("driver", {**DRIVER, "version": None, "branch": 610}, GOOD, "failed", "branch 610 is wanted"),
     ("driver", {**DRIVER, "kernel_module_type": "proprietary"}, GOOD, "failed", "open modules are loaded, proprietary"),
     ("driver", DRIVER, changed(GOOD, driver={"loaded": None}), "failed", "no kernel module is loaded"),
+    ("driver", {**DRIVER, "gds": True, "gdrcopy": True}, GOOD, "failed", "nvidia_fs and gdrdrv are not loaded"),
+    ("driver", {**DRIVER, "peermem": True}, changed(GOOD, modules={"nvidia_peermem": True}), "ok", "595.91.07 open"),
     ("driver", DRIVER, changed(GOOD, driver={"library": "610.57.04"}), "failed", "libraries are 610.57.04"),
     ("driver", DRIVER, changed(GOOD, driver={"loaded": "580.1.1", "reboot_pending": True}), "pending", "580.1.1 is"),
     ("driver", DRIVER, changed(GOOD, driver={"nvml": {"available": False, "error": "driver/library mismatch"}}),
