@@ -62,7 +62,8 @@ def outcome(policy: Data, release: str, fleet: dict[str, Data], mine: dict[str, 
         refused: Data = {}
         for one in error.details["refusals"]:
             for host in one["hosts"]:
-                refused.setdefault(host, []).append((one["reason"], one["remedy"]))
+                # In one message reasons stand in the order of the hosts that have them.
+                refused.setdefault(host, set()).add((one["reason"], one["remedy"]))
         return {}, refused
 
 
