@@ -33,7 +33,7 @@ _DECISION = re.compile(r"---> Package (\S+)\.([^.\s]+) (\S+) will be (.+)")
 # What dnf says of the version that comes; "upgraded", "erased" and "obsoleted" are said of the one that goes.
 _COMES = ("installed", "an upgrade", "a downgrade", "reinstalled", "obsoleting")
 _GOES = ("erased", "obsoleted")
-_LOCKED = re.compile(r"Failed to obtain the .* lock|can't create transaction lock|Waiting for process with pid")
+_LOCKED = re.compile(r".* already locked by \d+|.*can't create transaction lock.*")
 # Such packages stand beside each other in several versions (installonlypkgs of dnf.conf(5)).
 _SEVERAL = re.compile(r"kernel|gpg-pubkey\Z")
 
@@ -96,11 +96,13 @@ def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: fl
         if done.rc == 0 or "--assumeno" in words and "Operation aborted" in done.stdout + done.stderr:
             return done
         text = done.stderr + done.stdout
-        if not _LOCKED.search(text):
+        locked = _LOCKED.search(text)
+        if not locked:
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
         if time.monotonic() >= deadline:
             raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: "
-                            f"{text.strip().splitlines()[-1]}.", "Wait until it has ended, then run again.")
+                            f"{locked.group().strip()}.", "Wait until it has ended, or raise lock_timeout; then run "
+                            "again.")
         time.sleep(3)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import dearmor, keys, packets
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, dearmor, keys, packets
 
 ED25519 = """\
 -----BEGIN PGP PUBLIC KEY BLOCK-----
@@ -47,6 +47,12 @@ def test_fingerprint_of_armored_and_binary(text: str, fingerprint: str) -> None:
     assert list(keys(armored)) == [fingerprint]
     assert list(keys(dearmor(armored))) == [fingerprint]
     assert keys(armored)[fingerprint] == dearmor(armored)
+
+
+@pytest.mark.parametrize("text", [ED25519, RSA])
+def test_armor_is_that_of_gpg(text: str) -> None:
+    assert armor(dearmor(text.encode())).split()[-6:] == text.encode().split()[-6:]
+    assert dearmor(armor(dearmor(text.encode()))) == dearmor(text.encode())
 
 
 def test_windows_line_ends_and_comment() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import matches, upstream
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key, rpm_key
 
 # Each list in the order that `dpkg --compare-versions` gives.
 ORDERED = [
@@ -21,6 +21,19 @@ ORDERED = [
 @pytest.mark.parametrize("versions", ORDERED)
 def test_order(versions: list[str]) -> None:
     assert sorted(set(versions), key=debian_key) == versions
+
+
+# Each list in the order that rpm's own comparison gives (`rpm --eval '%{lua:print(rpm.vercmp(...))}'`).
+RPM_ORDERED = [
+    ["1.0~rc1-1", "1.0-1", "1.0^git1-1", "1.0a-1", "1.0.1-1", "1.1-1", "1.10-1", "1:0.9-1"],
+    ["570.211.01-1.el9", "580.95.05-1.el9", "580.105.08-1.el9", "3:580.95.05-1.el9", "3:580.105.08-1.el9"],
+    ["5.14.0-70.el9", "5.14.0-427.el9", "5.14.0-427.13.1.el9", "5.14.0-570.el9"],
+]
+
+
+@pytest.mark.parametrize("versions", RPM_ORDERED)
+def test_rpm_order(versions: list[str]) -> None:
+    assert sorted(set(versions), key=rpm_key) == versions
 
 
 @pytest.mark.parametrize(("version", "bare"), [

@@ -1,0 +1,282 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""dnf 4.14 and rpm 4.18 by what they print, recorded on a host with stand-in packages of the vendor's names."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _dnf, _dnf_probe, _dnf_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import (
+    dnf,
+    parse_candidates,
+    parse_decisions,
+    parse_state,
+    problems,
+    specs,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+
+ARCH = os.uname().machine
+FINGERPRINT = "C19BF9E8EEF28CD4FFA65B151637816764D4083D"
+REPOSITORY = Repository("driver", "https://example.com/r/", "k.pub", FINGERPRINT, held=True)
+INSTALLED = {"libnvidia-ml": "3:580.126.20-1.el9", "kmod-nvidia-open-dkms": "3:580.126.20-1.el9"}
+FLAVOUR = f"""\
+--> Starting dependency resolution
+---> Package kmod-nvidia-latest-dkms.{ARCH} 3:595.91.07-1.el9 will be installed
+---> Package libnvidia-ml.{ARCH} 3:580.126.20-1.el9 will be upgraded
+---> Package libnvidia-ml.{ARCH} 3:595.91.07-1.el9 will be an upgrade
+---> Package kmod-nvidia-open-dkms.{ARCH} 3:580.126.20-1.el9 will be erased
+--> Finished dependency resolution
+Dependencies resolved.
+Operation aborted.
+"""
+DOWN = f"---> Package libnvidia-ml.{ARCH} 3:570.1-1.el9 will be a downgrade\n"
+CONFLICT = """\
+Error:
+ Problem: problem with installed package kmod-nvidia-open-dkms-3:580.126.20-1.el9.x86_64
+  - package kmod-nvidia-latest-dkms-3:595.91.07-1.el9.x86_64 from cuda conflicts with kmod-nvidia-open-dkms
+  - conflicting requests
+(try to add '--allowerasing' to command line to replace conflicting packages)
+"""
+LOCKED = """\
+metadata already locked by 22682
+  The application with PID 22682 is: sleep
+    State  : Sleeping
+"""
+
+
+class Host:
+    """Answers commands by how they begin, and remembers them."""
+
+    def __init__(self, **answers: tuple[int, str]) -> None:
+        self.answers = answers
+        self.calls: list[list[str]] = []
+
+    def __call__(self, argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        self.calls.append(list(argv))
+        text = " ".join(argv)
+        rc, out = next((answer for key, answer in self.answers.items() if key.replace("_", " ") in text), (0, ""))
+        if rc and _options.get("check", True):
+            raise CommandError(argv, rc, out, "")
+        return Completed(tuple(argv), rc, out, "")
+
+    def words(self, program: str) -> list[list[str]]:
+        """The calls of a program, without what all calls of dnf have."""
+        return [[word for word in call[1:] if word not in _dnf_tools._OPTIONS] for call in self.calls
+                if call[0] == program]
+
+
+def test_state_has_epochs_and_foreign_architectures() -> None:
+    state = parse_state(f"bash\t{ARCH}\t5.1.8-9\nnvidia-open\tnoarch\t3:595.91.07-1.el9\nglibc\ti686\t2.34-1\n"
+                        "gpg-pubkey\t(none)\t111d34de-6b01\ngpg-pubkey\t(none)\t222d34de-6b01\n")
+    assert state.installed == {"bash": "5.1.8-9", "nvidia-open": "3:595.91.07-1.el9", "glibc.i686": "2.34-1",
+                               "gpg-pubkey": "222d34de-6b01"}
+    assert not state.broken
+
+
+def test_two_versions_are_broken_but_for_kernels() -> None:
+    state = parse_state(f"libnvidia-ml\t{ARCH}\t3:595.91.07-1.el9\nlibnvidia-ml\t{ARCH}\t3:580.126.20-1.el9\n"
+                        f"kernel-core\t{ARCH}\t5.14.0-570.el9\nkernel-core\t{ARCH}\t5.14.0-70.el9\n")
+    assert state.installed == {"kernel-core": "5.14.0-570.el9"}
+    assert state.broken == {"libnvidia-ml": "installed as 3:580.126.20-1.el9 and 3:595.91.07-1.el9"}
+
+
+def test_decisions() -> None:
+    assert sorted(parse_decisions(FLAVOUR, INSTALLED), key=lambda change: change.name) == [
+        Change("kmod-nvidia-latest-dkms", None, "3:595.91.07-1.el9"),
+        Change("kmod-nvidia-open-dkms", "3:580.126.20-1.el9", None),
+        Change("libnvidia-ml", "3:580.126.20-1.el9", "3:595.91.07-1.el9")]
+    assert parse_decisions(DOWN, INSTALLED) == [Change("libnvidia-ml", "3:580.126.20-1.el9", "3:570.1-1.el9")]
+
+
+def test_candidates_are_newest_first() -> None:
+    text = "\n".join(f"nvidia-driver-cuda\t{ARCH}\t3\t{version}-1.el9" for version in
+                     ("580.95.05", "595.91.07", "580.126.20")) + f"\nnvidia-fabricmanager\t{ARCH}\t0\t580.126.20-1\n"
+    assert parse_candidates(text) == {
+        "nvidia-driver-cuda": ["3:595.91.07-1.el9", "3:580.126.20-1.el9", "3:580.95.05-1.el9"],
+        "nvidia-fabricmanager": ["580.126.20-1"]}
+
+
+def test_specs() -> None:
+    assert specs({"nvidia-driver-cuda": "3:1-1.el9", "kernel-devel-5.14.0": ""}) == [
+        "kernel-devel-5.14.0", "nvidia-driver-cuda-3:1-1.el9"]
+
+
+def test_problems_are_the_lines_that_say_why() -> None:
+    assert problems(CONFLICT).startswith("Problem: problem with installed package kmod-nvidia-open-dkms")
+    assert "try to add" not in problems(CONFLICT)
+
+
+def test_a_transaction_answered_with_no_is_no_failure() -> None:
+    assert dnf(Host(install=(1, FLAVOUR)), ["--assumeno", "install", "x"]).stdout == FLAVOUR
+    with pytest.raises(CommandError):
+        dnf(Host(install=(1, CONFLICT)), ["--assumeno", "install", "x"])
+
+
+def test_waits_for_a_lock_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    host = Host(install=(200, LOCKED))
+    with pytest.raises(HostError, match="over 0 s: metadata already locked by 22682"):
+        dnf(host, ["install", "x"], wait=0.01)
+    assert len(host.calls) > 1
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folders of dnf below a temporary one."""
+    for name in ("REPOSITORIES", "KEYS", "CACHE"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(_dnf, name, str(tmp_path / name))
+    for name in ("REPOSITORIES", "CACHE"):
+        monkeypatch.setattr(_dnf_probe, name, str(tmp_path / name))
+    return tmp_path
+
+
+def key_of(data: bytes) -> tuple[bytes, str]:
+    """A packet of a public key that says data, and its fingerprint."""
+    import hashlib
+
+    body = b"\x04" + data
+    packet = bytes([0x98, len(body)]) + body
+    return packet, hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
+
+
+def test_repository_files_hold_and_are_recognised(paths: Path) -> None:
+    packet, fingerprint = key_of(b"key")
+    repository = Repository("driver", "https://example.com/r/", "k.pub", fingerprint, held=True)
+    manager = Dnf(Host())
+    assert not manager.is_configured(repository)
+    for path, content in manager.files(repository, packet).items():
+        Path(path).write_bytes(content)
+    assert manager.is_configured(repository)
+    text = Path(manager.source_path(repository)).read_text()
+    assert "gpgcheck=1\nrepo_gpgcheck=1\n" in text and "includepkgs=$gpuops_driver\npriority=50\n" in text
+    assert "includepkgs" not in manager.files(Repository("cuda", "https://e.com/", "k", FINGERPRINT),
+                                              packet)[f"{paths}/REPOSITORIES/gpuops-cuda.repo"].decode()
+    Path(manager.source_path(repository)).write_text(text.replace("gpgcheck=1", "gpgcheck=0"))
+    assert not manager.is_configured(repository)
+
+
+def test_lists_of_repositories_that_are_gone_are_forgotten(paths: Path) -> None:
+    for name in ("gpuops-driver-b8a55b93be0a8f0a", "gpuops-cuda-b8a55b93be0a8f0b", "baseos-b8a55b93be0a8f0b"):
+        (paths / "CACHE" / name).mkdir()
+    for name in ("gpuops-driver.solv", "gpuops-driver-filenames.solvx", "gpuops-cuda.solv", "packages.db"):
+        (paths / "CACHE" / name).touch()
+    (paths / "REPOSITORIES" / "gpuops-cuda.repo").touch()
+    Dnf(Host()).forget_lists("https://example.com/r/")
+    assert sorted(path.name for path in (paths / "CACHE").iterdir()) == [
+        "baseos-b8a55b93be0a8f0b", "gpuops-cuda-b8a55b93be0a8f0b", "gpuops-cuda.solv", "packages.db"]
+
+
+def test_the_key_is_found_by_the_end_of_its_fingerprint() -> None:
+    host = Host(gpg=(0, "gpg-pubkey-64d4083d-6b017f74\ngpg-pubkey-d42d0685-62589a51\n"))
+    manager = Dnf(host)
+    assert manager.trusts(FINGERPRINT) and not manager.trusts("0" * 40)
+    manager.distrust(FINGERPRINT)
+    assert host.words("rpm")[-1] == ["--erase", "gpg-pubkey-64d4083d-6b017f74"]
+    assert not Dnf(Host(gpg=(1, "package gpg-pubkey is not installed\n"))).trusts(FINGERPRINT)
+
+
+@pytest.mark.parametrize(("said", "whole"), [
+    ("Transaction ID : 3\nReturn-Code    : Failure: 1\n", False),
+    ("Transaction ID : 3\nReturn-Code    : Success\n", True),
+    ("No transactions\nError: Failed history info\n", True),
+])
+def test_a_cut_transaction_is_in_the_history(said: str, whole: bool) -> None:
+    assert Dnf(Host(history=(0 if whole else 1, said))).is_consistent() is whole
+
+
+def test_install_and_remove(tmp_path: Path) -> None:
+    setting = tmp_path / "nvidia.conf"
+    for suffix in (".rpmsave", ".mine"):
+        Path(f"{setting}{suffix}").touch()
+    host = Host(qc=(0, f"{setting}\n"))
+    manager = Dnf(host)
+    manager.install({"nvidia-driver-cuda": "3:1-1"}, ["libnvidia-ml"])
+    manager.remove(["nvidia-driver-cuda"])
+    assert host.words("dnf") == [
+        ["--allowerasing", "install", "nvidia-driver-cuda-3:1-1"], ["mark", "remove", "libnvidia-ml"],
+        ["--setopt=clean_requirements_on_remove=0", "remove", "nvidia-driver-cuda"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["nvidia.conf.mine"]
+
+
+def test_repair_takes_all_versions_out_and_leaves_those_of_others() -> None:
+    twice = "".join(f"libnvidia-ml\t{ARCH}\t3:{version}-1.el9\n" for version in ("595.91.07", "580.126.20"))
+    host = Host(qa=(0, twice))
+    Dnf(host).repair(["libnvidia-ml", "gone"])
+    assert ["--erase", "--allmatches", "--nodeps", "libnvidia-ml"] in host.words("rpm")
+    with pytest.raises(HostError, match="libnvidia-ml"):
+        Dnf(host).repair([])
+
+
+class Fetching(Host):
+    """As L(Host); curl leaves a key."""
+
+    key = b""
+
+    def __call__(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if argv[0] == "curl" and "curl" not in self.answers:
+            Path(argv[argv.index("--output") + 1]).write_bytes(self.key)
+        return super().__call__(argv, **options)
+
+
+def probing(**answers: tuple[int, str]) -> tuple[Fetching, Dnf, Repository]:
+    """A host that has the key, and a repository signed by it."""
+    host = Fetching(**answers)
+    host.key, fingerprint = key_of(b"key")
+    return host, Dnf(host), Repository("driver", "https://example.com/r/", "k.pub", fingerprint, held=True)
+
+
+OFFERED = f"@nvidia-driver-cuda\t{ARCH}\t3\t595.91.07-1.el9\n@nvidia-driver-cuda\t{ARCH}\t3\t580.126.20-1.el9\n"
+
+
+def test_a_probe_simulates_with_the_versions_that_will_be_held(paths: Path) -> None:
+    host, manager, repository = probing(repoquery=(0, f"Loaded plugins: x\n{OFFERED}"), install=(1, FLAVOUR),
+                                        qa=(0, f"libnvidia-ml\t{ARCH}\t3:580.126.20-1.el9\n"))
+    (paths / "REPOSITORIES" / "baseos.repo").write_text("[baseos]\n")
+    with manager.probe(repository) as probe:
+        assert probe.resolve("nvidia-driver-cuda", "580.126.20") == "3:580.126.20-1.el9"
+        assert sorted(os.listdir(f"{probe.root}/repos")) == ["baseos.repo", "gpuops-driver.repo"]
+        changes = probe.simulate({"nvidia-driver-cuda": "3:595.91.07-1.el9"}, {}, files={
+            "/etc/dnf/vars/gpuops_driver": b"*-595.91.07-*,nvlsm*\n"})
+        with pytest.raises(RepositoryError, match="It has 595.91.07, 580.126.20"):
+            probe.resolve("nvidia-driver-cuda", "570.1")
+    assert Change("libnvidia-ml", "3:580.126.20-1.el9", "3:595.91.07-1.el9") in changes
+    assert "--setopt=gpuops-driver.includepkgs=*-595.91.07-*,nvlsm*" in host.words("dnf")[-1]
+    assert not os.path.exists(probe.root)
+
+
+@pytest.mark.parametrize(("answers", "message"), [
+    ({"curl": (7, "curl: (7) Failed to connect to example.com port 443")}, "cannot be fetched: curl: \\(7\\)"),
+    ({"repoquery": (1, "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: "
+                       "Bad GPG signature")}, "is not signed by the key"),
+    ({"repoquery": (1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml")},
+     "cannot be read: Error: Failed to download"),
+    ({"repoquery": (0, "")}, "lists no packages"),
+])
+def test_what_is_wrong_with_a_repository(paths: Path, answers: dict[str, tuple[int, str]], message: str) -> None:
+    _host, manager, repository = probing(**answers)
+    with pytest.raises(RepositoryError, match=message), manager.probe(repository):
+        pass
+
+
+def test_another_key_is_refused(paths: Path) -> None:
+    host, manager, repository = probing()
+    host.key = key_of(b"other")[0]
+    with pytest.raises(RepositoryError, match="has the fingerprint"), manager.probe(repository):
+        pass
+    assert not host.words("dnf")
+
+
+def test_why_a_transaction_cannot_be(paths: Path) -> None:
+    _host, manager, repository = probing(repoquery=(0, OFFERED), install=(1, CONFLICT))
+    with manager.probe(repository) as probe, pytest.raises(HostError, match="Problem: problem with installed package"):
+        probe.simulate({"nvidia-driver-cuda": "3:595.91.07-1.el9"}, {})
