@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 action=install silent='' type='' dkms='' load=yes unload=yes modules=yes only_modules='' force_running=''
 check_alternate=yes check_nouveau=yes nouveau=yes modprobe=yes initramfs='' peermem=yes drm=yes uvm=yes
-kernel=$(uname -r) log='' built=''
+kernel=$(uname -r) named='' log='' built=''
 [ "$(basename "$0")" = nvidia-uninstall ] && action=uninstall
 
 say() {
@@ -211,6 +211,7 @@ take_back() {
 }
 
 test_load() {
+    [ ! -e /sys/module/nvidia ] || fail "One or more kernel modules were already loaded before the module test load."
     /sbin/insmod "$built/nvidia.ko" >>"$log" 2>&1 || fail "Unable to load the kernel module 'nvidia.ko'.  This happens most \
 frequently when this kernel module was built against the wrong or improperly configured kernel sources, or if another \
 driver, such as nouveau, is present."
@@ -235,7 +236,7 @@ put_files() {
 }
 
 install_driver() {
-    if [ "$modules" = yes ] && [ "$kernel" = "$(uname -r)" ] && ! unload_modules; then
+    if [ "$modules" = yes ] && [ -z "${only_modules:+$named}" ] && ! unload_modules; then
         [ -n "$force_running" ] || fail "An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel."
         load=
     fi
@@ -336,7 +337,7 @@ while [ $# -gt 0 ]; do
         --no-questions | -q) ;;
         --ui) [ "$value" != none ] || silent=yes ;;
         --kernel-module-type | -M | --kernel-module-build-directory | -m) set_type "$value" ;;
-        --kernel-name | -k) kernel=$value ;;
+        --kernel-name | -k) kernel=$value named=yes ;;
         --log-file-name) log=$value ;;
         --dkms) dkms=yes ;;
         --no-dkms) dkms= ;;

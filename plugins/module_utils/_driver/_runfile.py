@@ -66,7 +66,7 @@ _ENTRY = ("runfile", "driver")
 _ARCHIVE = ("runfile", "archive")
 # Seconds: building all modules on a slow machine.
 _LIMIT = 3600
-_LOG_LINES = 12
+_ERRORS = 6
 _FOREIGN_HINT = ("Keep it with state adopted, or with a version that it is; or remove it by nvidia-uninstall, then run "
                  "again.")
 
@@ -112,7 +112,7 @@ class RunfileDelivery:
             unlike = self._unlike(installed, flavour)
             if not unlike:
                 return installed, self._unit()
-            if ours is not None and archive is not None and ours["flavour"] == flavour:
+            if ours is not None and archive is not None and ours["flavour"] == flavour and skips_load(installed):
                 # DKMS has lost them: files, and what is loaded, stay.
                 return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, unlike),
                                    *self._unit()]
@@ -160,7 +160,7 @@ class RunfileDelivery:
             return f"from {archive.src}"
         if ours["version"] != archive.version or ours["flavour"] != flavour:
             return f"{ours['version']} ({ours['flavour']}) is installed"
-        return "files of it are missing"
+        return "files of it are missing, or DKMS has lost it"
 
     def _prepare(self, archive: Archive, flavour: str) -> list[Step]:
         """Everything that can fail without a change of the driver: tools, room, digest, the file itself."""
@@ -185,7 +185,7 @@ class RunfileDelivery:
         return [Step(WRITE_UNIT, UNIT_FILE, "the .run file brings none")]
 
     def _has_unit(self) -> bool:
-        if self.host.root.exists(UNIT_FILE):
+        if self.host.root.exists(UNIT_FILE) or self.host.journal.get("file", UNIT_FILE) is not None:
             return self.host.stands(UNIT_FILE)
         # That of packages goes with them.
         return self.now.services[PERSISTENCED].state != "absent" and not self.host.journal.of_kind("package")
@@ -329,7 +329,6 @@ class RunfileDelivery:
 
 
 def _tail(text: str) -> str:
-    """The errors of the installer, in one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line[7:].strip() for line in lines if line.startswith("ERROR: ")]
-    return " / ".join((errors or lines)[-_LOG_LINES:]).rstrip(".")
+    """The errors of the installer in one line; it wraps them at the width of a terminal."""
+    errors = [" ".join(part.split("WARNING:")[0].split()) for part in text.split("ERROR:")[1:]]
+    return " / ".join(errors[-_ERRORS:] or text.split("\n")[-2:]).strip(" ./")

@@ -57,13 +57,16 @@ def plan_tools(host: Host, now: Situation, version: str, work: PackageWork | Non
 def refuse_packages(host: Host, now: Situation, record: Record | None) -> None:
     """Raises HostError where packages that are not ours to remove have brought a driver."""
     for path in (ALTERNATE, *(f"{folder}/libnvidia-ml.so.1" for folder in _LIBRARIES)):
-        if host.root.exists(path) and not (record and path in record.paths):
-            package = _owner(host, now, path)
-            entry = host.journal.get("package", package)
-            if package and (entry is None or entry["before"]["state"] == "installed"):
-                raise HostError(f"A driver from packages is installed ({package} has {path}), and not by this "
-                                "collection.", "Remove these packages, or use a source of packages; with state "
-                                "adopted, the driver is verified and left alone.", package=package, path=path)
+        if not host.root.exists(path) or record and path in record.paths:
+            continue
+        package = _owner(host, now, path)
+        entry = host.journal.get("package", package)
+        ours = entry is not None and entry["before"]["state"] != "installed"
+        # A library that no package has is moved away by the installer, and comes back with its removal.
+        if not ours and (package or path == ALTERNATE):
+            raise HostError(f"A driver from packages is installed ({package or 'no package'} has {path}), and not by "
+                            "this collection.", "Remove these packages, or use a source of packages; with state "
+                            "adopted, the driver is verified and left alone.", package=package, path=path)
 
 
 def _owner(host: Host, now: Situation, path: str) -> str:

@@ -1,0 +1,423 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The .run installer: options of each branch, names, digests, the record, what is fetched and what is taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import os
+import threading
+import typing as t
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _runfile_fetch as fetching
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import UNIT_FILE, RunfileDelivery
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import (
+    Archive,
+    archive_of,
+    install_options,
+    module_options,
+    parse_digest,
+    parse_record,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_record import read_record, take_away
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_tools import missing_packages, signing_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    GpuopsError,
+    HostError,
+    InputError,
+    RepositoryError,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+
+from tests.unit.driver.test_plan import BARE, KERNEL, RUNNING
+
+NEW, OLD = "595.91.07", "580.95.05"
+SHA = "ab" * 32
+NAME = f"NVIDIA-Linux-x86_64-{NEW}.run"
+URL = f"https://mirror.example.com/{NAME}"
+VENDOR = f"https://us.download.nvidia.com/tesla/{NEW}/{NAME}"
+GRID = f"/srv/NVIDIA-Linux-x86_64-{OLD}-grid.run"
+RECORD = f"""\
+1.0-5959107 ({NEW})
+NVIDIA Accelerated Graphics Driver for Linux-x86_64
+1: /usr/bin/nvidia-smi
+4006411218
+100: /etc/OpenCL/vendors/nvidia.icd
+1127186453 100644 0 0
+1: /etc/OpenCL/vendors/nvidia.icd
+1127186453
+2: /usr/lib/libcuda.so.1
+libcuda.so.1.former
+120777 0 0
+0: /usr/lib/libcuda.so.1
+libcuda.so.{NEW}
+"""
+
+# -- options
+
+
+@pytest.mark.parametrize(("version", "flavour", "flavour_words", "skips"), [
+    ("470.256.02", "proprietary", [], False),
+    ("515.105.01", "open", ["--kernel-module-build-directory=kernel-open"], False),
+    ("535.309.01", "proprietary", ["--kernel-module-build-directory=kernel"], False),
+    ("545.29.06", "open", ["--kernel-module-build-directory=kernel-open"], False),
+    ("550.40.07", "open", ["--kernel-module-build-directory=kernel-open"], True),
+    ("555.42.02", "proprietary", ["--kernel-module-type=proprietary"], True),
+    ("580.126.20", "open", ["--kernel-module-type=open"], True),
+    ("620.10.01", "open", ["--kernel-module-type=open"], True),
+])
+def test_options_of_each_branch(version: str, flavour: str, flavour_words: list[str], skips: bool) -> None:
+    words = install_options(version, flavour)
+    assert words == ["--silent", "--dkms", "--no-nouveau-check", *flavour_words,
+                     *(["--skip-module-load"] if skips else [])]
+    only = "--kernel-module-only" if version.startswith("470") else "--kernel-modules-only"
+    assert module_options(version, flavour, KERNEL) == [*words, only, f"--kernel-name={KERNEL}"]
+    assert install_options(version, flavour, ("/k", "/c"))[-2:] == ["--module-signing-secret-key=/k",
+                                                                    "--module-signing-public-key=/c"]
+
+
+def test_a_branch_without_open_modules() -> None:
+    with pytest.raises(InputError, match="470.256.02 has no open kernel modules"):
+        install_options("470.256.02", "open")
+
+
+# -- the archive
+
+
+@pytest.mark.parametrize(("given", "version", "expected"), [
+    (None, NEW, Archive(NEW, VENDOR, "")),
+    ({"checksum": f"sha256:{SHA.upper()}"}, NEW, Archive(NEW, VENDOR, SHA)),
+    ({"src": URL}, None, Archive(NEW, URL, "")),
+    ({"src": GRID}, None, Archive(OLD, GRID, "")),
+    ({"src": "http://mirror/driver.run"}, NEW, Archive(NEW, "http://mirror/driver.run", "")),
+    ({"src": "http://mirror/driver.run"}, None, None),
+    ({}, None, None),
+])
+def test_archive(given: dict[str, str] | None, version: str | None, expected: Archive | None) -> None:
+    assert archive_of(given, version, "x86_64") == expected
+
+
+@pytest.mark.parametrize(("given", "version", "message"), [
+    ({"checksum": SHA}, NEW, "is no digest"),
+    ({"checksum": f"sha256:{SHA}0"}, NEW, "is no digest"),
+    ({"src": "ftp://mirror/a.run"}, NEW, "neither a URL nor an absolute path"),
+    ({"src": "a.run"}, NEW, "neither a URL nor an absolute path"),
+    ({"src": "/a b.run"}, NEW, "neither a URL nor an absolute path"),
+    ({"src": "https://me:hidden@mirror/a.run"}, NEW, "must not hold a user or password"),
+    ({"src": URL}, OLD, f"is version {NEW}, not {OLD}"),
+    ({"src": URL.replace("x86_64", "aarch64")}, NEW, "is for aarch64, this host is x86_64"),
+])
+def test_archives_that_cannot_be_right(given: dict[str, str], version: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        archive_of(given, version, "x86_64")
+    assert "hidden" not in str(raised.value.as_result())
+
+
+def test_digest_files() -> None:
+    assert parse_digest(f"{SHA}  {NAME}\n") == SHA and parse_digest(SHA.upper()) == SHA
+    assert parse_digest("<html>not found</html>") is None and parse_digest("") is None
+
+
+# -- fetching
+
+
+class Web(t.NamedTuple):
+    """A server and what it has."""
+
+    url: str
+    files: dict[str, bytes]
+
+
+@pytest.fixture
+def web() -> t.Iterator[Web]:
+    files: dict[str, bytes] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = files.get(self.path)
+            self.send_response(200 if data is not None else 404)
+            self.send_header("Content-Length", str(len(data or b"")))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(data or b"")
+
+        def log_message(self, format: str, *args: t.Any) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Web(f"http://127.0.0.1:{server.server_address[1]}", files)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(fetching, "FOLDER", str(tmp_path / "runfile"))
+    return tmp_path / "runfile"
+
+
+DATA = b"#!/bin/sh\nexit 0\n" * 100000
+
+
+def test_fetched_and_verified(web: Web, folder: Path) -> None:
+    web.files["/a.run"] = DATA
+    archive, digest = Archive(NEW, f"{web.url}/a.run", ""), hashlib.sha256(DATA).hexdigest()
+    assert fetching.size_of(archive) == len(DATA) and not fetching.is_here(archive, digest)
+    fetching.fetch(archive, digest)
+    path = Path(fetching.path_of(archive))
+    assert path.read_bytes() == DATA and path.stat().st_mode & 0o777 == 0o600 and path.parent == folder
+    assert fetching.is_here(archive, digest) and not fetching.is_here(archive, SHA)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_is_not_what_it_should_be_does_not_stay(web: Web, folder: Path) -> None:
+    web.files["/a.run"] = DATA
+    with pytest.raises(HostError, match=f"not sha256:{SHA}"):
+        fetching.fetch(Archive(NEW, f"{web.url}/a.run", SHA), SHA)
+    assert os.listdir(folder) == []
+
+
+def test_a_file_on_the_host_is_copied_and_stays(tmp_path: Path, folder: Path) -> None:
+    source = tmp_path / NAME
+    source.write_bytes(DATA)
+    archive = Archive(NEW, str(source), SHA)
+    fetching.fetch(archive, hashlib.sha256(DATA).hexdigest())
+    assert source.read_bytes() == DATA and Path(fetching.path_of(archive)).read_bytes() == DATA
+    with pytest.raises(InputError, match="There is no file /nowhere.run"):
+        fetching.size_of(Archive(NEW, "/nowhere.run", SHA))
+
+
+def test_what_vouches_for_a_file(web: Web) -> None:
+    assert fetching.wanted_digest(Archive(NEW, "http://mirror/a.run", SHA)) == SHA
+    for src in (f"{web.url}/a.run", "/srv/a.run"):
+        with pytest.raises(InputError, match="nothing vouches for it"):
+            fetching.wanted_digest(Archive(NEW, src, ""))
+
+
+@pytest.mark.parametrize(("place", "text", "message"), [
+    ("https://mirror/a.run.sha256sum", f"{SHA}  a.run\n", ""),
+    ("https://mirror/a.run.sha256sum", "<html>", "holds no digest"),
+    ("http://elsewhere/a.run.sha256sum", f"{SHA}  a.run\n", "led away from HTTPS"),
+])
+def test_the_digest_beside_a_file(monkeypatch: pytest.MonkeyPatch, place: str, text: str, message: str) -> None:
+    class Answer:
+        def read(self, _size: int) -> bytes:
+            return text.encode()
+
+        def geturl(self) -> str:
+            return place
+
+    asked: list[str] = []
+
+    @contextlib.contextmanager
+    def answer(url: str) -> t.Iterator[Answer]:
+        asked.append(url)
+        yield Answer()
+
+    monkeypatch.setattr(fetching, "_open", answer)
+    archive = Archive(NEW, "https://mirror/a.run", "")
+    if message:
+        with pytest.raises(RepositoryError, match=message):
+            fetching.wanted_digest(archive)
+    else:
+        assert fetching.wanted_digest(archive) == SHA
+    assert asked == ["https://mirror/a.run.sha256sum"]
+
+
+def test_servers_that_do_not_have_it(web: Web, folder: Path) -> None:
+    for src, message in ((f"{web.url}/none.run", "404"), ("http://127.0.0.1:9/none.run", "refused")):
+        with pytest.raises(RepositoryError, match=f"none.run cannot be fetched: .*{message}"):
+            fetching.fetch(Archive(NEW, src, SHA), SHA)
+
+
+def test_room(folder: Path) -> None:
+    fetching.check_room(1000)
+    with pytest.raises(HostError, match="MiB free; the driver takes about"):
+        fetching.check_room(1 << 50)
+
+
+# -- the record
+
+
+def test_record() -> None:
+    record = parse_record(RECORD, "/etc/OpenCL\n/etc/OpenCL/vendors\n")
+    assert record is not None and record.version == NEW and record.complete
+    assert record.paths == ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/usr/lib/libcuda.so.1")
+    assert record.links == {"/usr/lib/libcuda.so.1": "libcuda.so.1.former"}
+    assert record.backups == {"/etc/OpenCL/vendors/nvidia.icd": ("/var/lib/nvidia/100", 0o644, 0, 0)}
+    assert record.folders == ("/etc/OpenCL/vendors", "/etc/OpenCL")
+
+
+def test_records_that_were_cut_off() -> None:
+    assert parse_record("", "") is None and parse_record("1.0-59", "") is None
+    lines = RECORD.splitlines()
+    for count in range(1, len(lines)):
+        record = parse_record("\n".join(lines[:count]), "")
+        assert record is not None and record.version == NEW
+        assert set(record.paths) <= {"/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/usr/lib/libcuda.so.1"}
+    cut = parse_record("\n".join(lines[:2]), "")
+    assert cut is not None and not cut.complete
+
+
+def put(root: Path, path: str, text: str = "") -> Path:
+    where = Path(f"{root}{path}")
+    where.parent.mkdir(parents=True, exist_ok=True)
+    where.write_text(text)
+    return where
+
+
+def quiet(argv: t.Sequence[str], **_words: t.Any) -> Completed:
+    """A command that does nothing."""
+    return Completed(tuple(argv), 0, "", "")
+
+
+def test_half_an_installation_is_taken_away(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/nvidia/log", RECORD)
+    put(tmp_path, "/var/lib/nvidia/dirs", "/etc/OpenCL\n/etc/OpenCL/vendors\n/usr/src/nvidia-1\n")
+    put(tmp_path, "/var/lib/nvidia/100", "former")
+    put(tmp_path, "/usr/bin/nvidia-smi")
+    put(tmp_path, "/etc/OpenCL/vendors/nvidia.icd", "ours")
+    put(tmp_path, "/usr/src/nvidia-1/theirs.c")
+    put(tmp_path, f"/usr/src/nvidia-{NEW}/dkms.conf")
+    (tmp_path / "usr/lib").mkdir()
+    (tmp_path / "usr/lib/libcuda.so.1").symlink_to(f"libcuda.so.{NEW}")
+    take_away(quiet, Root(str(tmp_path)), [NEW], [f"/usr/src/nvidia-{NEW}"], KERNEL, "x86_64")
+    assert not (tmp_path / "usr/bin/nvidia-smi").exists() and not (tmp_path / "var/lib/nvidia").exists()
+    assert (tmp_path / "etc/OpenCL/vendors/nvidia.icd").read_text() == "former"
+    assert os.readlink(tmp_path / "usr/lib/libcuda.so.1") == "libcuda.so.1.former"
+    assert (tmp_path / "usr/src/nvidia-1/theirs.c").exists() and not (tmp_path / f"usr/src/nvidia-{NEW}").exists()
+
+
+# -- plans
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> t.Iterator[Host]:
+    for path in ("/usr/bin/cc", "/usr/bin/make", "/usr/bin/ld", "/bin/tar", "/usr/sbin/dkms", "/usr/include/stdio.h",
+                 f"/lib/modules/{KERNEL}/build/Makefile"):
+        put(tmp_path, path)
+    with Journal("driver", root=str(tmp_path / "journal")) as journal:
+        yield Host(Spec(source="runfile", version=NEW, runfile={"src": "/srv/a.run", "checksum": f"sha256:{SHA}"}),
+                   quiet, Root(str(tmp_path)), journal, check=True)
+
+
+def installed(host: Host, flavour: str = "open", whole: bool = True, ours: bool = True) -> None:
+    put(Path(host.root.path), "/var/lib/nvidia/log", RECORD)
+    for path in ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/usr/lib/libcuda.so.1"):
+        put(Path(host.root.path), path)
+    if ours:
+        host.journal.keep("runfile", "driver", None)
+        host.journal.note("runfile", "driver", {"version": NEW, "flavour": flavour, "whole": whole, "sources": []})
+
+
+def actions(host: Host, now: t.Any = RUNNING, flavour: str = "open") -> list[str]:
+    delivery = RunfileDelivery(host, now, None)
+    return [step.action for step in delivery.plan(now, flavour)[1]]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive has been fetched."""
+    monkeypatch.setattr(fetching, "is_here", lambda archive, digest: True)
+
+
+def test_plans(host: Host, here: None) -> None:
+    assert actions(host, BARE) == ["run driver installer", "install unit"]
+    installed(host)
+    assert actions(host) == []
+    assert actions(host, flavour="proprietary") == ["run driver installer"]
+    assert actions(host, replace(RUNNING, registered={})) == ["add kernel modules"]
+    Path(host.root.at("/usr/bin/nvidia-smi")).unlink()
+    assert actions(host) == ["run driver installer"]
+    # By the branch alone the version is that of what was installed.
+    spec = Spec(source="runfile", branch="595", runfile={"checksum": f"sha256:{SHA}"})
+    assert actions(replace(host, spec=spec)) == ["run driver installer"]
+
+
+def test_an_installation_that_was_cut_off_goes_first(host: Host, here: None) -> None:
+    installed(host, whole=False)
+    assert actions(host) == ["run driver uninstaller", "run driver installer"]
+    assert RunfileDelivery(host, RUNNING, None).installed() is None
+
+
+def test_another_source_displaces_ours_and_removal_takes_it(host: Host) -> None:
+    assert RunfileDelivery(host, RUNNING, None).displaced() == []
+    installed(host)
+    host.journal.write_file(host.root.at(UNIT_FILE), b"")
+    host.journal.entries[("file", UNIT_FILE)] = host.journal.entries.pop(("file", host.root.at(UNIT_FILE)))
+    delivery = RunfileDelivery(host, RUNNING, None)
+    assert [step.action for step in delivery.displaced()] == ["run driver uninstaller", "remove unit"]
+    assert [step.action for step in delivery.absent()] == ["run driver uninstaller"]
+    host.journal.keep("runfile", "archive", None)
+    assert [step.action for step in delivery.absent()] == ["run driver uninstaller", "remove driver archive"]
+
+
+def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
+    installed(host, ours=False)
+    delivery = RunfileDelivery(host, RUNNING, None)
+    assert delivery.installed() == NEW and actions(host) == [] and delivery.absent() == []
+    assert delivery.left() == [f"the driver {NEW} was installed by a .run file before and stays"]
+    for act in (delivery.displaced, lambda: actions(host, flavour="proprietary"),
+                lambda: actions(host, replace(RUNNING, registered={})),
+                lambda: actions(replace(host, spec=Spec(source="runfile", version=OLD)))):
+        with pytest.raises(HostError, match="not by this collection.*nvidia-uninstall"):
+            act()
+
+
+@pytest.mark.parametrize(("change", "now", "message"), [
+    ({"version": None, "runfile": None}, BARE, "The .run file to install is not known"),
+    ({"version": "535.309.01"}, replace(BARE, nouveau="loaded"), "nouveau drives the GPUs"),
+    ({"runfile": {"src": "/srv/a.run"}}, BARE, "nothing vouches for it"),
+    ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is wanted"),
+])
+def test_refused(host: Host, change: dict[str, t.Any], now: t.Any, message: str) -> None:
+    with pytest.raises(GpuopsError, match=message):
+        actions(replace(host, spec=replace(host.spec, **change)), now)
+
+
+def test_packages_of_others_are_named(host: Host, here: None) -> None:
+    put(Path(host.root.path), "/usr/lib/nvidia/alternate-install-present")
+
+    def owned(argv: t.Sequence[str], **_words: t.Any) -> Completed:
+        return Completed(tuple(argv), 0, "nvidia-kernel-support: /usr/lib/nvidia/alternate-install-present\n", "")
+
+    theirs = replace(host, run=owned)
+    with pytest.raises(HostError, match="nvidia-kernel-support has /usr/lib/nvidia/alternate-install-present"):
+        actions(theirs, BARE)
+    host.journal.keep("package", "nvidia-kernel-support", {"state": "absent"})
+    assert actions(theirs, BARE)[0] == "run driver installer"
+
+
+def test_what_the_installer_needs(host: Host) -> None:
+    assert missing_packages(host, BARE, NEW) == []
+    for path in ("/usr/bin/cc", "/usr/sbin/dkms", "/usr/include/stdio.h", f"/lib/modules/{KERNEL}/build/Makefile"):
+        Path(host.root.at(path)).unlink()
+    assert missing_packages(host, BARE, NEW) == ["gcc", "dkms", "libc6-dev", f"linux-headers-{KERNEL}"]
+    with pytest.raises(HostError, match="The .run installer needs gcc, dkms"):
+        actions(host, BARE)
+
+
+def test_the_key_that_modules_are_signed_with(host: Host) -> None:
+    secure = replace(BARE, secure_boot=True)
+    assert signing_key(host, secure) is None
+    put(Path(host.root.path), "/var/lib/dkms/mok.key")
+    put(Path(host.root.path), "/var/lib/dkms/mok.pub")
+    assert signing_key(host, secure) == ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
+    assert signing_key(host, BARE) is None
+    put(Path(host.root.path), "/etc/dkms/framework.conf.d/gpuops.conf")
+    assert signing_key(host, BARE) == ("/var/lib/gpuops/mok/mok.key", "/var/lib/gpuops/mok/mok.der")
+
+
+def test_no_record_no_driver(tmp_path: Path) -> None:
+    assert read_record(Root(str(tmp_path))) is None
