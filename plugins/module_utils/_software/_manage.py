@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import MANAGERS
@@ -180,7 +180,8 @@ class Software:
         if source is None:
             raise InputError(f"NVIDIA's repository has nothing for {' '.join(system)} that this version installs.",
                              "Leave these components out there.", path="repository", value=" ".join(system))
-        return source.repository(Spec(repository=self.given))
+        # The driver's own one may show nothing but the driver, at one version.
+        return replace(source.repository(Spec(repository=self.given)), name="cuda", held=False)
 
     def _work(self, stack: contextlib.ExitStack, component: Component, wish: Wish | None, manager: Manager | None,
               repository: Repository | None) -> Work:
