@@ -111,13 +111,17 @@ class Rollback:
         if blocked:
             raise HostError(f"The modules cannot be unloaded: {blocked}.")
         back.apply([step for step in back.steps if former.loaded or step.action != LOAD])
-        failed, delivery = self.attempt.delivery, back.delivery
-        if there and not self.under_way and isinstance(failed, PackageDelivery):
-            if isinstance(delivery, PackageDelivery):
-                back.apply(delivery.exactly(failed.found))
+        if there and not self.under_way:
+            back.apply(self._exactly(back))
         if former.loaded:
             self._serve(back, before)
         resume(host.run, self.journal, check=False)
+
+    def _exactly(self, back: Attempt) -> list[Step]:
+        failed, delivery = self.attempt.delivery, back.delivery
+        if isinstance(failed, PackageDelivery) and isinstance(delivery, PackageDelivery):
+            return delivery.exactly(failed.found)
+        return []
 
     def _serve(self, back: Attempt, before: Situation) -> None:
         """Loads the other modules that were there, starts the services that ran, and looks whether the driver works."""

@@ -16,6 +16,8 @@ _VERSION = re.compile(r"\d{3}\.\d+(\.\d+)?\Z")
 _BRANCH = re.compile(r"\d{3}\Z")
 # NVIDIA Driver Installation Guide 620: "Proprietary Kernel Modules Removed".
 _LAST_PROPRIETARY = 619
+# NVIDIA/open-gpu-kernel-modules: its first release.
+_FIRST_OPEN = 515
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -
                          path="kernel_module_type", value="proprietary", allowed=["auto", "open"])
     if spec.kernel_module_type != "auto":
         return spec.kernel_module_type
-    return "proprietary" if not_open else "open"
+    asked = spec.version or spec.branch
+    return "proprietary" if not_open or asked and branch_of(asked) < _FIRST_OPEN else "open"
 
 
 def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model | None]]) -> None:
@@ -107,6 +110,15 @@ def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model 
             raise InputError(f"Driver branch {branch} does not drive {model.name or model.architecture} at {address}.",
                              f"The last branch that does is {model.last_branch}: set branch to it.",
                              path="version", value=version, allowed=f"branches up to {model.last_branch}")
+        # Others name the first driver with MIG; what only open modules drive is newer than MIG.
+        if model is not None and model.open_modules == "required" and branch < branch_of(model.first_driver or "0"):
+            raise InputError(f"Driver branch {branch} does not drive {model.name or model.architecture} at {address}.",
+                             f"The first driver that does is {model.first_driver}.",
+                             path="version", value=version, allowed=f"{model.first_driver} and newer")
+    if flavour == "open" and branch < _FIRST_OPEN:
+        raise InputError(f"Driver branch {branch} has no open kernel modules.",
+                         f"Use proprietary modules, or a branch from {_FIRST_OPEN} on.",
+                         path="kernel_module_type", value=flavour, allowed=["proprietary"])
     if flavour == "proprietary" and branch > _LAST_PROPRIETARY:
         raise InputError(f"Driver branch {branch} has no proprietary kernel modules.",
                          f"Use open modules, or a branch up to {_LAST_PROPRIETARY}.",

@@ -38,6 +38,11 @@ def test_kernel_module_type(wanted: str, ids: list[str], expected: str) -> None:
     assert kernel_module_type(Spec(kernel_module_type=wanted), gpus(*ids)) == expected
 
 
+def test_old_branches_have_proprietary_modules_only() -> None:
+    assert kernel_module_type(Spec(branch="510"), gpus(A100)) == "proprietary"
+    assert kernel_module_type(Spec(version="515.105.01"), gpus(A100)) == "open"
+
+
 @pytest.mark.parametrize(("wanted", "ids", "error", "words"), [
     ("open", [V100, A100], InputError, "Tesla V100"),
     ("proprietary", [A100, B200], InputError, "NVIDIA B200"),
@@ -53,6 +58,8 @@ def test_impossible_kernel_module_type(wanted: str, ids: list[str], error: type[
     ("595.91.07", "proprietary", [V100], "The last branch that does is 580"),
     ("590", "proprietary", [A100, V100], "branch 590 does not drive Tesla V100"),
     ("620.10.01", "proprietary", [A100], "no proprietary kernel modules"),
+    ("510.108.03", "open", [A100], "no open kernel modules"),
+    ("565.57.01", "open", [A100, B200], "The first driver that does is 570.133.20"),
 ])
 def test_branch_that_cannot_drive(version: str, flavour: str, ids: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
