@@ -43,7 +43,7 @@ class Build(Part):
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         if version not in registered:
             raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
-                            "Look at the package's configuration: apt-get install --reinstall its dkms package.")
+                            "Install its dkms package again: apt-get install --reinstall, or dnf reinstall.")
         done = self.host.run(["dkms", "install", "-m", registered[version], "-v", version, "-k", kernel, "-a", arch],
                              timeout=LIMIT, check=False)
         if version not in read_dkms(self.host.root, kernel, arch)[0]:

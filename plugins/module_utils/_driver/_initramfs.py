@@ -14,7 +14,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 INITRAMFS = "rebuild initramfs"
 # In the data of a step that changes what an initramfs holds.
 HOLDS = "initramfs"
-_PROGRAM = "/usr/sbin/update-initramfs"
+# Program, image, words; Debian and its like, then the others (update-initramfs(8), dracut(8)).
+_PROGRAMS = (("/usr/sbin/update-initramfs", "/boot/initrd.img-{kernel}", ("-u", "-k", "{kernel}")),
+             ("/usr/bin/dracut", "/boot/initramfs-{kernel}.img", ("--force", "--kver", "{kernel}")),
+             ("/usr/bin/dracut", "/boot/initrd-{kernel}", ("--force", "--kver", "{kernel}")))
 # Seconds.
 _LIMIT = 1800
 
@@ -26,7 +29,7 @@ def owe(journal: Journal) -> None:
 
 
 class Initramfs:
-    """Debian's; the driver's packages of other families keep the driver out of theirs."""
+    """That of the running kernel, by the program that the host has."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -35,14 +38,21 @@ class Initramfs:
         """One rebuild where steps of this plan, or a run that was killed, ask for it, and the host has one."""
         owed = self.host.journal.get("initramfs", "rebuild") is not None
         due = owed or any(step.data.get(HOLDS) for _phase, step in phased)
-        has_one = self.host.root.exists(_PROGRAM) and self.host.root.exists(f"/boot/initrd.img-{kernel}")
-        return [("initramfs", Step(INITRAMFS, kernel, "nouveau and module options must not differ in it"))] \
-            if due and has_one else []
+        if not due or not self._command(kernel):
+            return []
+        return [("initramfs", Step(INITRAMFS, kernel, "nouveau and module options must not differ in it"))]
+
+    def _command(self, kernel: str) -> list[str]:
+        """What rebuilds the image of a kernel, empty where there is no image."""
+        for program, image, words in _PROGRAMS:
+            if self.host.root.exists(program) and self.host.root.exists(image.format(kernel=kernel)):
+                return [program, *(word.format(kernel=kernel) for word in words)]
+        return []
 
     def execute(self, step: Step) -> bool:
         """Runs the step; False when it is another's."""
         if step.action != INITRAMFS:
             return False
-        self.host.run([_PROGRAM, "-u", "-k", step.target], timeout=_LIMIT)
+        self.host.run(self._command(step.target), timeout=_LIMIT)
         self.host.journal.forget("initramfs", "rebuild")
         return True
