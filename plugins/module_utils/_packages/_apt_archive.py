@@ -66,7 +66,8 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
     failed = _FAILED.findall(text)
     ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
     if ours or not whole and not failed:
-        raise RepositoryError(f"{archive.url} cannot be read: {last_line(text)}.",
+        said = last_line(text, re.compile(re.escape(ours[0].strip("'"))) if ours else None)
+        raise RepositoryError(f"{archive.url} cannot be read: {said}.",
                               "Check the host's sources, the network and apt's proxy (Acquire::http::Proxy).",
                               urls=[uri.strip("'") for uri in ours])
     return found

@@ -381,3 +381,39 @@ def test_a_key_goes_with_us_unless_it_was_there_before(manager: FakeManager, jou
     execute(manager, journal, plan(manager, journal))
     execute(manager, journal, PackageWork(manager, journal, None).plan_absent(manager.read()))
     assert REPOSITORY.fingerprint in manager.trusted
+
+
+def test_a_file_holds_versions_until_another_does(manager: FakeManager, journal: Journal, tmp_path: Path) -> None:
+    work, path = PackageWork(manager, journal, REPOSITORY), str(tmp_path / "preferences.d/gpuops.pref")
+    assert work.holds({path: None})
+    steps = work.plan_holds({path: b"1.0"})
+    assert [step.id for step in steps] == [f"hold versions: {path}"]
+    assert work.execute(steps[0]) and work.holds({path: b"1.0"}) and not work.holds({path: b"2.0"})
+    probe = manager.probe(REPOSITORY)
+    work.plan_install(probe, manager.read(), WANTED, files={path: b"2.0"})
+    assert probe.held == {path: b"2.0"}
+    steps = work.plan_holds({path: None})
+    assert [step.id for step in steps] == [f"release versions: {path}"]
+    work.plan_install(probe, manager.read(), WANTED, files={path: None})
+    assert probe.held == {path: b""}
+    assert work.execute(steps[0]) and not Path(path).exists() and work.holds({path: None})
+
+
+def test_what_must_not_stay_goes_in_the_same_transaction(manager: FakeManager, journal: Journal) -> None:
+    manager.installed["rival"] = "3"
+    work = PackageWork(manager, journal, REPOSITORY)
+    steps = work.plan_install(manager.probe(REPOSITORY), manager.read(), WANTED, gone=["rival", "absent"])
+    assert steps[-1].id == "install packages: tool=1.0-1 rival-"
+    for step in steps:
+        work.execute(step)
+    assert "rival" not in manager.installed
+    assert journal.get("package", "rival") == {"before": {"state": "installed", "version": "3"},
+                                               "after": {"version": None, "ours": False}}
+
+
+def test_the_same_version_of_another_origin_is_replaced(manager: FakeManager, journal: Journal) -> None:
+    manager.installed.update(tool="1.0-1~deb12u1", library="1.0-1")
+    steps = PackageWork(manager, journal, REPOSITORY).plan_install(manager.probe(REPOSITORY), manager.read(), WANTED)
+    assert steps[-1].id == "install packages: tool=1.0-1"
+    manager.installed["tool"] = "1.0-1"
+    assert not PackageWork(manager, journal, REPOSITORY).plan_install(manager.probe(REPOSITORY), manager.read(), WANTED)
