@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,6 +230,17 @@ def test_packages_and_a_file_give_way_to_each_other(lab: LabHosts, clean: list[s
     assert state(lab) == clean
 
 
+def test_a_reboot_loads_what_was_held(lab: LabHosts, clean: list[str], repository: str) -> None:
+    converge(lab, **wanted(repository, NEW))
+    lab.sh(HOST, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 &")
+    run = role(lab, **wanted(repository, OLD, driver_disruption="reboot"))
+    assert run.rc == 0 and "Reboot the host" in run.changed(HOST), run.output
+    assert driver(lab) == (OLD, "Dual MIT/GPL")
+    assert role(lab, **wanted(repository, OLD)).changed(HOST) == []
+    remove(lab)
+    assert state(lab) == clean
+
+
 def test_a_build_that_fails_leaves_the_former_driver_installed(lab: LabHosts, clean: list[str],
                                                                repository: str) -> None:
     converge(lab, **wanted(repository, NEW))
@@ -349,6 +362,27 @@ def test_what_the_installer_needs_comes_from_the_hosts_own_sources(lab: LabHosts
     assert steps[0] == "install packages: libc6-dev"
     remove(lab)
     lab.sh(HOST, "touch /usr/include/stdio.h; rm -r /srv/own /etc/apt/sources.list.d/own.list; apt-get -qq update")
+    assert state(lab) == clean
+
+
+def test_secure_boot(lab: LabHosts, clean: list[str], repository: str, tmp_path: Path) -> None:
+    subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-days", "30", "-subj", "/CN=Site module key",
+                    "-newkey", "rsa:2048", "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True,
+                   capture_output=True)
+    lab.sh(HOST, "ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil")
+    lab("fault", HOST, "secure-boot", "on")
+    assert "module_signing" in refused(lab, **wanted(repository, NEW))
+    variables = wanted(repository, NEW, driver_signing_key=(tmp_path / "key.pem").read_text(),
+                       driver_signing_certificate=(tmp_path / "cert.pem").read_text(), driver_signing_password="once")
+    first = role(lab, **variables)
+    assert first.rc == 0 and first.result(HOST, "nvidia_driver")["mok"] == {"enrolled": False, "pending": True}
+    assert lab.sh(HOST, "modinfo -F signer nvidia").strip() == "Site module key"
+    lab.sh(HOST, "/usr/lib/gpulab/mokmanager once")
+    converge(lab, True, **variables)
+    assert driver(lab)[0] == NEW
+    lab("fault", HOST, "secure-boot", "off")
+    lab.sh(HOST, "rm /usr/bin/mokutil")
+    remove(lab)
     assert state(lab) == clean
 
 

@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 action=install silent='' type='' dkms='' load=yes unload=yes modules=yes only_modules='' force_running=''
 check_alternate=yes check_nouveau=yes nouveau=yes modprobe=yes initramfs='' peermem=yes drm=yes uvm=yes
-kernel=$(uname -r) named='' log='' built=''
+kernel=$(uname -r) named='' log='' built='' key='' certificate=''
 [ "$(basename "$0")" = nvidia-uninstall ] && action=uninstall
 
 say() {
@@ -136,6 +136,8 @@ kernel.  Please make sure you have installed the kernel source files for your ke
             nvidia-peermem) [ "$peermem" = yes ] || continue ;;
         esac
         cp "$source/prebuilt/$module.ko" "$built"
+        [ -z "$key" ] || "/lib/modules/$kernel/build/scripts/sign-file" sha512 "$key" "$certificate" "$built/$module.ko" ||
+            fail "Failed to sign the kernel module '$module.ko'."
     done
 }
 
@@ -339,6 +341,8 @@ while [ $# -gt 0 ]; do
         --kernel-module-type | -M | --kernel-module-build-directory | -m) set_type "$value" ;;
         --kernel-name | -k) kernel=$value named=yes ;;
         --log-file-name) log=$value ;;
+        --module-signing-secret-key) key=$value ;;
+        --module-signing-public-key) certificate=$value ;;
         --dkms) dkms=yes ;;
         --no-dkms) dkms= ;;
         --skip-module-load) load= ;;

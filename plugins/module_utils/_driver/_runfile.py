@@ -165,6 +165,7 @@ class RunfileDelivery:
     def _prepare(self, archive: Archive, flavour: str) -> list[Step]:
         """Everything that can fail without a change of the driver: tools, room, digest, the file itself."""
         install_options(archive.version, flavour)  # refuses what the branch does not have
+        tools.check_key(self.host, self.now)
         steps = tools.plan_tools(self.host, self.now, archive.version, self.work)
         digest = fetching.wanted_digest(archive)
         if not fetching.is_here(archive, digest):
@@ -245,7 +246,10 @@ class RunfileDelivery:
     def _run_install(self, step: Step) -> None:
         archive, flavour = step.data["archive"], step.data["flavour"]
         self._note(archive.version, flavour, whole=False)
-        done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now)))
+        # Modules that are loaded now stay until a reboot: the plan unloads them where they may go.
+        beside = self.host.root.exists("/sys/module/nvidia")
+        done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
+                                                   beside))
         record = self._record()
         if done or record is None or record.version != archive.version:
             self._keep_former(record)
@@ -258,7 +262,8 @@ class RunfileDelivery:
         self._remove_former_sources(archive.version)
         self._note(archive.version, flavour, whole=True)
         self._run_discard(step)
-        self._unload_tested(archive.version)
+        if not beside:
+            self._unload_tested(archive.version)
 
     def _note(self, version: str, flavour: str, whole: bool) -> None:
         """Before the installer runs: what a killed run then has to take away."""

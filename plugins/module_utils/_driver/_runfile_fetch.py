@@ -27,9 +27,8 @@ FOLDER = f"{STATE_ROOT}/runfile"
 _SILENCE = 30
 _LIMIT = 3600
 _CHUNK = 1 << 20
-# How many times its size an archive takes: itself, unpacked and built beside itself; installed.
-_UNPACKED, _INSTALLED = 6, 3
-_SYSTEM = "/usr"
+# How many times its size an archive takes there: itself, what is in it (xz, about a third), the modules built of that.
+_UNPACKED = 6
 _PROXY_HINT = "Check the URL, the network and the proxy (https_proxy in the task's environment) from this host."
 
 
@@ -77,23 +76,15 @@ def size_of(archive: Archive) -> int:
 
 
 def check_room(size: int) -> None:
-    """Raises HostError where the file, what is in it, and what is built of it have no room."""
-    needed: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for folder, times in ((FOLDER, _UNPACKED), (_SYSTEM, _INSTALLED)):
-        there = folder
-        while not os.path.isdir(there):
-            there = os.path.dirname(there)
-        device = os.stat(there).st_dev
-        needed[device] = needed.get(device, 0) + times * size
-        names.setdefault(device, there)
-    for device, wanted in needed.items():
-        state = os.statvfs(names[device])
-        free = state.f_bavail * state.f_frsize
-        if free < wanted:
-            raise HostError(f"The file system of {names[device]} has {_mebi(free)} MiB free; the driver takes about "
-                            f"{_mebi(wanted)} MiB while it is installed.", "Make room, then run again.",
-                            path=names[device], free=free, needed=wanted)
+    """Raises HostError where the file, what is in it, and what is built of it have no room beside each other."""
+    there = FOLDER
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    state = os.statvfs(there)
+    free, wanted = state.f_bavail * state.f_frsize, _UNPACKED * size
+    if free < wanted:
+        raise HostError(f"The file system of {there} has {_mebi(free)} MiB free; unpacking the driver takes about "
+                        f"{_mebi(wanted)} MiB.", "Make room, then run again.", path=there, free=free, needed=wanted)
 
 
 def fetch(archive: Archive, digest: str) -> None:

@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import branch_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 RECORD = "/var/lib/nvidia/log"
 RECORD_FOLDERS = "/var/lib/nvidia/dirs"
@@ -25,6 +25,7 @@ _DIGEST = re.compile(r"([0-9a-fA-F]{64})\b")
 # The first versions with an option.
 _SKIPS_LOAD = (550, 40, 7)
 _HAS_TYPE = (555, 42, 2)
+_WORKS_BESIDE = (545, 23, 6)
 # The first branch with open modules, and the first that names options for modules in the plural.
 _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
@@ -40,16 +41,20 @@ def skips_load(version: str) -> bool:
     return numbers(version) >= _SKIPS_LOAD
 
 
-def install_options(version: str, flavour: str, key: tuple[str, str] | None = None) -> list[str]:
+def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, beside: bool = False) -> list[str]:
     """The options for an installation without questions.
 
-    key: paths of the secret key and the certificate to sign the modules with. Raises InputError where the branch has
-    no modules of this flavour.
+    key: paths of the secret key and the certificate to sign the modules with. beside: modules of another driver stay
+    loaded until a reboot. Raises InputError where the branch has no modules of this flavour, HostError where its
+    installer does not work beside loaded ones.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
     if skips_load(version):
         words.append("--skip-module-load")
-    return words + _key_options(key)
+    if beside and numbers(version) < _WORKS_BESIDE:
+        raise HostError(f"The installer of {version} does not work while modules are loaded.",
+                        "Stop what uses the GPUs, or boot without it, then run again.")
+    return words + (["--allow-installation-with-running-driver"] if beside else []) + _key_options(key)
 
 
 def module_options(version: str, flavour: str, kernel: str, key: tuple[str, str] | None = None) -> list[str]:

@@ -75,6 +75,13 @@ def _owner(host: Host, now: Situation, path: str) -> str:
     return done.stdout.split(":", 1)[0].strip() if done.rc == 0 else ""
 
 
+def check_key(host: Host, now: Situation) -> None:
+    """Raises HostError where modules have to be signed and no key is there: DKMS makes one when it builds itself."""
+    if now.secure_boot and not (host.spec.module_signing or {}).get("key") and signing_key(host, now) is None:
+        raise HostError("Secure Boot is on, and there is no key that the .run installer could sign modules with.",
+                        "Give module_signing a key, or use a source of packages.", path="module_signing")
+
+
 def signing_key(host: Host, now: Situation) -> tuple[str, str] | None:
     """The key and certificate that DKMS signs with: a given one, or its own under Secure Boot."""
     if host.root.exists(FRAMEWORK):

@@ -86,6 +86,12 @@ def test_options_of_each_branch(version: str, flavour: str, flavour_words: list[
                                                                     "--module-signing-public-key=/c"]
 
 
+def test_beside_loaded_modules() -> None:
+    assert install_options("545.23.06", "open", beside=True)[-1] == "--allow-installation-with-running-driver"
+    with pytest.raises(HostError, match="535.309.01 does not work while modules are loaded"):
+        install_options("535.309.01", "open", beside=True)
+
+
 def test_a_branch_without_open_modules() -> None:
     with pytest.raises(InputError, match="470.256.02 has no open kernel modules"):
         install_options("470.256.02", "open")
@@ -243,7 +249,7 @@ def test_servers_that_do_not_have_it(web: Web, folder: Path) -> None:
 
 def test_room(folder: Path) -> None:
     fetching.check_room(1000)
-    with pytest.raises(HostError, match="MiB free; the driver takes about"):
+    with pytest.raises(HostError, match="MiB free; unpacking the driver takes about"):
         fetching.check_room(1 << 50)
 
 
@@ -408,9 +414,12 @@ def test_what_the_installer_needs(host: Host) -> None:
         actions(host, BARE)
 
 
-def test_the_key_that_modules_are_signed_with(host: Host) -> None:
+def test_the_key_that_modules_are_signed_with(host: Host, here: None) -> None:
     secure = replace(BARE, secure_boot=True)
     assert signing_key(host, secure) is None
+    with pytest.raises(HostError, match="Give module_signing a key"):
+        actions(host, secure)
+    assert actions(replace(host, spec=replace(host.spec, module_signing={"key": "k", "certificate": "c"})), secure)
     put(Path(host.root.path), "/var/lib/dkms/mok.key")
     put(Path(host.root.path), "/var/lib/dkms/mok.pub")
     assert signing_key(host, secure) == ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
