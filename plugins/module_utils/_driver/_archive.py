@@ -13,6 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
+    BRANCHED,
     HOLD_FILE,
     Source,
     hold,
@@ -82,10 +83,16 @@ class UbuntuArchive(Source):
     def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """See L(Source). Two packages with modules do not exclude each other; depmod would have to choose."""
         kept = (str(branch_of(version)), "-server", _opened(flavour) or None)
-        return sorted([*other_companions(known, f"-{kept[0]}"), *(
-            name for name, found in ((name, _KINDS.match(name)) for name in known)
-            if found and (found.groups()[1:] != kept or found.group(1).startswith(self._other_kinds))
-            or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))])
+        return sorted({*other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
+            kept, _KINDS.match(name), BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
+            or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))}
+            - set(self.companions(version, ("fabric_manager", "nscq"))))
+
+    def _excludes(self, kept: tuple[str, str, str | None], kind: t.Match[str] | None,
+                  branched: t.Match[str] | None) -> bool:
+        if kind:
+            return kind.groups()[1:] != kept or kind.group(1).startswith(self._other_kinds)
+        return branched is not None and branched.groups()[:2] != kept[:2]
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""

@@ -13,6 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
+    BRANCHED,
     HOLD_FILE,
     Source,
     hold,
@@ -121,7 +122,8 @@ class CudaRepository(Source):
         return found
 
     def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """Ubuntu's own modules for its kernels exclude nothing of the vendor's; depmod would have to choose."""
+        """What is of Ubuntu's archive: its modules for its kernels exclude nothing, and depmod would have to choose."""
         suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
         return sorted([*other_companions(known, suffix), *(
-            name for name in known if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")))])
+            name for name, found in ((name, BRANCHED.match(name)) for name in known)
+            if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")) or found and found.group(2))])

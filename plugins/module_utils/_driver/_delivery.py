@@ -97,7 +97,7 @@ class PackageDelivery:
             if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
                     and not self._also(now, state, installed)
                     and work.holds(self._held(source, installed, flavour, pin))
-                    and not source.rivals(state.installed, installed, flavour)):
+                    and not source.rivals(state.installed, installed, flavour) and not work.former()):
                 return installed, []
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
@@ -109,7 +109,7 @@ class PackageDelivery:
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
             steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
                                        source.rivals(state.installed, version, flavour), files)
-        return version, steps
+        return version, steps + work.plan_former()
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
         """The packages of a version: name to the vendor's version, None for any."""

@@ -14,6 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions 
 
 # Companions of the driver whose names have a branch in some repositories, and in others not; their files collide.
 _COMPANIONS = re.compile(r"(?:nvidia-fabricmanager|libnvidia-nscq|nvidia-imex|libnvsdm)(-\d{3})?\Z")
+# Packages of one branch; with C(-server) they are of Ubuntu's archive.
+BRANCHED = re.compile(r"(?:lib)?nvidia-[a-z][a-z0-9]*(?:-[a-z][a-z0-9]*)*-(\d{3})(-server)?(-open)?(?:-|\Z)")
 HOLD_FILE = "/etc/apt/preferences.d/gpuops-driver.pref"
 
 

@@ -104,6 +104,21 @@ class PackageWork:
                 Step(HOLD, path, "no upgrade may split module and libraries", data={"content": content})
                 for path, content in self._unlike(files).items()]
 
+    def former(self) -> list[str]:
+        """The files of repositories that we added and that are not this one's: the source was switched."""
+        return [path for path, found in ((path, _OURS.search(path)) for path in self.journal.of_kind("file"))
+                if found and self.repository is not None and found.group(1) != self.repository.name]
+
+    def plan_former(self) -> list[Step]:
+        """Takes repositories away that packages no longer come from."""
+        files = self.former()
+        return [self._drop_step(files, "packages come from elsewhere now")] if files else []
+
+    @staticmethod
+    def _drop_step(files: t.Sequence[str], reason: str) -> Step:
+        names = sorted({found.group(1) for found in map(_OURS.search, files) if found})
+        return Step(DROP, " ".join(names), reason, data={"files": files})
+
     def plan_repository(self, probe: Probe) -> list[Step]:
         """The repository's files, where they do not stand as they should, or stand for another component alone."""
         if self.repository is None or self._has_repository():
@@ -205,8 +220,7 @@ class PackageWork:
         steps = self._plan_removal(state, purge, remove, going, {})
         files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
         if files:
-            names = sorted({found.group(1) for found in map(_OURS.search, files) if found})
-            steps.append(Step(DROP, " ".join(names), "this collection added it", data={"files": files}))
+            steps.append(self._drop_step(files, "this collection added it"))
         return steps
 
     def plan_displaced(self, state: PackageState) -> list[Step]:

@@ -113,7 +113,10 @@ def test_what_may_not_stand_beside_the_wanted() -> None:
         "nvidia-dkms-580-server-open", "nvidia-dkms-580-server", old, "nvidia-headless-no-dkms-580-server-open",
         f"linux-modules-nvidia-580-server-open-{KERNEL}", f"linux-modules-nvidia-570-server-open-{KERNEL}"])
     assert of("cuda_repository").rivals(known, "580.159.04", "open") == sorted(
-        name for name in known if name.startswith(("linux-modules", "linux-objects")))
+        name for name in known if "-server" in name)
+    vendor = ["nvidia-driver-pinning-580", "libnvidia-cfg1-580", "nvidia-open-580", "nvidia-firmware-580-580.159.04",
+              "nvidia-modprobe", "nvidia-container-toolkit", "openssh-server"]
+    assert of("distribution").rivals(vendor, "580.173.02", "open") == sorted(vendor[:4])
 
 
 def test_companions_of_other_names_collide() -> None:

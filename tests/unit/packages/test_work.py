@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Archive,
     Change,
     PackageState,
     Repository,
@@ -417,3 +418,13 @@ def test_the_same_version_of_another_origin_is_replaced(manager: FakeManager, jo
     assert steps[-1].id == "install packages: tool=1.0-1"
     manager.installed["tool"] = "1.0-1"
     assert not PackageWork(manager, journal, REPOSITORY).plan_install(manager.probe(REPOSITORY), manager.read(), WANTED)
+
+
+def test_a_repository_goes_when_packages_come_from_elsewhere(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    archive = PackageWork(manager, journal, Archive("archive", "Debian's archive", "", "", origin="Debian"))
+    assert PackageWork(manager, journal, REPOSITORY).plan_former() == []
+    steps = archive.plan_former()
+    assert [step.id for step in steps] == ["remove repository: cuda"]
+    assert archive.execute(steps[0]) and archive.former() == [] and not manager.is_configured(REPOSITORY)
+    assert ("forget_lists", REPOSITORY.url) in manager.calls
