@@ -1,0 +1,378 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole runs on a model of a host: what is asked when all is right, ways back, holders, killed runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _attempt, _manage, _removal, _rollback
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import BOOT_FILE, boot_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, SERVICES, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+
+OLD, NEW, KERNEL = "580.126.20", "595.91.07", "6.1.0-28-amd64"
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+USES = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset"}
+TRAIN = "train.service"
+
+
+@dataclass
+class Model:
+    """A host: what is on its disk, in its kernel, running; what fails there. lines: the commands that were run."""
+
+    folder: Path
+    disk: str | None = None
+    built: str | None = None
+    loaded: dict[str, str] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+    fails: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+
+    def put(self, path: str, text: str = "") -> None:
+        where = self.folder / path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text(text)
+
+    def link(self, path: str, target: str) -> None:
+        where = self.folder / path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.unlink(missing_ok=True)
+        where.symlink_to(target)
+
+    def begin(self, version: str | None) -> None:
+        """A GPU on the bus, and a driver at work."""
+        self.put("etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
+        self.put("proc/sys/kernel/osrelease", KERNEL)
+        self.put(f"lib/modules/{KERNEL}/build/Makefile")
+        for key, value in {"vendor": "0x10de", "device": "0x20b5", "class": "0x030200"}.items():
+            self.put(f"sys/bus/pci/devices/0000:07:00.0/{key}", value)
+        self.put(PYNVML[1:])
+        self.put(BOOT_FILE[1:], boot_text(Spec(), "none").decode())
+        if version:
+            self.disk = self.built = version
+            self.loaded = dict.fromkeys(MODULES, version)
+            self.active = {PERSISTENCED}
+        self.show()
+
+    def show(self) -> None:
+        """Brings the files to the state."""
+        for folder in ("sys/module", "proc/driver", "usr/lib/x86_64-linux-gnu", "var/lib/dkms"):
+            shutil.rmtree(self.folder / folder, ignore_errors=True)
+        for name, version in self.loaded.items():
+            self.put(f"sys/module/{name}/version", version)
+            users = [user for user, used in USES.items() if used == name and user in self.loaded]
+            self.put(f"sys/module/{name}/refcnt", str(len(users)))
+            for user in users:
+                self.put(f"sys/module/{name}/holders/{user}")
+        if "nvidia" in self.loaded:
+            self.put("proc/driver/nvidia/version", f"NVIDIA UNIX Open Kernel Module for x86_64 {self.loaded['nvidia']}")
+            self.put("proc/driver/nvidia/gpus/0000:07:00.0/information", "Device Minor: \t 0\n")
+            self.put("dev/nvidia0")
+        if self.disk:
+            self.link("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", f"libnvidia-ml.so.{self.disk}")
+            self.put(f"var/lib/dkms/nvidia/{self.disk}/source")
+        if self.built:
+            arch = os.uname().machine
+            self.link(f"var/lib/dkms/nvidia/kernel-{KERNEL}-{arch}", f"{self.built}/{KERNEL}/{arch}")
+
+    def process(self, pid: int, unit: str) -> None:
+        self.put(f"proc/{pid}/comm", "python3\n")
+        self.put(f"proc/{pid}/cgroup", f"0::/system.slice/{unit}\n")
+        self.link(f"proc/{pid}/fd/0", "/dev/nvidia0")
+
+    def run(self, argv: t.Sequence[str], *, check: bool = True, hint: str = "", **options: t.Any) -> Completed:
+        self.lines.append(" ".join(argv))
+        rc, out, err = self._answer(list(argv))
+        self.show()
+        if check and rc:
+            raise CommandError(argv, rc, out, err, hint)
+        return Completed(tuple(argv), rc, out, err)
+
+    def _answer(self, argv: list[str]) -> tuple[int, str, str]:
+        program, words = argv[0], argv[1:]
+        name = words[-1].replace("-", "_") if words else ""
+        if f"{program} {name} {self.disk}" in self.fails:
+            return 1, "", f"{program}: ERROR: could not insert '{name}': Key was rejected by service"
+        if program == "modprobe":
+            self.loaded.setdefault(name, self.built or "")
+        elif program == "rmmod":
+            self.loaded.pop(name)
+        elif program == "dkms":
+            if f"dkms {words[4]}" in self.fails:
+                return 10, "", "Bad return status"
+            self.built = words[4]
+        elif program == "nvidia-smi":
+            return 0, f"{self.loaded['nvidia']}\n", ""
+        elif program == "systemctl":
+            return self._systemctl(words)
+        return 0, "", ""
+
+    def _systemctl(self, words: list[str]) -> tuple[int, str, str]:
+        units = [word for word in words if word.endswith(".service")]
+        if words[0] == "show":
+            return 0, "\n\n".join(
+                f"LoadState={'loaded' if unit in (PERSISTENCED, TRAIN) else 'not-found'}\n"
+                f"ActiveState={'active' if unit in self.active else 'inactive'}\nUnitFileState=enabled"
+                for unit in units), ""
+        if words[0] in ("start", "enable"):
+            if f"start {units[0]} {self.disk}" in self.fails:
+                return 1, "", "Job failed."
+            self.active.add(units[0])
+        else:
+            self.active.discard(units[0])
+            if units[0] == TRAIN:
+                shutil.rmtree(self.folder / "proc/4711")
+        return 0, "", ""
+
+
+class Delivery:
+    """Packages of the model."""
+
+    name, dkms = "cuda_repository", True
+
+    def __init__(self, host: Host, model: Model) -> None:
+        self.host, self.model = host, model
+
+    def installed(self) -> str | None:
+        return self.model.disk
+
+    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+        wanted = self.host.spec.version or self.model.disk or NEW
+        if wanted == self.model.disk:
+            return wanted, []
+        return wanted, [Step("install packages", wanted, data={"packages": {"nvidia-kernel-open-dkms": wanted}})]
+
+    def displaced(self) -> list[Step]:
+        return []
+
+    def absent(self) -> list[Step]:
+        there = bool(self.model.disk)
+        return [Step("purge packages", "all", data={"packages": ["nvidia-kernel-open-dkms"]})] if there else []
+
+    def execute(self, step: Step) -> bool:
+        if step.action == "install packages":
+            self.model.disk, self.model.built = step.target, None
+        elif step.action == "purge packages":
+            self.model.disk = self.model.built = None
+        else:
+            return False
+        self.model.show()
+        return True
+
+    def settle(self) -> None:
+        pass
+
+    def left(self) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    made = Model(tmp_path)
+    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(tmp_path / "journal")))
+    monkeypatch.setattr(_attempt, "check_room", lambda *_words: None)
+    for module in (_attempt, _rollback):
+        monkeypatch.setattr(module, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(_removal, "removable", lambda host, _now: [Delivery(host, made)])
+    return made
+
+
+def present(model: Model, version: str | None, level: str = "idle", check: bool = False) -> dict[str, t.Any]:
+    model.lines.clear()
+    return Driver(Spec(version), level, check, model.run, Root(str(model.folder))).present()
+
+
+def fails(model: Model, version: str, level: str = "idle") -> GpuopsError:
+    with pytest.raises(GpuopsError) as caught:
+        present(model, version, level)
+    return caught.value
+
+
+def kept(model: Model) -> dict[tuple[str, str], t.Any]:
+    with Journal("driver", root=str(model.folder / "journal"), readonly=True) as journal:
+        return journal.entries
+
+
+def actions(result: dict[str, t.Any]) -> list[str]:
+    return [step["action"] for step in result["plan"]]
+
+
+def test_a_converged_host_is_asked_twice(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One dpkg-query, one systemctl show; apt not at all."""
+    monkeypatch.undo()
+    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(model.folder / "journal")))
+    monkeypatch.setattr(Apt, "is_configured", lambda *_words: True)
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work.PackageWork."
+                        "_has_repository", lambda _self: True)
+    model.begin(NEW)
+    source = CudaRepository.for_distribution("debian", "12", "x86_64")
+    assert source is not None
+    names = [*source.packages(NEW, "open", True), source.pins(NEW)[0], "libnvidia-ml1"]
+    packages = "".join(f"{name}\tamd64\t{NEW}-1\tii \n" for name in [*names, "dpkg"])
+    answer = model.run
+
+    def run(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        done = answer(argv, **options)
+        return Completed(done.argv, 0, packages, "") if argv[0] == "dpkg-query" else done
+
+    result = Driver(Spec(version=NEW, source="cuda_repository"), "never", False, run, Root(str(model.folder))).present()
+    assert (result["changed"], result["pending"], result["reasons"]) == (False, [], [])
+    assert [line.split()[0] for line in model.lines] == ["systemctl", "dpkg-query"]
+    assert model.lines[0].startswith("systemctl show ") and not (model.folder / "journal").exists()
+
+
+def test_switch(model: Model) -> None:
+    model.begin(OLD)
+    model.loaded["nvidia_drm"] = OLD
+    model.show()
+    said = present(model, NEW, check=True)
+    result = present(model, NEW)
+    assert actions(said) == actions(result) == [
+        "unload modules", "install packages", "build modules", *["load module"] * 4, "enable and start service"]
+    assert model.loaded == dict.fromkeys([*MODULES, "nvidia_drm"], NEW) and model.active == {PERSISTENCED}
+    assert ("former", "driver") not in kept(model)
+    assert present(model, NEW)["plan"] == []
+
+
+@pytest.mark.parametrize("fault", [f"dkms {NEW}", f"modprobe nvidia_uvm {NEW}", f"start {PERSISTENCED} {NEW}"])
+def test_a_failure_returns_to_the_former_driver(model: Model, fault: str) -> None:
+    model.begin(OLD)
+    model.loaded["nvidia_drm"] = OLD
+    model.show()
+    model.fails = {fault}
+    error = fails(model, NEW)
+    assert error.details["rolled_back"] == OLD and error.message.endswith(f"The former driver {OLD} is back.")
+    assert (model.disk, model.built) == (OLD, OLD)
+    assert model.loaded == dict.fromkeys([*MODULES, "nvidia_drm"], OLD) and model.active == {PERSISTENCED}
+    assert ("former", "driver") not in kept(model)
+    assert present(model, OLD)["plan"] == []
+
+
+def test_a_rejected_signature_is_explained(model: Model) -> None:
+    model.begin(OLD)
+    model.fails = {f"modprobe nvidia {NEW}"}
+    error = fails(model, NEW)
+    assert "Key was rejected by service" in error.message and error.details["rolled_back"] == OLD
+    assert error.details["explained"][0]["meaning"].startswith("Secure Boot is on")
+
+
+def test_a_failed_way_back_names_both_and_the_next_run_knows_the_former_driver(model: Model) -> None:
+    model.begin(OLD)
+    model.fails = {f"dkms {NEW}", f"dkms {OLD}"}
+    error = fails(model, NEW)
+    assert error.details["rolled_back"] is None and OLD in error.details["rollback_error"]
+    assert f"Going back to driver {OLD} failed as well" in error.message and NEW in error.message
+    assert kept(model)["former", "driver"]["before"]["version"] == OLD
+    model.fails = {f"dkms {NEW}"}
+    assert fails(model, NEW).details["rolled_back"] == OLD
+    assert present(model, OLD)["plan"] == [] and model.active == {PERSISTENCED}
+
+
+def test_a_failed_first_install_is_taken_away(model: Model) -> None:
+    model.begin(None)
+    (model.folder / "journal").mkdir()
+    model.fails = {f"dkms {NEW}"}
+    error = fails(model, NEW, "never")
+    assert (model.disk, model.loaded, error.details["rolled_back"]) == (None, {}, None)
+    assert error.message.endswith("What this run had brought is gone again.") and kept(model) == {}
+
+
+def test_a_failed_repair_has_nothing_to_return_to(model: Model) -> None:
+    model.begin(OLD)
+    model.built, model.fails = None, {f"dkms {OLD}"}
+    model.show()
+    error = fails(model, OLD)
+    assert error.details["rolled_back"] is None and "Going back" not in error.message
+    assert model.loaded["nvidia"] == OLD
+
+
+def test_services_of_others_wait_for_drain_and_start_again(model: Model) -> None:
+    model.begin(OLD)
+    model.active.add(TRAIN)
+    model.process(4711, TRAIN)
+    waiting = present(model, NEW)
+    assert not waiting["changed"] and waiting["pending"][0]["pending_reason"].startswith(f"held by {TRAIN}; ")
+    assert waiting["holders"][0]["unit"] == TRAIN
+    result = present(model, NEW, "drain")
+    assert actions(result)[0] == "unload modules" and actions(result)[-1] == "start stopped service again"
+    assert model.active == {TRAIN, PERSISTENCED} and model.loaded["nvidia"] == NEW
+
+
+@pytest.mark.parametrize("unit", ["user@1000.service/app.slice/train.service", "slurmd.service", "session-1.scope",
+                                  f"docker-{'ab' * 32}.scope"])
+def test_work_of_others_is_never_stopped(model: Model, unit: str) -> None:
+    model.begin(OLD)
+    model.process(4711, unit)
+    if unit.startswith("user@"):
+        model.put("proc/4711/cgroup", f"0::/user.slice/user-1000.slice/{unit}\n")
+    result = present(model, NEW, "drain")
+    assert not result["changed"] and "in use by python3 (pid 4711" in result["pending"][0]["pending_reason"]
+    assert not result["reboot_required"] and not any("stop" in line for line in model.lines)
+
+
+def test_a_reboot_loads_what_is_held(model: Model) -> None:
+    model.begin(OLD)
+    model.process(4711, "session-1.scope")
+    said = present(model, NEW, "reboot", check=True)
+    result = present(model, NEW, "reboot")
+    assert actions(said) == actions(result) == ["install packages", "build modules"]
+    assert said["reboot_required"] and result["reboot_required"] and result["pending"][0]["action"] == "unload modules"
+    assert model.loaded["nvidia"] == OLD and model.disk == NEW
+    shutil.rmtree(model.folder / "proc/4711")
+    model.loaded, model.active = {}, set()  # the reboot
+    model.show()
+    model.fails = {f"modprobe nvidia_uvm {NEW}"}
+    assert fails(model, NEW, "reboot").details["rolled_back"] == OLD
+    assert model.loaded["nvidia"] == OLD
+
+
+def test_a_killed_run_starts_what_it_had_stopped_even_where_it_may_not_go_on(model: Model) -> None:
+    model.begin(OLD)
+    with Journal("driver", root=str(model.folder / "journal")) as journal:
+        journal.keep("paused", PERSISTENCED, None)
+    model.active.clear()
+    model.process(4711, "session-1.scope")
+    result = present(model, NEW)
+    assert actions(result) == ["enable and start service"] and model.active == {PERSISTENCED}
+    assert result["pending"][0]["action"] == "unload modules"
+
+
+def test_libraries_of_another_version_are_told(model: Model) -> None:
+    model.begin(NEW)
+    model.loaded = dict.fromkeys(MODULES, OLD)
+    model.show()
+    said = present(model, None, "never")
+    assert "Driver/library version mismatch" in said["pending"][0]["reason"] and said["reboot_required"]
+    assert any("Driver/library version mismatch" in reason for reason in said["reasons"])
+    assert present(model, None)["reasons"] == [] and model.loaded["nvidia"] == NEW
+
+
+def test_what_is_removed_under_drain_stays_stopped(model: Model) -> None:
+    model.begin(OLD)
+    model.active.add(TRAIN)
+    model.process(4711, TRAIN)
+    driver = Driver(Spec(), "drain", False, model.run, Root(str(model.folder)))
+    assert driver.absent()["plan"][0]["action"] == "unload modules"
+    assert (model.disk, model.loaded, TRAIN in model.active, kept(model)) == (None, {}, False, {})
+
+
+def test_units_are_stopped_in_order() -> None:
+    assert list(SERVICES)[-1] == PERSISTENCED
