@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo, read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -55,8 +55,7 @@ class Build(Part):
         return True
 
     def _is_of(self, flavour: str, kernel: str) -> bool:
-        said = self.host.run(["modinfo", "-k", kernel, "-F", "license", "nvidia"], check=False).stdout
-        return ("MIT" in said) == (flavour == "open")
+        return ("MIT" in modinfo(self.host.run, "license", kernel)) == (flavour == "open")
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:
         """See L(Part)."""

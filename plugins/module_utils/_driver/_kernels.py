@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import LIMIT, build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo, read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import headers_package, newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -75,7 +75,7 @@ class NextKernel(Part):
                                 f"{build_log() or (done.stdout + done.stderr).strip()[-400:]}",
                                 "The running driver works. Correct what the log says before the next boot, or set "
                                 "next_kernel to false.", kernel=kernel, rc=done.rc)
-        told = self.host.run(["modinfo", "-k", kernel, "-F", "version", "nvidia"], check=False).stdout.strip()
+        told = modinfo(self.host.run, "version", kernel)
         if told != version:
             raise HostError(f"Kernel {kernel} would load nvidia {told or 'from nowhere'}, not {version}.",
                             f"Look for other files: modinfo -k {kernel} -n nvidia.", kernel=kernel)

@@ -9,7 +9,7 @@ Their packages follow the kernel's versions, not the driver's, so that names and
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -53,4 +53,4 @@ class Prebuilt(Part):
                                     for kernel in kernels(self.host.root, now) if self._version(kernel) != aim.version]
 
     def _version(self, kernel: str) -> str:
-        return self.host.run(["modinfo", "-k", kernel, "-F", "version", "nvidia"], check=False).stdout.strip()
+        return modinfo(self.host.run, "version", kernel)

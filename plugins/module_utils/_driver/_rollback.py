@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     UNLOAD_ORDER,
     Situation,
+    modinfo,
     read_services,
     read_situation,
 )
@@ -78,7 +79,7 @@ def _read(host: Host, now: Situation) -> Former:
 
 
 def _flavour_on_disk(host: Host) -> str | None:
-    text = host.run(["modinfo", "-F", "license", "nvidia"], check=False).stdout.strip()
+    text = modinfo(host.run, "license", host.root.text("/proc/sys/kernel/osrelease") or "")
     return ("open" if "MIT" in text else "proprietary") if text else None
 
 

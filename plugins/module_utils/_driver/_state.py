@@ -112,6 +112,18 @@ def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict
     return tuple(built), {entry["version"]: entry["name"] for entry in entries}
 
 
+def modinfo(run: Runner, field: str, kernel: str) -> str:
+    """A field of the module file that a kernel would load as nvidia, empty where it has none.
+
+    Debian's archive names the files after its alternatives; the loaded module is called nvidia all the same.
+    """
+    for name in ("nvidia", "nvidia-current", "nvidia-current-open"):
+        said = run(["modinfo", "-k", kernel, "-F", field, name], check=False).stdout.strip()
+        if said:
+            return said
+    return ""
+
+
 def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
     """The state of units, by one systemctl, which answers in their order with an empty line between."""
     text = run(["systemctl", "show", *units, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
