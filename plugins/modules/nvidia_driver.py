@@ -70,12 +70,16 @@ options:
     default: auto
   repository:
     description:
-      - A mirror instead of the vendor's repository. What is not given is the vendor's.
+      - A mirror instead of the vendor's repository, for O(source=cuda_repository). What is not given is the vendor's.
     type: dict
     suboptions:
       url:
         description:
-          - The folder that holds the repository's C(Release) file or its C(repodata).
+          - The folder that holds the repository's C(Release) file or its C(repodata), such as
+            V(https://mirror.example.com/cuda/ubuntu2404/x86_64/), or on the host itself
+            V(file:///var/nvidia-driver-local-repo-ubuntu2404-595.91.07), where its C(.list) file in apt's folder of
+            sources must not name the same.
+          - User and password do not belong into it; apt takes them from C(/etc/apt/auth.conf.d).
         type: str
       key:
         description:
