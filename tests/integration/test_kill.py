@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,23 +15,73 @@ from tests.integration import user
 from tests.integration.conftest import LabHosts
 
 HOST = "gpu-k1"
-# The role that runs each module, and its variables.
-MODULES: dict[str, tuple[str, dict[str, object]]] = {
-    "nvidia_driver": ("driver", {"driver_disruption": "idle", "driver_version": "595.91.07"}),
-    "container_toolkit": ("container_toolkit", {"container_toolkit_disruption": "idle"}),
-    "mig_config": ("mig_manager", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
-                                   "mig_manager_devices": [0, 1]}),
-    "gpu_labels": ("feature_discovery", {"feature_discovery_target": "nfd_file",
-                                         "feature_discovery_state": "present"}),
+OLD, NEW = "580.126.20", "595.91.07"
+KILLED = 137
+
+
+class Way(NamedTuple):
+    """A task file of a role with its variables."""
+
+    role: str
+    tasks: str
+    variables: dict[str, Any]
+
+    def include(self) -> str:
+        """The words of a task that runs it."""
+        return (f"ansible.builtin.include_role: {{name: gpuops.nvidia.{self.role}, tasks_from: {self.tasks}}}, "
+                f"vars: {json.dumps(self.variables)}")
+
+    def back(self) -> Way:
+        """The role's removal."""
+        return self._replace(tasks="remove")
+
+
+DRIVER = Way("driver", "host", {"driver_disruption": "idle", "driver_version": NEW})
+FORMER = DRIVER._replace(variables={"driver_disruption": "idle", "driver_version": OLD})
+MODULES = {
+    "nvidia_driver": DRIVER,
+    "container_toolkit": Way("container_toolkit", "host", {"container_toolkit_disruption": "idle"}),
+    "mig_config": Way("mig_manager", "host", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
+                                              "mig_manager_devices": [0, 1]}),
+    "gpu_labels": Way("feature_discovery", "host", {"feature_discovery_target": "nfd_file",
+                                                    "feature_discovery_state": "present"}),
+    "nvidia_software": ("software", {"software_components": {"dcgm": {}, "node_status_exporter": {}}}),
 }
+# All orders in one run of Ansible: each goes on from what a killed module left; where nothing of that step was left to
+# do, one begins anew.
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {ansible.builtin.include_tasks: @ONCE@, loop: "{{ orders }}", loop_control: {loop_var: order}}
+"""
+ONCE = """
+- ansible.builtin.raw: &arm printf '%s\\n' '{{ order[0] }}' '{{ order[1] }}' > /run/kill-step
+- block:
+    - {@WAY@}
+    - ansible.builtin.set_fact: {ended: true}
+  rescue:
+    - ansible.builtin.assert: {that: ansible_failed_result.rc == 137}
+    - ansible.builtin.set_fact: {ended: false}
+- when: ended
+  block:
+    - ansible.builtin.raw: rm /run/kill-step
+    - {@BACK@}
+    - ansible.builtin.raw: *arm
+    - block:
+        - {@WAY@}
+        - ansible.builtin.fail: {msg: "never {{ order[0] }} {{ order[1] }}", rc: 0}
+      rescue:
+        - ansible.builtin.assert: {that: ansible_failed_result.rc | default(0) == 137}
+"""
 
 
-def role(lab: LabHosts, name: str, tasks: str, *words: str, **variables: object) -> user.Run:
+def run(lab: LabHosts, way: Way, *words: str, **variables: object) -> user.Run:
     """Runs one task file of a role alone, as a user of single roles does."""
-    play = user.HOME / f"{name}-{tasks}.yml"
+    play = user.HOME / f"{way.role}-{way.tasks}.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **variables)
+                    f"        name: gpuops.nvidia.{way.role}\n        tasks_from: {way.tasks}\n")
+    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **way.variables, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -48,43 +100,62 @@ def clean(lab: LabHosts) -> list[str]:
     return lab.snapshot(HOST)
 
 
-def killed(lab: LabHosts, module: str, tasks: str, moment: str, step: str) -> bool:
-    """Runs a task file to be killed at a step; False where it ended well because that step was not to be done."""
-    name, variables = MODULES[module]
-    lab.sh(HOST, f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
-    run = role(lab, name, tasks, ansible_python_interpreter="/opt/killer/python3", **variables)
-    assert run.rc == 0 or [line["result"].get("rc") for line in run.of(HOST, ("failed",))] == [137], run.output
-    return run.rc != 0
+def planned(lab: LabHosts, module: str, way: Way) -> list[str]:
+    """The steps that check mode names."""
+    return [step["id"] for step in run(lab, way, "--check").result(HOST, module)["plan"]]
 
 
-def kill(lab: LabHosts, module: str, tasks: str, undo: str) -> list[str]:
-    """Runs a task file killed before and after each step that check mode names; returns these steps.
-
-    Each run goes on from what a killed one left. Where nothing of that step was left to do, one begins anew.
-    """
-    name, variables = MODULES[module]
-    steps = [step["id"] for step in role(lab, name, tasks, "--check", **variables).result(HOST, module)["plan"]]
+def kill(lab: LabHosts, module: str, way: Way, back: Way) -> list[str]:
+    """Runs a task file killed before and after each step that check mode names; returns these steps."""
+    steps = planned(lab, module, way)
     lab.put_killer(HOST)
-    for step in steps:
-        for moment in ("before", "after"):
-            if not killed(lab, module, tasks, moment, step):
-                assert role(lab, name, undo, **variables).rc == 0
-                assert killed(lab, module, tasks, moment, step), f"never {moment} {step}"
+    once, play = user.HOME / "kill-once.yml", user.HOME / "kill.yml"
+    once.write_text(ONCE.replace("@WAY@", way.include()).replace("@BACK@", back.include()))
+    play.write_text(PLAY.replace("@ONCE@", str(once)))
+    done = user.ansible("ansible-playbook", f"-i{lab.hosts[0]}", "--limit", HOST, str(play), "-e", json.dumps({
+        "orders": [[moment, step] for step in steps for moment in ("before", "after")],
+        "ansible_python_interpreter": "/opt/killer/python3"}), timeout=3000)
+    assert done.rc == 0, done.output
+    kills = [line for line in done.of(HOST, ("failed",)) if line["result"].get("rc") == KILLED]
+    assert len(kills) == 2 * len(steps), done.output
     lab.sh(HOST, "rm -rf /run/kill-step /opt/killer")
-    last = role(lab, name, tasks, **variables)
+    last = run(lab, way)
     assert last.rc == 0, last.output
-    assert role(lab, name, tasks, **variables).changed(HOST) == []
+    assert run(lab, way).changed(HOST) == []
     return steps
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
-    assert kill(lab, module, "host", "remove")
+    assert kill(lab, module, MODULES[module], MODULES[module].back())
+
+
+def test_a_switch_killed_at_every_step(lab: LabHosts, clean: list[str]) -> None:
+    steps = kill(lab, "nvidia_driver", FORMER, DRIVER)
+    assert steps[0].startswith("unload modules") and len(steps) > 6
+
+
+def test_a_way_back_killed(lab: LabHosts, clean: list[str]) -> None:
+    """The next run goes on to what is wanted, and when that fails again, all the way back."""
+    lab.sh(HOST, f"echo 'MAKE[0]=\"echo error: no such thing; false\"' > /etc/dkms/nvidia-{NEW}.conf")
+    lab.put_killer(HOST)
+    fetched = f"install packages: nvidia-driver-pinning-{OLD}={OLD}-1"
+    built = f"build modules: {OLD} for kernel {lab.sh(HOST, 'uname -r').strip()}"
+    for moment, step in (("before", fetched), ("after", fetched), ("before", built), ("after", built)):
+        lab.sh(HOST, f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
+        killed = run(lab, DRIVER, ansible_python_interpreter="/opt/killer/python3")
+        assert [line["result"].get("rc") for line in killed.of(HOST, ("failed",))] == [KILLED], killed.output
+    lab.sh(HOST, "rm -rf /run/kill-step /opt/killer")
+    failed = run(lab, DRIVER)
+    assert failed.rc != 0 and failed.result(HOST, "nvidia_driver")["error"]["rolled_back"] == OLD, failed.output
+    lab.sh(HOST, f"rm /etc/dkms/nvidia-{NEW}.conf")
+    assert run(lab, FORMER).changed(HOST) == []
+    assert run(lab, DRIVER).rc == 0
 
 
 @pytest.mark.parametrize("module", list(reversed(MODULES)))
 def test_removal_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
-    assert kill(lab, module, "remove", "host")
+    assert kill(lab, module, MODULES[module].back(), MODULES[module])
 
 
 def test_nothing_is_left_of_all_that(lab: LabHosts, clean: list[str]) -> None:
