@@ -107,7 +107,8 @@ options:
     type: dict
   overrides:
     description:
-      - By host the variables of roles that win over the policy, such as C(driver_version).
+      - By host the variables of roles that win over the policy, such as C(driver_version). Of a secret such as
+        C(driver_signing_key) only counts whether it is set.
       - Without it they are taken from the inventory of the hosts of the play.
     type: dict
   resolve:
