@@ -12,16 +12,16 @@ import pytest
 from tests.integration import user
 from tests.integration.conftest import LabHosts
 
-HOST = "gpu-r1"
+HOST, SUSE = "gpu-r1", "gpu-s1"
 OLD, NEW = "580.126.20", "595.91.07"
 
 
-def role(lab: LabHosts, *words: str, tasks: str = "host", **variables: object) -> user.Run:
+def role(lab: LabHosts, *words: str, tasks: str = "host", host: str = HOST, **variables: object) -> user.Run:
     """Runs a task file of the role driver."""
     play = user.HOME / f"rpm-{tasks}.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
                     f"        name: gpuops.nvidia.driver\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, driver_disruption="idle", **variables)
+    return user.playbook(str(play), lab.hosts, "--limit", host, *words, driver_disruption="idle", **variables)
 
 
 def plan(run: user.Run) -> list[str]:
@@ -47,9 +47,9 @@ def switch(lab: LabHosts, **variables: str) -> None:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own with one Rocky Linux host."""
+    """A lab of its own with a host of Rocky Linux, and one of SLES, which there are plans for and no more."""
     hosts = LabHosts("rpmtest")
-    hosts("up", "--hosts", f"{HOST}=h100-80:8@rocky9")
+    hosts("up", "--hosts", f"{HOST}=h100-80:8@rocky9,{SUSE}=a100-80:1@sles15")
     yield hosts
     hosts("down")
 
@@ -81,6 +81,13 @@ def test_a_disturbed_repository_changes_nothing(lab: LabHosts, clean: list[str],
         lab("fault", "repo", fault, "off")
     assert run.rc != 0 and said in run.errors()[0]
     assert lab.snapshot(HOST) == clean
+
+
+def test_suse_is_refused_before_anything_changes(lab: LabHosts) -> None:
+    before = lab.snapshot(SUSE)
+    run = role(lab, host=SUSE, driver_version=NEW, driver_source="cuda_repository")
+    assert run.rc != 0 and "sles 15.7" in run.errors()[0]
+    assert lab.snapshot(SUSE) == before
 
 
 def test_first_installation_does_what_check_showed(lab: LabHosts, clean: list[str]) -> None:

@@ -117,7 +117,9 @@ class DnfProbe:
             os.mkdir(f"{self.root}/{folder}")
         ours = repository_id(self.repository)
         self._link(REPOSITORIES, "repos", lambda name: name != f"{ours}.repo")
-        self._link(CACHE, "cache", lambda name: not name.startswith("gpuops-") and "lock" not in name)
+        # The metadata of other repositories; what dnf notes beside them is the host's own.
+        self._link(CACHE, "cache", lambda name: not name.startswith("gpuops-")
+                   and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
         self.key = self._fetch_key()
         self._write("key", armor(self.key))
         # Held versions are chosen by the simulation itself; all of them are to be seen.

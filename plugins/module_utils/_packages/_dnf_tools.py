@@ -109,7 +109,7 @@ def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: fl
 def problems(text: str) -> str:
     """The lines of dnf's output that say why it cannot."""
     lines = [line.strip() for line in text.splitlines()]
-    best = [line for line in lines if re.match(r"(Error:? \S|Problem|- |nothing provides|No match)", line)]
+    best = [line for line in lines if re.match(r"(Error:? \S|Problem|- |nothing provides|No match|All matches)", line)]
     return " / ".join(best or [line for line in lines if line][-3:])
 
 

@@ -115,6 +115,11 @@ def test_problems_are_the_lines_that_say_why() -> None:
     assert "try to add" not in problems(CONFLICT)
 
 
+def test_what_the_host_keeps_out_is_named() -> None:
+    said = "All matches were filtered out by exclude filtering for argument: x\nError: Unable to find a match: x\n"
+    assert problems(said) == said.strip().replace("\n", " / ")
+
+
 def test_a_transaction_answered_with_no_is_no_failure() -> None:
     assert dnf(Host(install=(1, FLAVOUR)), ["--assumeno", "install", "x"]).stdout == FLAVOUR
     with pytest.raises(CommandError):
@@ -242,9 +247,13 @@ def test_a_probe_simulates_with_the_versions_that_will_be_held(paths: Path) -> N
     host, manager, repository = probing(repoquery=(0, f"Loaded plugins: x\n{OFFERED}"), install=(1, FLAVOUR),
                                         qa=(0, f"libnvidia-ml\t{ARCH}\t3:580.126.20-1.el9\n"))
     (paths / "REPOSITORIES" / "baseos.repo").write_text("[baseos]\n")
+    for name in ("baseos.solv", "expired_repos.json", "gpuops-driver.solv"):
+        (paths / "CACHE" / name).touch()
+    (paths / "CACHE" / "baseos-b8a55b93be0a8f0b").mkdir()
     with manager.probe(repository) as probe:
         assert probe.resolve("nvidia-driver-cuda", "580.126.20") == "3:580.126.20-1.el9"
         assert sorted(os.listdir(f"{probe.root}/repos")) == ["baseos.repo", "gpuops-driver.repo"]
+        assert sorted(os.listdir(f"{probe.root}/cache")) == ["baseos-b8a55b93be0a8f0b", "baseos.solv"]
         changes = probe.simulate({"nvidia-driver-cuda": "3:595.91.07-1.el9"}, {}, files={
             "/etc/dnf/vars/gpuops_driver": b"*-595.91.07-*,nvlsm*\n"})
         with pytest.raises(RepositoryError, match="It has 595.91.07, 580.126.20"):
