@@ -17,7 +17,7 @@ import time
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart, wanted_units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart, restart, wanted_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import FABRIC_MANAGER, IMEX, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
@@ -63,10 +63,11 @@ class Fabric(Part):
         self._check = aim.delivered or bool(aim.reload) or now.services[FABRIC_MANAGER].state != "active"
         if aim.fabric == "nvlink5" and not root.exists("/sys/module/ib_umad"):
             steps.append(("load", Step(LOAD, "ib_umad", "NVLSM manages the switches through it")))
-        if text and root.data(NODES) != text:
+        changes = bool(text) and root.data(NODES) != text
+        if changes:
             steps.append(("configure", Step(WRITE_NODES, NODES, ", ".join(map(str, spec.imex_nodes)),
                                             data={"text": text})))
-        return steps
+        return steps + (restart(self.host, now, aim, IMEX, changes) if text else [])
 
     def _check_source(self, now: Situation, aim: Aim) -> None:
         if aim.source != "runfile":

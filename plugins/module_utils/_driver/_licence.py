@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart, restart
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import GRIDD, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
@@ -80,7 +80,7 @@ class Licence(Part):
         token = self._token()
         if token and self.host.root.data(TOKEN_FILE) != token:
             steps.append(("configure", Step(WRITE_TOKEN, TOKEN_FILE, "the client's configuration token")))
-        return steps
+        return steps + restart(self.host, now, aim, GRIDD, bool(steps))
 
     def _present(self) -> str | None:
         data = self.host.root.data(SETTINGS_FILE)

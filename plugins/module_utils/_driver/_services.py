@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     FABRIC_MANAGER,
@@ -55,6 +55,14 @@ def owe_restart(journal: Journal, unit: str) -> None:
     journal.keep(_OWED, unit, None)
 
 
+def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> list[Phased]:
+    """One restart of a running unit whose files change in this run, or changed in one that was killed."""
+    owed = changes or host.journal.get(_OWED, unit) is not None
+    service = now.services[unit]
+    starts = aim.reload or service.state != "active" or service.enabled not in _AT_BOOT
+    return [("serve", Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
+
+
 def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
     """Stops units that run, in this order, and remembers them."""
     for unit in units:
@@ -94,8 +102,6 @@ class Services(Part):
             if unit in wanted:
                 if unit in stopped or service.state != "active" or service.enabled not in _AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
-                elif journal.get(_OWED, unit) is not None:
-                    steps.append(("serve", Step(RESTART, unit, "its files have changed")))
             elif self._unwanted(unit, service):
                 steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))
             elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
@@ -128,7 +134,10 @@ class Services(Part):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
             journal.forget(_PAUSED, unit)  # it is its owner's: where it does not start, that is said once
-        self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
+        hint = f"Look at journalctl -u {unit}."
+        self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=hint)
+        if step.action == START and step.data["state"] == "active" and journal.get(_OWED, unit) is not None:
+            self.host.run(["systemctl", "restart", unit], timeout=_LIMIT, hint=hint)
         for kind in (_PAUSED, _OWED):
             journal.forget(kind, unit)
         return True

@@ -46,6 +46,10 @@ def test_nodes(made: t.Any) -> None:
     assert made.read(NODES) == "10.0.0.1\nfd00::2\n"
     assert made.journal.get("restart", "nvidia-imex.service") is not None
     assert made.ids(Fabric, imex_nodes=wish) == []
+    made.works(persistenced="active", imex="active")
+    made.aim = replace(made.aim, fabric="nvlink5_rack")
+    assert made.ids(Fabric, imex_nodes=wish[:1]) == [
+        f"configure/write IMEX nodes: {NODES}", "serve/restart service: nvidia-imex.service"]
     assert [(phase, step.id) for phase, step in made.part(Fabric).absent(made.now)] == [
         ("stop", f"restore file: {NODES}")]
 

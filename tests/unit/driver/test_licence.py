@@ -39,6 +39,9 @@ def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
     assert (made.folder / TOKEN_FILE[1:]).stat().st_mode & 0o777 == 0o744
     assert made.ids(Licence, licence=WISH) == []
     assert made.journal.get("restart", "nvidia-gridd.service") is not None
+    made.works(gridd="active")
+    assert made.ids(Licence, licence={**WISH, "feature_type": 1}) == [
+        steps[0], "serve/restart service: nvidia-gridd.service"]
     assert [step.target for _phase, step in made.part(Licence).absent(made.now)] == [SETTINGS_FILE, TOKEN_FILE]
 
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
     Services,
     owe_restart,
     pause,
+    restart,
     resume,
     running,
     wanted_units,
@@ -86,12 +87,23 @@ def test_resume_goes_the_other_way(made: t.Any) -> None:
 
 def test_changed_files_ask_for_one_restart(made: t.Any) -> None:
     made.works(persistenced="active", imex="active")
-    made.aim = replace(made.aim, fabric="nvlink5_rack")
-    owe_restart(made.journal, IMEX)
-    assert made.ids(Services, imex_nodes=["10.0.0.1"]) == [f"serve/restart service: {IMEX}"]
-    made.do(Services, imex_nodes=["10.0.0.1"])
+    host = made.part(Services).host
+    assert restart(host, made.now, made.aim, IMEX, False) == []
+    assert [step.id for _phase, step in restart(host, made.now, made.aim, IMEX, True)] == [f"restart service: {IMEX}"]
+    owe_restart(made.journal, IMEX)  # a run was killed after it had written
+    steps = restart(host, made.now, made.aim, IMEX, False)
+    assert [step.id for _phase, step in steps] == [f"restart service: {IMEX}"]
+    made.part(Services).execute(steps[0][1])
     assert made.asked == [("systemctl", "restart", IMEX)]
-    assert made.ids(Services, imex_nodes=["10.0.0.1"]) == []
+    assert restart(host, made.now, made.aim, IMEX, False) == []
+    assert restart(host, made.now, replace(made.aim, reload="why"), IMEX, True) == []  # it starts anew then
+
+
+def test_a_service_that_runs_and_is_only_enabled_is_restarted_for_its_files(made: t.Any) -> None:
+    made.now = replace(made.now, services={**made.now.services, PERSISTENCED: Service("active", "disabled")})
+    owe_restart(made.journal, PERSISTENCED)
+    made.do(Services)
+    assert [argv[1] for argv in made.asked] == ["enable", "restart"]
 
 
 def test_a_wish_that_is_taken_back(made: t.Any) -> None:
