@@ -96,7 +96,6 @@ options:
         sources where they are missing.
       - A driver that somebody else installed from such a file is kept where it will do, and never changed.
     type: dict
-    version_added: 0.1.0
     suboptions:
       src:
         description:
