@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon.h"
+
 #define FOLDER "/run/nvidia-fabricmanager"
 
 int main(int argc, char **argv) {
@@ -32,10 +34,6 @@ int main(int argc, char **argv) {
         return 1;
     }
     mkdir(FOLDER, 0755);
-    if (daemon(0, 0)) return 1;
-    FILE *pid = fopen(FOLDER "/nv-fabricmanager.pid", "w");
-    if (!pid) return 1;
-    fprintf(pid, "%d\n", getpid());
-    fclose(pid);
+    if (become_daemon(FOLDER "/nv-fabricmanager.pid")) return 1;
     for (;;) pause();
 }

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon.h"
+
 #define FOLDER "/run/nvidia-persistenced"
 /* The vendor's libraries have the nodes made that are not there. */
 #define MAKE_NODES "[ ! -x /usr/bin/nvidia-modprobe ] || for gpu in /proc/driver/nvidia/gpus/*/information; do" \
@@ -31,10 +33,6 @@ int main(int argc, char **argv) {
         return 1;
     }
     mkdir(FOLDER, 0755);
-    if (daemon(0, 0)) return 1;
-    FILE *pid = fopen(FOLDER "/nvidia-persistenced.pid", "w");
-    if (!pid) return 1;
-    fprintf(pid, "%d\n", getpid());
-    fclose(pid);
+    if (become_daemon(FOLDER "/nvidia-persistenced.pid")) return 1;
     for (;;) pause();
 }
