@@ -26,7 +26,8 @@ description:
     it is in place and only the hardware does not answer. Where going back fails too, C(error.rollback_error) says why.
   - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
   - Before anything is changed it is looked whether the file systems are writable and have room.
-  - On a host that is as wanted it reads files, asks C(dpkg-query) or C(rpm), and C(systemctl), once each, and needs no network.
+  - On a host that is as wanted it reads files, asks C(dpkg-query) or C(rpm), and C(systemctl), once each, and needs no
+    network.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -37,7 +38,7 @@ options:
     description:
       - V(present) installs, switches or repairs the driver.
       - V(absent) removes what this module brought, to the state before it. A driver that somebody else installed stays.
-        Loaded modules have to go first, which takes O(disruption=idle).
+        Loaded modules have to go first, which takes O(disruption=idle). Services that are stopped for it stay stopped.
       - V(adopted) changes nothing, and fails unless the installed driver works.
     type: str
     choices: [present, absent, adopted]

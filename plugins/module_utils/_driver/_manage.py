@@ -154,8 +154,10 @@ class Driver:
             reasons.append(f"{now.loaded} is loaded, {self.spec.wanted()} is wanted")
         reasons = list(dict.fromkeys(reasons)) + ask_smi(self.run, now.loaded)
         if reasons:
-            raise HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
-                            "Repair it with the tools that installed it, or use state present.", reasons=reasons)
+            error = HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
+                              "Repair it with the tools that installed it, or use state present.", reasons=reasons)
+            enlighten(error, self.run, 0)
+            raise error
         return self._result(now, now, [], [], [], now.loaded)
 
     # -- parts

@@ -344,6 +344,24 @@ def test_a_reboot_loads_what_is_held(model: Model) -> None:
     assert model.loaded["nvidia"] == OLD
 
 
+def test_a_failure_beside_a_held_module_leaves_it_at_work(model: Model) -> None:
+    model.begin(OLD)
+    model.process(4711, "session-1.scope")
+    model.fails = {f"dkms {NEW}"}
+    assert fails(model, NEW, "reboot").details["rolled_back"] == OLD
+    assert (model.disk, model.built, model.loaded) == (OLD, OLD, dict.fromkeys(MODULES, OLD))
+    assert not any(line.startswith(("rmmod", "systemctl stop")) for line in model.lines)
+
+
+def test_an_adopted_driver_that_does_not_work_is_explained(model: Model) -> None:
+    model.begin(NEW)
+    model.loaded = dict.fromkeys(MODULES, OLD)
+    model.show()
+    with pytest.raises(GpuopsError) as caught:
+        Driver(Spec(), "never", False, model.run, Root(str(model.folder))).adopted()
+    assert "another version than the libraries" in caught.value.message
+
+
 def test_a_killed_run_starts_what_it_had_stopped_even_where_it_may_not_go_on(model: Model) -> None:
     model.begin(OLD)
     with Journal("driver", root=str(model.folder / "journal")) as journal:
