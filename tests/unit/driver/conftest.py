@@ -94,5 +94,6 @@ class Made:
 @pytest.fixture
 def made(tmp_path: Path) -> t.Iterator[Made]:
     """A bare host on which a driver is being installed."""
-    with LocalJournal(tmp_path) as journal:
+    journal = LocalJournal(tmp_path)
+    with journal:
         yield Made(tmp_path, journal)

@@ -78,7 +78,7 @@ def test_the_run_file_brings_no_manager(made: t.Any) -> None:
 ])
 def test_truth(made: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, expected: list[str]) -> None:
     monkeypatch.setattr(_fabric, "_PATIENCE", 0)
-    monkeypatch.setattr(_fabric.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     made.aim = replace(made.aim, fabric="nvswitch")
     made.answers = {"nv-fabricmanager": (0, f"Fabric Manager version is : {version}\n"),
                     "nvidia-smi -q": (0, STATE.format(state))}
