@@ -1,0 +1,274 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What components want of a host, and what one run plans and does, on made-up hosts with real journals."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import typing as t
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _report, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Host, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._cuda import Cuda
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm import Dcgm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm_exporter import (
+    COUNTERS,
+    DROP_IN,
+    DcgmExporter,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_status import (
+    PROGRAM,
+    PYNVML,
+    NodeStatusExporter,
+    program,
+)
+
+A100, V100 = model_of("20b2"), model_of("1db5")
+STATUS = {"folder": "/metrics", "interval": 30}
+
+
+def host(cuda: str | None = "13.2", *models: t.Any, packages: t.Iterable[str] = (),
+         wanted: t.Iterable[str] = ("dcgm", "dcgm_exporter"), root: str = "/nonexistent") -> Host:
+    return Host(Root(root), cuda, models or (A100,), dict.fromkeys(packages, "1"), tuple(wanted), "/usr/bin/python3")
+
+
+@pytest.mark.parametrize(("version", "package", "exact"), [
+    ("13.0", "cuda-toolkit-13-0", None), ("13.0.2", "cuda-toolkit-13-0", "13.0.2"), ("12", "cuda-toolkit-12", None),
+    ("", "cuda-toolkit-13", None), ("12.9", "cuda-toolkit-12-9", None)])
+def test_cuda_by_its_level(version: str, package: str, exact: str | None) -> None:
+    wish = Cuda.wish({"version": version}, host())
+    assert wish.packages == {package: exact} and not wish.files and not wish.reasons
+
+
+def test_cuda_and_the_driver() -> None:
+    with pytest.raises(InputError, match=r"CUDA 14.0 does not run on this host's driver, whose level is 13.2. .*13.x"):
+        Cuda.wish({"version": "14.0"}, host())
+    assert "minor version compatibility" in Cuda.wish({"version": "13.3"}, host()).reasons[0]
+    assert "was not compared" in Cuda.wish({"version": "14.0"}, host(None)).reasons[0]
+    with pytest.raises(HostError, match="No driver is installed"):
+        Cuda.wish({"version": None}, host(None))
+    with pytest.raises(InputError, match="cuda.version: 'newest' is no CUDA level"):
+        Cuda.wish({"version": "newest"}, host())
+    assert Cuda.wish({"version": "13.0", "profile": True}, host()).files
+
+
+@pytest.mark.parametrize(("level", "model", "levels"), [
+    ("13.2", A100, {"cuda13"}), ("12.8", A100, {"cuda12"}), ("13.0", V100, {"cuda12", "cuda13"}),
+    ("12.2", V100, {"cuda12"})])
+def test_dcgm_is_for_the_drivers_cuda(level: str, model: t.Any, levels: set[str]) -> None:
+    wish = Dcgm.wish({"version": "4.6.0", "profiling": False}, host(level, model))
+    assert set(wish.packages) == {f"datacenter-gpu-manager-4-{part}" for part in {"core", *levels}}
+    assert set(wish.packages.values()) == {"4.6.0"} and list(wish.gone) == ["datacenter-gpu-manager"]
+    more = Dcgm.wish({"version": "", "profiling": True}, host(level, model)).packages
+    assert set(more) - set(wish.packages) == {f"datacenter-gpu-manager-4-proprietary{part}" for part in
+                                              ("", *(f"-{level}" for level in levels))}
+    assert set(more.values()) == {None}
+
+
+def test_dcgm_needs_to_know_the_driver() -> None:
+    with pytest.raises(HostError, match="driver_cuda"):
+        Dcgm.wish({}, host(None))
+    with pytest.raises(InputError, match="dcgm.version: 'v4' is no version"):
+        Dcgm.wish({"version": "v4"}, host())
+
+
+@pytest.mark.parametrize(("listen", "address"), [
+    (":9400", ("127.0.0.1", 9400)), ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:9400", ("::1", 9400)),
+    ("0.0.0.0:9400", ("127.0.0.1", 9400)), ("metrics.lan:9400", ("metrics.lan", 9400))])
+def test_where_the_exporter_listens(listen: str, address: tuple[str, int]) -> None:
+    wish = DcgmExporter.wish({"listen": listen}, host())
+    assert wish.address == address
+    assert f"--address {listen} --collectors /etc/dcgm-exporter/default-counters.csv" in wish.files[DROP_IN].decode()
+
+
+@pytest.mark.parametrize("listen", ["9400", ":0", ":65536", ":94 00", "a b:9400", "$(id):9400", ":9400\nExecStart=x"])
+def test_what_is_no_address(listen: str) -> None:
+    with pytest.raises(InputError, match="dcgm_exporter.listen"):
+        DcgmExporter.wish({"listen": listen}, host())
+
+
+def test_the_exporter_and_what_it_asks() -> None:
+    with pytest.raises(InputError, match="DCGM 4 is not on this host"):
+        DcgmExporter.wish({}, host(wanted=["dcgm_exporter"]))
+    there = host(packages=["datacenter-gpu-manager-4-core"], wanted=["dcgm_exporter"])
+    wish = DcgmExporter.wish({"counters": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n\n"}, there)
+    assert wish.files[COUNTERS] == b"DCGM_FI_DEV_GPU_TEMP, gauge, t\n"
+    assert f"--collectors {COUNTERS}" in wish.files[DROP_IN].decode()
+
+
+def test_the_program_runs_by_itself(tmp_path: Path) -> None:
+    archive = program()
+    assert archive == program()
+    names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
+    assert any(name.endswith("_nvml.py") for name in names) and not any("ansible/" in name for name in names)
+    (tmp_path / "node-status.pyz").write_bytes(archive)
+    subprocess.run([sys.executable, "-I", "node-status.pyz", "x.prom"], cwd=tmp_path, check=True, env={})
+    assert "gpu_operator_node_driver_ready" in (tmp_path / "x.prom").read_text()
+
+
+def test_the_node_status_exporter(tmp_path: Path) -> None:
+    there = tmp_path / PYNVML.lstrip("/")
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"# the one of the driver")
+    wish = NodeStatusExporter.wish(STATUS, host(root=str(tmp_path)))
+    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program()
+    service = wish.files["/etc/systemd/system/gpuops-node-status.service"].decode()
+    assert f"ExecStart=/usr/bin/python3 {PROGRAM} /metrics/gpuops-node-status.prom" in service
+    assert "OnUnitActiveSec=30s" in wish.files["/etc/systemd/system/gpuops-node-status.timer"].decode()
+    for wrong in ({"folder": "metrics"}, {"folder": "/a b"}, {"folder": "/%n"}, {"interval": 4}, {"interval": 90000}):
+        with pytest.raises(InputError, match="node_status_exporter"):
+            NodeStatusExporter.wish({**STATUS, **wrong}, host(root=str(tmp_path)))
+
+
+def machine(tmp_path: Path, loaded: str | None, library: str | None) -> Root:
+    """A host with two NVIDIA devices on its bus."""
+    for name, vendor, kind in (("0000:07:00.0", "0x10de", "0x030200"), ("0000:07:00.1", "0x10de", "0x040300"),
+                               ("0000:09:00.0", "0x8086", "0x020000")):
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        for key, value in (("vendor", vendor), ("device", "0x20b2"), ("class", kind), ("subsystem_vendor", "0x10de"),
+                           ("subsystem_device", "0x1463")):
+            (folder / key).write_text(value)
+        (folder / "driver").symlink_to("/sys/bus/pci/drivers/nvidia")
+    if loaded:
+        (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+        (tmp_path / "sys/module/nvidia/version").write_text(loaded)
+    if library:
+        (tmp_path / "usr/lib64").mkdir(parents=True)
+        (tmp_path / "usr/lib64/libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{library}")
+    return Root(str(tmp_path))
+
+
+def snapshot(available: bool = True, **gpu: t.Any) -> dict[str, t.Any]:
+    seen = {"pci": "0000:07:00.0", "device_id": "20b2", "subsystem": "10de:1463", "model": "A100", "index": 0,
+            "uuid": "GPU-1", "minor": 0, "serial": None, "memory_mib": 81920, "compute_capability": "8.0",
+            "mig": {"enabled": False, "pending": False, "instances": []}, "error": None, **gpu}
+    return {"available": available, "error": None, "driver": None, "library": None, "cuda": "13.2", "clients": [],
+            "gpus": [seen] if available else []}
+
+
+def values(root: Root, told: dict[str, t.Any], former: str = "") -> dict[str, float]:
+    """Single samples by name."""
+    made = _report.metrics(root, told, former, 1000.0)
+    return {name: samples[0][1] for name, samples in made.items() if samples}
+
+
+def test_metrics_of_a_node_that_works(tmp_path: Path) -> None:
+    found = values(machine(tmp_path, "595.91.07", "595.91.07"), snapshot())
+    assert found["gpu_operator_node_driver_ready"] == found["gpu_operator_node_driver_validation"] == 1
+    assert found["gpu_operator_node_driver_validation_last_success_ts_seconds"] == 1000
+    assert found["gpu_operator_nvidia_pci_devices_total"] == 2 and found["gpuops_node_gpus"] == 1
+    assert not any(found[f"gpuops_node_{name}"] for name in (
+        "driver_version_mismatch", "reboot_pending", "gpu_lost", "gpu_mig_mode_pending"))
+
+
+@pytest.mark.parametrize(("loaded", "library", "told", "which"), [
+    ("595.91.07", "595.91.07", snapshot(uuid=None, error="GPU_IS_LOST"), {"gpu_lost"}),
+    ("580.126.20", "595.91.07", snapshot(False), {"driver_version_mismatch", "reboot_pending"}),
+    (None, "595.91.07", snapshot(False), set()),
+    ("595.91.07", "595.91.07", snapshot(mig={"enabled": False, "pending": True, "instances": []}),
+     {"gpu_mig_mode_pending"})])
+def test_metrics_of_a_node_in_trouble(tmp_path: Path, loaded: str | None, library: str, told: dict[str, t.Any],
+                                      which: set[str]) -> None:
+    former = 'gpu_operator_node_driver_validation_last_success_ts_seconds{node="a"} 77\n'
+    found = values(machine(tmp_path, loaded, library), told, former)
+    flags = ("driver_version_mismatch", "reboot_pending", "gpu_lost", "gpu_mig_mode_pending")
+    assert {name for name in flags if found.get(f"gpuops_node_{name}")} == which
+    works = which == {"gpu_mig_mode_pending"}
+    assert found["gpu_operator_node_driver_validation"] == works
+    assert found["gpu_operator_node_driver_validation_last_success_ts_seconds"] == (1000 if works else 77)
+
+
+def test_metrics_as_text() -> None:
+    text = _report.render({"gpuops_node_gpus": [({}, 2)], "gpuops_node_gpu_lost": [({"gpu": "0000:07:00.0"}, True)],
+                           "gpuops_node_gpu_mig_mode_pending": []}, "node-1")
+    assert text.splitlines()[2] == 'gpuops_node_gpus{node="node-1"} 2'
+    assert text.splitlines()[-1] == 'gpuops_node_gpu_lost{gpu="0000:07:00.0",node="node-1"} 1'
+    assert "mig_mode" not in text
+
+
+class Systemd:
+    """systemctl of a host with one unit; answers and remembers."""
+
+    def __init__(self, state: str = "inactive", enabled: str = "disabled") -> None:
+        self.state, self.enabled = state, enabled
+        self.calls: list[str] = []
+
+    def __call__(self, argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        words = list(argv)
+        self.calls.append(" ".join(words[1:3]))
+        if words[1] in ("start", "restart"):
+            self.state = "active"
+        if words[1] == "enable":
+            self.enabled = "enabled"
+        if words[1] == "disable":
+            self.state, self.enabled = "inactive", "disabled"
+        told = f"LoadState=loaded\nActiveState={self.state}\nUnitFileState={self.enabled}\n"
+        return Completed(tuple(words), 0, told, "")
+
+
+def one_run(tmp_path: Path, wish: Wish | None, systemd: Systemd) -> list[str]:
+    """Plans and executes; without a wish it is a removal. Returns the ids of the steps."""
+    with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
+        work = _work.Work("x.service", wish, journal, systemd, Root(), None, None)
+        service = Service(systemd.state, systemd.enabled)
+        state = PackageState({})
+        steps = work.plan(state, service) if wish else work.plan_absent(state, service, ())
+        apply(steps, work.execute, journal)
+        if wish is None:
+            work.settle()
+    return [step.action for step in steps]
+
+
+def test_files_and_service_come_and_go(tmp_path: Path) -> None:
+    path, output = tmp_path / "etc" / "x.conf", tmp_path / "out" / "x.prom"
+    (tmp_path / "keep").touch()
+    systemd = Systemd()
+
+    def wish(text: bytes) -> Wish:
+        return Wish(files={str(path): text}, outputs=[str(output)], unit="x.service")
+
+    assert one_run(tmp_path, wish(b"1"), systemd) == ["write file", "enable and start service"]
+    output.write_text("made by the service")
+    assert one_run(tmp_path, wish(b"1"), systemd) == []
+    systemd.calls.clear()
+    assert one_run(tmp_path, wish(b"2"), systemd) == ["write file", "restart service"]
+    assert systemd.calls.count("restart x.service") == 1
+    systemd.enabled = "disabled"
+    assert one_run(tmp_path, wish(b"2"), systemd) == ["enable service"]
+    assert one_run(tmp_path, None, systemd) == ["disable and stop service", "restore file", "restore file"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
+
+
+def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.conf"
+    systemd = Systemd("active", "enabled")
+    wish = Wish(files={str(path): b"1"}, unit="x.service")
+    with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
+        work = _work.Work("x.service", wish, journal, systemd, Root(), None, None)
+        steps = work.plan(PackageState({}), Service("active", "enabled"))
+        work.execute(steps[0])  # and here the run is killed
+    assert one_run(tmp_path, wish, systemd) == ["restart service"]
+    # It ran before us, so it goes on with what it had.
+    assert one_run(tmp_path, None, systemd) == ["restore file", "restart service"]
+    assert systemd.state == "active" and not path.exists()
+
+
+def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_work, "_ANSWER_LIMIT", 0)
+    with pytest.raises(GpuopsError, match=r"runs, but does not answer at 127.0.0.1:1: .*journalctl -u x.service"):
+        one_run(tmp_path, Wish(unit="x.service", address=("127.0.0.1", 1)), Systemd())
