@@ -12,6 +12,7 @@ import datetime
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
@@ -297,19 +298,24 @@ def _manager_runs(host: Host) -> bool:
 
 
 def _holders(host: Host) -> t.Iterator[Said]:
-    due = [name for name in ("driver", "mig_manager") if name in (host.mine or {}).get("preview", ())]
-    clients = [client for client in host.facts["clients"] if not _of_driver(client)]
-    if not due or not clients or (due == ["driver"] and not host.loaded):
-        return
-    held = some_of(list(dict.fromkeys(_holder(client) for client in clients)))
-    what = "the driver" if "driver" in due else "MIG"
-    yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
-           "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
+    preview, clients = (host.mine or {}).get("preview", ()), host.facts["clients"]
+    others = [client for client in clients if not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
+    # Those of the driver's services too that the driver role stops and starts again.
+    loose = [client for client in others if client.get("unit") not in SERVICES]
+    for what, due, held in (("the driver", "driver" in preview and _reloads(host), loose),
+                            ("MIG", "mig_manager" in preview, others)):
+        if due and held:
+            names = some_of(list(dict.fromkeys(_holder(client) for client in held)))
+            yield ("warning", f"{what} is to be changed while GPUs are held by {names}",
+                   "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
+            return
 
 
-def _of_driver(client: t.Mapping[str, t.Any]) -> bool:
-    """Whether a client is a service of the driver itself, which the driver role stops."""
-    return str(client["name"]).startswith(("nvidia-persiste", _MANAGER))
+def _reloads(host: Host) -> bool:
+    """Whether loaded modules have to go for what the plan says."""
+    driver, wanted = host.facts["driver"], host.driver.get("kernel_module_type")
+    return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
+                                        or wanted not in (None, driver["flavour"]))
 
 
 def _holder(client: t.Mapping[str, t.Any]) -> str:

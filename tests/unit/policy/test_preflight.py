@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, counts, grouped
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
+from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import changed
 
 TODAY = datetime.date(2026, 11, 21)
 VERSION = "580.173.02"
@@ -51,6 +52,7 @@ def client(**parts: Any) -> dict[str, Any]:
 
 
 MANAGER = client(name="nv-fabricmanage", unit="nvidia-fabricmanager.service", gpu=None)
+DCGM = client(name="nv-hostengine", unit="nvidia-dcgm.service")
 PERSISTENCED = client(name="nvidia-persiste", unit="nvidia-persistenced.service")
 
 
@@ -180,6 +182,17 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "held while MIG changes": (driven(facts(["20b5"], clients=[client(unit="slurmd.service")]), VERSION),
                                plan_of(preview=("mig_manager",)), {"holders": "warning"}),
     "held, nothing changes": (driven(facts(**BARE, clients=[client()]), VERSION), plan_of(preview=()), {}),
+    "held while modules come beside the driver": (driven(facts(**BARE, clients=[client()]), VERSION), plan_of(), {}),
+    "held while the other modules are wanted": (
+        driven(facts(**BARE, clients=[client()]), VERSION),
+        plan_of(driver={"placement": "host", "version": VERSION, "kernel_module_type": "proprietary"}),
+        {"holders": "warning"}),
+    "held while libraries are of another version": (changed(
+        driven(facts(**BARE, clients=[client()]), VERSION), driver={"library": "570.211.01"}), plan_of(),
+        {"holders": "warning"}),
+    "held by DCGM, which stops for the driver": (driven(facts(**BARE, clients=[DCGM]), "570.211.01"), plan_of(), {}),
+    "held by DCGM while MIG changes": (driven(facts(["20b5"], clients=[DCGM]), VERSION),
+                                       plan_of(preview=("mig_manager",)), {"holders": "warning"}),
     "held by the driver's own services": (driven(facts(**BARE, clients=[PERSISTENCED]), "570.211.01"), plan_of(), {}),
     "reboot pending": (driven(facts(**BARE, driver={"reboot_pending": True}), VERSION), plan_of(preview=()),
                        {"reboot": "warning"}),
