@@ -67,9 +67,12 @@ class Driver:
         with Journal(CONCERN, readonly=self.check) as journal:
             attempt = Attempt(self._host(journal), now, self.level, PARTS)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
-            after, reasons = now, [] if self.check else attempt.reasons(now, attempt.version)
+            after = now
+            reasons: list[str] = []
             if allowed and not self.check:
                 after, reasons = self._carry_out(attempt, allowed, not pending)
+            elif not self.check:
+                reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
                 forget(journal)
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
