@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras, wanted_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import NEEDED, wanted_extras, wanted_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
@@ -63,10 +63,14 @@ class Delivery(t.Protocol):
 
 
 class PackageDelivery:
-    """Packages of one source; without a source only what the journal holds can be taken away."""
+    """Packages of one source; without a source only what the journal holds can be taken away.
 
-    def __init__(self, host: Host, manager: Manager, source: Source | None) -> None:
+    state: the package database where it was read just now, so that a plan need not.
+    """
+
+    def __init__(self, host: Host, manager: Manager, source: Source | None, state: PackageState | None = None) -> None:
         self.host = host
+        self.state = state
         self.source = source
         self.name = source.name if source else "packages"
         self.dkms = source.dkms if source else True
@@ -87,7 +91,7 @@ class PackageDelivery:
     def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
         """See L(Delivery)."""
         spec, source, work = self.host.spec, self._source, self.work
-        state = self.found = work.manager.read()
+        state = self.found = self.state or work.manager.read()
         installed = source.installed(state.installed)
         needing = kernels(self.host.root, now)
         if installed is not None and spec.accepts(installed):
@@ -113,9 +117,14 @@ class PackageDelivery:
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
         """The packages of a version: name to the vendor's version, None for any."""
-        spec = self.host.spec
-        return {**self._source.packages(version, flavour, spec.persistenced),
-                **self._source.companions(version, wanted_extras(spec, now.fabric))}
+        spec, source = self.host.spec, self._source
+        extras = wanted_extras(spec, now.fabric)
+        for kind, option in NEEDED.items():
+            if kind in extras and not source.companions(version, [kind]):
+                raise InputError(f"source {source.name} has no {kind.replace('_', ' ')} of {version}, which this host "
+                                 "needs or you asked for.", f"Use another source, or set {option}.", path="source",
+                                 value=source.name)
+        return {**source.packages(version, flavour, spec.persistenced), **source.companions(version, extras)}
 
     @staticmethod
     def _held(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
@@ -242,14 +251,15 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
         return _runfile(host, now), _packages(host, now)
     manager = manager_for(now, host)
     runfile = _runfile(host, now)
-    every: list[Delivery] = [PackageDelivery(host, manager, source)
-                             for source in sources_for(host.spec.source, now.os_id, now.os_version, now.arch)]
-    chosen = every[0]
-    if host.spec.source == "auto" and runfile.installed():
-        every.append(runfile)
-    if len(every) > 1:
-        chosen = next((one for one in every if host.spec.accepts(one.installed())), chosen)
-    return (runfile, _packages(host, now)) if chosen is runfile else (chosen, [runfile])
+    sources = sources_for(host.spec.source, now.os_id, now.os_version, now.arch)
+    chosen, state = sources[0], None
+    if host.spec.source == "auto":
+        state = manager.read()
+        accepted = [source for source in sources if host.spec.accepts(source.installed(state.installed))]
+        if not accepted and host.spec.accepts(runfile.installed()):
+            return runfile, _packages(host, now)
+        chosen = next(iter(accepted), chosen)
+    return PackageDelivery(host, manager, chosen, state), [runfile]
 
 
 def removable(host: Host, now: Situation) -> list[Delivery]:

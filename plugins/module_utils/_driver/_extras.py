@@ -10,6 +10,7 @@ NVIDIA/gpu-driver-container (nvidia-peermem last, after ib_core). The packages c
 from __future__ import annotations
 
 import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import LIMIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD
@@ -26,6 +27,9 @@ _DKMS = {"nvidia_fs": "nvidia-fs", "gdrdrv": "gdrdrv"}
 # The kind of journal entries that say beside which driver a module was built.
 _KIND = "extra"
 _ORDER = ("nvidia_drm", "nvidia_fs", "gdrdrv", "nvidia_peermem")
+# What cannot be left out where it is wanted, and how not to want it.
+NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": "gds to false",
+          "gdrcopy": "gdrcopy to false"}
 
 
 def wanted_extras(spec: Spec, fabric: str) -> list[str]:
@@ -60,8 +64,10 @@ class Extras(Part):
             raise HostError("peermem is asked for, and this kernel has no ib_core to join.",
                             "Install the RDMA stack (DOCA or the distribution's), or set peermem to false.",
                             kernel=now.kernel)
-        steps: list[Phased] = []
         wanted = wanted_modules(spec)
+        if aim.source == "runfile":
+            self._check_known(wanted, now)
+        steps: list[Phased] = []
         for module in wanted:
             name = _DKMS.get(module)
             if name and (self._beside(name) != aim.version or not self._built(name, now)):
@@ -74,6 +80,13 @@ class Extras(Part):
             if aim.reload and there or module in wanted and not there:
                 steps.append(("load", Step(LOAD, module.replace("_", "-"), "reload" if there else "it is asked for")))
         return steps
+
+    def _check_known(self, wanted: t.Sequence[str], now: Situation) -> None:
+        known = {entry["name"] for entry in read_dkms(self.host.root, now.arch)}
+        missing = [name for module, name in _DKMS.items() if module in wanted and name not in known]
+        if missing:
+            raise HostError(f"The .run file does not bring {' and '.join(missing)}.",
+                            "Install it for DKMS yourself, or use another source.", modules=missing)
 
     def _has_rdma(self, now: Situation) -> bool:
         root = self.host.root

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import typing as t
 from dataclasses import replace
 
@@ -62,6 +63,14 @@ def test_refusals(made: t.Any) -> None:
         made.ids(Extras, peermem=True)
     made.aim = replace(made.aim, flavour="proprietary")
     with pytest.raises(InputError, match="needs open kernel modules"):
+        made.ids(Extras, gds=True)
+
+
+def test_the_run_file_brings_neither(rdma: t.Any, made: t.Any) -> None:
+    made.aim = replace(made.aim, source="runfile")
+    assert rdma.ids(Extras, gds=True)  # known to DKMS already
+    shutil.rmtree(made.folder / "var/lib/dkms/nvidia-fs")
+    with pytest.raises(HostError, match="does not bring nvidia-fs"):
         made.ids(Extras, gds=True)
 
 
