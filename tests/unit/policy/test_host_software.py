@@ -1,0 +1,174 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What plans say of CUDA toolkit, DCGM, exporters and the CUDA sample on hosts, and how a host is judged by them."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import columns, result_cell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+
+Data = dict[str, t.Any]
+
+
+def policy(**spec: t.Any) -> Data:
+    required = dict.fromkeys(("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd",
+                              "nodeStatusExporter", "operator", "toolkit"), {})
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"},
+            "spec": {**required, **spec}}
+
+
+def plan(given: t.Any = None, mine: Data | None = None, placement: t.Any = "hosts", release: str = "26.7.0",
+         **host: t.Any) -> tuple[Data, list[str]]:
+    """(plan of the one host, notes)."""
+    chosen = matrix.release(release)
+    told = resolve(formats.read(given, chosen), chosen, {"h": facts_sample.facts(["20b2"], **host)}, {"h": mine or {}},
+                   placement)
+    return told["hosts"]["h"], told["notes"]
+
+
+def test_by_default_there_are_metrics() -> None:
+    made, notes = plan(os="debian12", kernel="6.1.0-28-amd64")
+    assert made["software"] == {"dcgm": {"version": "4.6.0", "profiling": True},
+                                "dcgm_exporter": {"version": "4.8.3", "listen": ":9400", "counters": None}}
+    assert made["validator"]["placement"] == "host"
+    assert {"dcgm", "dcgm_exporter"} <= set(made["preview"]) and "cuda" not in made["preview"]
+    assert not [note for note in notes if "DCGM" in note]
+
+
+def test_a_release_of_dcgm_3_gets_the_newest_packages() -> None:
+    made, _notes = plan(release="24.6.0")
+    assert made["dcgm"]["version"] is None and made["dcgm_exporter"]["version"] is None
+
+
+def test_what_the_policy_says() -> None:
+    exporter = {"env": [{"name": "DCGM_EXPORTER_LISTEN", "value": "127.0.0.1:9400"}], "config": {"name": "counters"}}
+    made, notes = plan(policy(dcgmExporter=exporter, nodeStatusExporter={"enabled": True}))
+    assert made["dcgm_exporter"]["listen"] == "127.0.0.1:9400"
+    assert any("ConfigMap counters, which hosts cannot read" in note for note in notes)
+    assert made["software"]["node_status_exporter"] == {"folder": "/var/lib/prometheus/node-exporter", "interval": 60}
+    off, _notes = plan(policy(dcgmExporter={"enabled": False}, dcgm={"enabled": False}))
+    assert off["software"] == {} and off["dcgm"]["because"] == ["not delivered: dcgm.enabled is false"]
+    engine, _notes = plan(policy(dcgmExporter={"enabled": False}, dcgm={"enabled": True}))
+    assert list(engine["software"]) == ["dcgm"]
+    asked, _notes = plan(policy(dcgm={"enabled": False}))
+    assert asked["dcgm"]["because"] == ["the DCGM exporter asks it"]
+
+
+def test_counters_that_values_carry() -> None:
+    values = {"dcgmExporter": {"config": {"name": "c", "create": True, "data": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n"}}}
+    made, notes = plan(values)
+    assert made["dcgm_exporter"]["counters"] == "DCGM_FI_DEV_GPU_TEMP, gauge, t\n"
+    assert not any("ConfigMap" in note for note in notes)
+
+
+def test_what_a_host_says() -> None:
+    mine = {"cuda_version": "13.0", "dcgm_version": "4.5.0", "dcgm_exporter_listen": ":9500",
+            "node_status_exporter_interval": 30}
+    made, _notes = plan(mine=mine, placement={"node_status_exporter": "host"})
+    assert made["software"]["cuda"] == {"version": "13.0", "profile": False}
+    assert made["software"]["dcgm"]["version"] == "4.5.0"
+    assert made["software"]["dcgm_exporter"]["listen"] == ":9500"
+    assert made["software"]["node_status_exporter"]["interval"] == 30
+    none, _notes = plan(placement={"dcgm": "none", "dcgm_exporter": "none", "validator": "none"})
+    assert none["software"] == {} and none["validator"]["placement"] == "none"
+
+
+def test_cuda_of_the_seeds_resource() -> None:
+    seed = {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy",
+            "spec": {"driver": {"enabled": True}, "cuda": {"enabled": True, "version": "12.9"}}}
+    made, notes = plan(seed)
+    assert made["software"]["cuda"]["version"] == "12.9"
+    assert not any("does not deliver" in note for note in notes)
+    with pytest.raises(PolicyError, match="CUDA is asked for with the version 'latest'"):
+        plan(mine={"cuda_version": "latest"})
+
+
+def test_where_nothing_can_be_installed() -> None:
+    made, notes = plan(os="sles15.7", kernel="6.4.0-150700.53-default")
+    if "dcgm" not in made["software"]:  # a distribution that this version installs nothing on
+        assert any("DCGM is not delivered there: " in note for note in notes)
+    frozen, notes = plan(host={"markers": {"immutable": True}})
+    assert frozen["software"] == {} and any("/usr cannot be written" in note for note in notes)
+    made, notes = plan(os="debian13", kernel="6.12.0-1-amd64")
+    assert made["software"] == {} and any("fingerprint" in note for note in notes)
+    given, _notes = plan(os="debian13", kernel="6.12.0-1-amd64", mine={"driver_repository_fingerprint": "A" * 40})
+    assert "dcgm" in given["software"]
+
+
+def test_words_for_places() -> None:
+    for word in ("cluster", "hybrid"):
+        places = components.placements(word)
+        assert places["dcgm_exporter"] == "cluster" and places["validator"] == "cluster"
+        assert {places[name] for name in ("cuda", "dcgm", "node_status_exporter")} == {"none"}
+    assert components.placements("hosts")["dcgm"] == "host"
+
+
+HOST = {"placement": "host", "state": "present"}
+EXPORTER = {**HOST, "version": "4.8.3", "listen": ":9400"}
+
+
+def judged(want: Data, samples: t.Any = None, **software: t.Any) -> dict[str, tuple[str, str]]:
+    facts = facts_sample.driven(facts_sample.facts(["20b2"]), "595.91.07")
+    facts["software"].update(software)
+    return {check.component: (check.state, check.detail) for check in verify(want, facts, samples=samples)}
+
+
+@pytest.mark.parametrize(("component", "want", "have", "state", "words"), [
+    ("dcgm", {**HOST, "version": "4.6.0"}, None, "absent", "not installed"),
+    ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "4.6.0", "running": True}, "ok", "4.6.0"),
+    ("dcgm", {**HOST, "version": None}, {"version": "4.5.0", "running": True}, "ok", "4.5.0"),
+    ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "3.3.9", "running": True}, "failed",
+     "version is 3.3.9, 4.6.0 is wanted"),
+    ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "4.6.0", "running": False}, "failed", "does not run"),
+    ("dcgm_exporter", EXPORTER, {"version": "4.8.3", "running": True, "listen": ":9400"}, "ok", "4.8.3 :9400"),
+    ("dcgm_exporter", EXPORTER, {"version": "4.8.3", "running": True, "listen": ":1"}, "failed", "listen is :1"),
+    ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/a"}, "ok", "/a"),
+    ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/b"}, "failed", "/b, /a is wanted"),
+    ("cuda", {**HOST, "version": "13.0"}, {}, "absent", "no CUDA toolkit"),
+    ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1"}, "failed", "CUDA 12.9.1 is installed, 13.0 is wanted"),
+    ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1", "13.0": "13.0.2"}, "ok", "13.0.2"),
+    ("cuda", {**HOST, "version": "13.0.2"}, {"13.0": "13.0.2"}, "ok", "13.0.2"),
+    ("cuda", {**HOST, "version": "13"}, {"13.1": "13.1.0"}, "ok", "13.1.0"),
+    ("cuda", {**HOST, "version": None}, {"13.1": "13.1.0"}, "ok", "13.1.0"),
+    ("cuda", {**HOST, "version": "1"}, {"13.1": "13.1.0"}, "failed", "1 is wanted")])
+def test_a_component_is_judged(component: str, want: Data, have: t.Any, state: str, words: str) -> None:
+    found = judged({component: want}, **{component: have})[component]
+    assert found[0] == state and words in found[1]
+
+
+def test_samples_are_judged() -> None:
+    want = {"validator": {"placement": "host"}}
+    good = {"gpu": "0000:07:00.0", "device": "GPU-1", "state": "ok", "reason": ""}
+    bad = {**good, "gpu": "0000:08:00.0", "state": "failed", "reason": "cuInit: CUDA_ERROR_NO_DEVICE"}
+    assert judged(want) == {}  # not run, not judged
+    assert judged(want, [good, {**good, "state": "busy"}])["validator"] == ("ok", "1 GPUs add, 1 in use")
+    assert judged(want, [good, bad, bad])["validator"] == (
+        "failed", "0000:08:00.0: cuInit: CUDA_ERROR_NO_DEVICE and 1 more GPUs")
+    facts = facts_sample.facts(["20b2"])
+    waits = with_pending(verify(want, facts, samples=[{**bad, "gpu": None}]),
+                         {"driver": [{"id": "load", "pending_reason": "x"}]})
+    assert waits[0].state == "pending" and "waits for the driver: CUDA: cuInit" in waits[0].detail
+
+
+def _check(component: str, state: str) -> Data:
+    return {"component": component, "state": state, "detail": "fine", "hint": ""}
+
+
+def test_one_column_for_what_stands_beside_the_driver() -> None:
+    report = {"hosts": {"a": {"checks": [_check("driver", "ok")]}, "b": {"checks": None}}}
+    assert "software" not in columns(report)
+    report["hosts"]["a"]["checks"] += [_check("dcgm", "ok"), _check("validator", "failed")]  # type: ignore[index]
+    assert columns(report)["software"] == ["dcgm", "validator"] and columns(report)["toolkit"] == ["container_toolkit"]
+    several = [_check("dcgm", "ok"), _check("cuda", "pending"), _check("validator", "failed")]
+    assert result_cell(several) == result_cell(several[::-1]) and result_cell(several).text == "validator failed"
+    assert result_cell(several[:2]).text == "CUDA pending" and result_cell(several[:1]).text == "fine"
+    assert result_cell([several[0], _check("cuda", "ok")]).text == "2 parts"
+    assert result_cell([_check("cuda", "absent"), _check("dcgm", "absent")]).text == "2 absent"
