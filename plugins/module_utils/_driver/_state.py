@@ -24,8 +24,8 @@ PERSISTENCED = "nvidia-persistenced.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 IMEX = "nvidia-imex.service"
 GRIDD = "nvidia-gridd.service"
-# The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container;
-# DCGM's are clients of the driver as any other, but come back by themselves). NVLSM is the fabric manager's child.
+# The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container).
+# NVLSM has no unit: the fabric manager's starts it.
 SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
             FABRIC_MANAGER, PERSISTENCED)
 # In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
