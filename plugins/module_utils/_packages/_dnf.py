@@ -104,10 +104,14 @@ class Dnf:
     def forget_lists(self, url: str) -> None:
         """What dnf keeps of our repositories, by their names; those whose file is gone are meant."""
         for name in os.listdir(CACHE) if os.path.isdir(CACHE) else ():
-            stem = name.rpartition("-")[0] if os.path.isdir(os.path.join(CACHE, name)) else name.partition(".")[0]
-            if stem.startswith("gpuops-") and not os.path.exists(f"{REPOSITORIES}/{_bare(stem)}.repo"):
-                path = os.path.join(CACHE, name)
-                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+            path = os.path.join(CACHE, name)
+            stem = name.rpartition("-")[0] if os.path.isdir(path) else name.partition(".")[0]
+            if not stem.startswith("gpuops-") or os.path.exists(f"{REPOSITORIES}/{_bare(stem)}.repo"):
+                continue
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
     def trusts(self, fingerprint: str) -> bool:
         """Whether rpm's database has the key."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import typing as t
 from pathlib import Path
@@ -147,8 +148,6 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def key_of(data: bytes) -> tuple[bytes, str]:
     """A packet of a public key that says data, and its fingerprint."""
-    import hashlib
-
     body = b"\x04" + data
     packet = bytes([0x98, len(body)]) + body
     return packet, hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
