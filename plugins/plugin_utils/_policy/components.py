@@ -39,7 +39,8 @@ COMPONENTS: t.Tuple[Component, ...] = (
     Component("nfd", "NFD", "nfd", ("cluster",)),
     Component("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
-        "driver_repository_url", "driver_runfile_src", "driver_fabric", "driver_imex_nodes", "driver_peermem",
+        "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
+        "driver_fabric", "driver_imex_nodes", "driver_peermem",
         "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel"),
         ("driver_signing_key", "driver_licence_token")),
     Component("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),

@@ -30,10 +30,10 @@ class Wish:
     version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
     grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
     source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
-    Storage needs open modules. mig: the selected layout. cuda: the level that must run. vgpu: the guest driver is asked
-    for. own_image: the user names the image's repository. own_key: modules are signed with a key of the user.
-    runfile: the user names a .run file. fabric: the services of the fabric are to run. cluster: in containers, else
-    on the host.
+    Storage needs open modules. peermem: excludes nothing. mig: the selected layout. cuda: the level that must run.
+    vgpu: the guest driver is asked for. own_image: the user names the image's repository. own_key: modules are signed
+    with a key of the user. runfile: the user names a .run file. fabric: the services of the fabric are to run.
+    cluster: in containers, else on the host.
     """
 
     version: Version | None = None
@@ -49,6 +49,7 @@ class Wish:
     gds_open: bool = True
     gdrcopy: bool = False
     gdrcopy_by: str = "gdrcopy.enabled"
+    peermem: bool = False
     mig: str | None = None
     cuda: str | None = None
     vgpu: bool = False

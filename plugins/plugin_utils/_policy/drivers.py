@@ -91,7 +91,7 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
     return replace(
         wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
         source=source, runfile=bool(src), gds=beside["gds"],
-        gdrcopy=beside["gdrcopy"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
+        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
         gds_open=beside["gds"] and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
         vgpu=policy.driver_type == "vgpu", own_image=bool(policy.get("driver.repository")),
         own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",

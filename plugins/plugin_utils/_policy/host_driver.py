@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import (
     EXTRAS,
     Asked,
@@ -59,7 +60,8 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
             **_packages(here, facts, driver, source, wish, following), "precompiled": driver.signed,
             "fabric": {**_fabric(here if wish.fabric else replace(here, fabric=None), version),
                        "imex_nodes": list(mine.get("driver_imex_nodes") or ())},
-            **extras(asked.policy, mine), "next_kernel": following, "licence": bool(mine.get("driver_licence_token")),
+            "peermem": wish.peermem, "gds": wish.gds, "gdrcopy": wish.gdrcopy, "next_kernel": following,
+            "licence": bool(mine.get("driver_licence_token")),
             "module_parameters": mine.get("driver_module_parameters") or {},
             "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
             "because": _because(here, driver, wish, choice.because)}
@@ -98,8 +100,9 @@ _BY_HAND = (
 
 
 def _by_hand(policy: Policy, mine: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    section = policy.get("driver")
     for key, kind, todo, variable in _BY_HAND:
-        name = policy.get(f"driver.{key}")
+        name = look(section, key)
         if name and not mine.get(variable):
             yield f"driver.{key} names the {kind} {name}, which is in the cluster and not on hosts; {todo}."
 
