@@ -284,6 +284,7 @@ def test_nvlink5(lab: LabHosts, clean: dict[str, list[str]]) -> None:
     assert lab.sh(NVLINK5, "cat /etc/nvidia-imex/nodes_config.cfg").split() == ["10.0.0.1", "10.0.0.2"]
     run = role(lab, NVLINK5, driver_imex_nodes=["10.0.0.1"])
     assert steps(run, NVLINK5) == [nodes, f"restart service: {IMEX}"]
-    assert steps(role(lab, NVLINK5), NVLINK5) == [f"disable and stop service: {IMEX}"]
+    assert steps(role(lab, NVLINK5), NVLINK5) == [
+        "restore file: /etc/nvidia-imex/nodes_config.cfg", f"disable and stop service: {IMEX}"]
     assert active(lab, NVLINK5, PERSISTENCED, MANAGER) == ["active", "active"]
     removed(lab, NVLINK5, clean)

@@ -67,7 +67,14 @@ class Fabric(Part):
         if changes:
             steps.append(("configure", Step(WRITE_NODES, NODES, ", ".join(map(str, spec.imex_nodes)),
                                             data={"text": text})))
-        return steps + (restart(self.host, now, aim, IMEX, changes) if text else [])
+        if not text:
+            return steps + self._restores("configure", "no nodes are wanted any more")
+        return steps + restart(self.host, now, aim, IMEX, changes)
+
+    def _restores(self, phase: str, reason: str) -> list[Phased]:
+        if self.host.journal.get("file", NODES) is None:
+            return []
+        return [(phase, Step(RESTORE, NODES, reason, data={"files": [NODES]}))]
 
     def _check_source(self, now: Situation, aim: Aim) -> None:
         if aim.source != "runfile":
@@ -81,9 +88,7 @@ class Fabric(Part):
 
     def absent(self, now: Situation) -> list[Phased]:
         """See L(Part). The file is one of a package's: it is restored while the package is there."""
-        if self.host.journal.get("file", NODES) is None:
-            return []
-        return [("stop", Step(RESTORE, NODES, "as it was before", data={"files": [NODES]}))]
+        return self._restores("stop", "as it was before")
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""

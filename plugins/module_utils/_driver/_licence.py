@@ -67,7 +67,7 @@ class Licence(Part):
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         if not self.host.spec.licence:
-            return []
+            return self._restores("configure", "no licence is wanted any more")
         wanted = settings(self.host.spec)
         if now.services[GRIDD].state == "absent" and not aim.delivered:
             raise HostError(f"The driver {aim.version} of this host has no {GRIDD}: it is no vGPU guest driver.",
@@ -92,7 +92,10 @@ class Licence(Part):
 
     def absent(self, now: Situation) -> list[Phased]:
         """See L(Part). They lie among a package's files: they are restored while the package is there."""
-        return [("stop", Step(RESTORE, path, "as it was before", data={"files": [path]}))
+        return self._restores("stop", "as it was before")
+
+    def _restores(self, phase: str, reason: str) -> list[Phased]:
+        return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
                 for path in (SETTINGS_FILE, TOKEN_FILE) if self.host.journal.get("file", path) is not None]
 
     def execute(self, step: Step) -> bool:

@@ -42,6 +42,7 @@ def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
     made.works(gridd="active")
     assert made.ids(Licence, licence={**WISH, "feature_type": 1}) == [
         steps[0], "serve/restart service: nvidia-gridd.service"]
+    assert made.ids(Licence) == [f"configure/restore file: {path}" for path in (SETTINGS_FILE, TOKEN_FILE)]
     assert [step.target for _phase, step in made.part(Licence).absent(made.now)] == [SETTINGS_FILE, TOKEN_FILE]
 
 
