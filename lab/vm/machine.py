@@ -27,10 +27,10 @@ from lab.vm.qmp import Monitor
 
 CODE = Path(__file__).resolve().parents[2]
 REPOSITORIES = "10.0.2.100"  # an address of the guest's network that QEMU answers at
-HARDWARE = ("-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
+HARDWARE = ("-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", "1536",
             "-nodefaults", "-no-user-config", "-display", "none", "-device", "virtio-rng-pci")
 SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o",
-       "IdentitiesOnly=yes", "-o", "ConnectTimeout=5")
+       "IdentitiesOnly=yes", "-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
 
 
 @dataclass
@@ -91,6 +91,23 @@ class Machine:
                 raise SystemExit(f"the virtual machine {self.name} does not answer; see {self.folder}/console\n{log}")
             time.sleep(0.3)
 
+    def close(self) -> None:
+        """Ends the shared connection."""
+        subprocess.run(["ssh", "-O", "exit", *self.shared, "root@127.0.0.1"], check=False, capture_output=True)
+
+    def reboot(self) -> None:
+        """Restarts it as its administrator would; returns once all is up."""
+        read = "cat /proc/sys/kernel/random/boot_id"
+        before = self.ssh(read).stdout
+        self.ssh("systemctl reboot", check=False)
+        self.close()
+        end = time.monotonic() + 600
+        while (done := self.ssh(read, check=False)).returncode or done.stdout == before:
+            if not self.runs or time.monotonic() > end:
+                raise SystemExit(f"{self.name} does not come back; see {self.folder}/console")
+            time.sleep(0.5)
+        self.ssh("systemctl is-system-running --wait", check=False)
+
     def save(self) -> None:
         """Writes the record."""
         (self.folder / "vm.json").write_text(json.dumps(asdict(self)) + "\n")
@@ -116,16 +133,16 @@ def load(name: str) -> Machine:
     return Machine(**{**found, "mark": tuple(found["mark"])})
 
 
+FIRST_BOOT = "update-grub && systemctl is-system-running --wait"  # GRUB's file is written by packages from then on
+
+
 def booted() -> Path:
     """The state of a machine that has booted once and has no driver."""
-    def prepare(machine: Machine) -> None:
-        # GRUB's own file, from now on written by the packages of kernels.
-        machine.ssh("update-grub && systemctl is-system-running --wait")
-
-    return state("booted", [str(image.disk()).encode()], None, prepare)
+    return state("booted", [str(image.disk()).encode(), FIRST_BOOT.encode()], None,
+                 lambda machine: machine.ssh(FIRST_BOOT))
 
 
-def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable[[Machine], None]) -> Path:
+def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable[[Machine], object]) -> Path:
     """The folder of a saved state, made unless it is there: a machine goes on from another state and is prepared.
 
     inputs: what the preparation depends on. origin: the state before, None for a disk that was never booted.
@@ -138,7 +155,9 @@ def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable
         machine = start(name, origin)
         try:
             prepare(machine)
-            machine.ssh("sync; echo 3 > /proc/sys/vm/drop_caches")
+            # Dropping caches would save space, but Debian's 6.1.192 has an ext4 that then finds no page of its bitmaps
+            # (ext4_mb_load_buddy_gfp), and every process that makes a folder ends.
+            machine.ssh("sync")
             with machine.connect() as monitor:
                 monitor.save(folder / "memory")
                 monitor("quit")
@@ -207,7 +226,7 @@ def remove(name: str) -> None:
     """Ends a machine and removes its files, if it is there."""
     if name in names():
         machine = load(name)
-        subprocess.run(["ssh", "-O", "exit", *machine.shared, "root@127.0.0.1"], check=False, capture_output=True)
+        machine.close()
         stop([machine.mark])
         machine.monitor.unlink(missing_ok=True)
     shutil.rmtree(machines_folder() / name, ignore_errors=True)
