@@ -11,7 +11,13 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, rules, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    defaults,
+    fields,
+    kernel_modules,
+    rules,
+    translate,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check, nearest, shown
@@ -52,7 +58,8 @@ class Policy:
     mig_config: the mig-parted document that the chart's values carry, or None. sharing: likewise of the device plugin.
     documents: the kinds that went in; sources: the documents themselves.
     pools: NVIDIADrivers with a nodeSelector; spec.driver counts for the nodes that none of them takes. fallback: False
-    where such nodes get no driver, as every NVIDIADriver has a selector.
+    where such nodes get no driver, as every NVIDIADriver has a selector. module_parameters: those of the ConfigMap that
+    driver.kernelModuleConfig names, where values carry it, else None.
     """
 
     kind: str
@@ -65,6 +72,7 @@ class Policy:
     sources: t.Tuple[Source, ...] = ()
     pools: t.Tuple[DriverPool, ...] = ()
     fallback: bool = True
+    module_parameters: t.Mapping[str, t.Mapping[str, str]] | None = None
 
     @property
     def documents(self) -> tuple[str, ...]:
@@ -272,10 +280,12 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
         spec = _with_driver(spec, lone)
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
+    carried = [one for document, kind in found if kind == "values" for one in document.data.get("extraObjects") or ()]
     sources = tuple(Source(one, _name(document.data) if one != "values" else "", without_null(_spec(document, one))
                            if one != "values" else _spec(document, one)) for document, one in found)
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
-                  pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers))
+                  pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers),
+                  module_parameters=kernel_modules.find(carried, look(spec, "driver.kernelModuleConfig.name")))
 
 
 def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: list[str]) -> list[tuple[str, Data]]:

@@ -62,7 +62,7 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
                        "imex_nodes": list(mine.get("driver_imex_nodes") or ())},
             "peermem": wish.peermem, "gds": wish.gds, "gdrcopy": wish.gdrcopy, "next_kernel": following,
             "licence": bool(mine.get("driver_licence_token")),
-            "module_parameters": mine.get("driver_module_parameters") or {},
+            "module_parameters": dict(mine.get("driver_module_parameters") or asked.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
             "because": _because(here, driver, wish, choice.because)}
 
@@ -103,7 +103,8 @@ def _by_hand(policy: Policy, mine: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     section = policy.get("driver")
     for key, kind, todo, variable in _BY_HAND:
         name = look(section, key)
-        if name and not mine.get(variable):
+        carried = key == "kernelModuleConfig.name" and policy.module_parameters is not None
+        if name and not carried and not mine.get(variable):
             yield f"driver.{key} names the {kind} {name}, which is in the cluster and not on hosts; {todo}."
 
 

@@ -43,5 +43,5 @@ def test_what_a_plan_says_reaches_the_module() -> None:
     """Keys of hosts[HOST].driver that are parameters of the role are read by its defaults."""
     text = (ROLE / "defaults" / "main.yml").read_text(encoding="utf-8")
     for key in ("state", "version", "branch", "kernel_module_type", "source", "peermem", "gds", "gdrcopy",
-                "disruption"):
+                "module_parameters", "disruption"):
         assert f"driver_{key}: \"{{{{ driver_plan.{key} |" in text, key

@@ -328,6 +328,26 @@ def test_objects_of_a_cluster_are_named_with_what_to_do_on_hosts() -> None:
                                                            {})["notes"])
 
 
+def carried(text: str) -> dict[str, Any]:
+    """Values with the ConfigMap that their policy names."""
+    return {"driver": {"kernelModuleConfig": {"name": "params"}}, "extraObjects": [
+        {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"nvidia.conf": "NVreg_X=1"}},
+        {"kind": "ConfigMap", "metadata": {"name": "params"}, "data": {"nvidia-uvm.conf": text, "README": "a b"}}]}
+
+
+def test_parameters_that_values_carry_reach_hosts() -> None:
+    chosen = matrix.release(V26)
+    known, mine = {"a": facts("A100"), "b": facts("A100")}, {"nvidia": {"NVreg_Y": 2}}
+    found = resolve(formats.read(carried("uvm_disable_hmm=1\n\nuvm_debug_prints=0 "), chosen), chosen, known,
+                    {"b": {"driver_module_parameters": mine}})
+    assert found["hosts"]["a"]["driver"]["module_parameters"] == {
+        "nvidia-uvm": {"uvm_disable_hmm": "1", "uvm_debug_prints": "0"}}
+    assert found["hosts"]["b"]["driver"]["module_parameters"] == mine
+    assert not any("kernelModuleConfig" in note for note in found["notes"])
+    with pytest.raises(InputError, match="ConfigMap params, nvidia-uvm.conf: 'uvm_disable_hmm' is no parameter"):
+        formats.read(carried("uvm_disable_hmm"), chosen)
+
+
 @pytest.mark.parametrize(("enrolled", "mine", "expected"), [
     (True, {}, "mok"), (False, {"driver_signing_key": True}, "mok"), (None, {}, None),
     (None, {"driver_signing_key": True}, "mok"),

@@ -1,0 +1,42 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The ConfigMap with parameters of kernel modules, where values of the chart carry it. Pure. PRIVATE.
+
+Source: GPU Operator 26.7, "Customizing NVIDIA GPU driver parameters": a file a module (C(nvidia-uvm.conf)), a parameter
+a line (C(uvm_disable_hmm=1)).
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+Parameters = t.Dict[str, t.Dict[str, str]]
+
+
+def find(objects: t.Sequence[t.Any], name: str | None) -> Parameters | None:
+    """C({module: {parameter: value}}) of the ConfigMap of this name among objects, None where it is not there.
+
+    Raises InputError for what is no parameter.
+    """
+    for one in objects:
+        metadata = one.get("metadata") if isinstance(one, dict) and one.get("kind") == "ConfigMap" else None
+        if name and isinstance(metadata, dict) and metadata.get("name") == name:
+            data = one.get("data")
+            return {str(file)[:-len(".conf")]: _parameters(name, str(file), str(text or ""))
+                    for file, text in (data.items() if isinstance(data, dict) else ()) if str(file).endswith(".conf")}
+    return None
+
+
+def _parameters(name: str, file: str, text: str) -> dict[str, str]:
+    found = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise InputError(f"ConfigMap {name}, {file}: {word!r} is no parameter.",
+                             "Write a parameter a line, such as NVreg_RestrictProfilingToAdminUsers=0.",
+                             path=f"extraObjects.{name}.data.{file}", value=word)
+        found[key] = value
+    return found
