@@ -25,7 +25,8 @@ SLEEPER = ("[Unit]\nDescription=stand-in\n[Service]\nExecStart=/bin/sleep infini
 NEXT = "99.1.0-1-amd64"
 KERNEL = """
 root=/opt/kernels
-mkdir -p $root/deb/DEBIAN $root/deb/lib/modules/@NEXT@ $root/deb/usr/src/headers/scripts $root/deb/usr/src/headers/include
+mkdir -p $root/deb/DEBIAN $root/deb/lib/modules/@NEXT@
+mkdir -p $root/deb/usr/src/headers/scripts $root/deb/usr/src/headers/include
 ln -s /usr/src/headers $root/deb/lib/modules/@NEXT@/build
 : > $root/deb/usr/src/headers/Makefile
 cp /lib/modules/$(uname -r)/build/scripts/sign-file $root/deb/usr/src/headers/scripts/
