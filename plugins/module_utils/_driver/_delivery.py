@@ -24,14 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     RepositoryError,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-
-# Package managers by family of distribution, made of a runner and C(lock_timeout): another one is one line.
-MANAGERS: t.Dict[str, t.Callable[..., Manager]] = {"debian": Apt, "redhat": Dnf}
 
 
 class Delivery(t.Protocol):

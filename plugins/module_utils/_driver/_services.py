@@ -18,12 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
     IMEX,
     PERSISTENCED,
     SERVICES,
-    Service,
     Situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 
 START = "enable and start service"
 STOP = "disable and stop service"

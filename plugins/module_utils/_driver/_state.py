@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import has_headers, read_os, secure_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
 
 PERSISTENCED = "nvidia-persistenced.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
@@ -38,14 +39,6 @@ _HOSTS_OF_WORK = ("ssh", "sshd", "slurmd", "kubelet", "k3s", "k3s-agent", "rke2-
                   "docker", "crio", "dbus", "systemd-logind")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
-
-
-@dataclass(frozen=True)
-class Service:
-    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent."""
-
-    state: str
-    enabled: str
 
 
 @dataclass(frozen=True)
@@ -125,14 +118,8 @@ def modinfo(run: Runner, field: str, kernel: str) -> str:
 
 
 def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
-    """The state of units, by one systemctl, which answers in their order with an empty line between."""
-    text = run(["systemctl", "show", *units, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
-    found = dict.fromkeys(units, Service("absent", ""))
-    for unit, block in zip(units, text.strip().split("\n\n")):
-        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if values.get("LoadState") == "loaded":
-            found[unit] = Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
-    return found
+    """The state of each, by one systemctl."""
+    return read_units(run, units)
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:

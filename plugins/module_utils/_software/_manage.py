@@ -13,10 +13,9 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import CudaRpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service, read_services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -29,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
     Repository,
     upstream,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
@@ -44,6 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._work impo
     WRITE,
     Work,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
 
 # In the order in which they are brought; removal goes the other way. Another one is a file and a line.
 COMPONENTS: t.Tuple[Component, ...] = (Cuda(), Dcgm(), DcgmExporter(), NodeStatusExporter())
@@ -176,7 +177,8 @@ class Software:
 
     def _repository(self) -> Repository:
         system = (self.system["id"] or "", self.system["version_id"] or "")
-        source = source_of("cuda_repository", *system, os.uname().machine)
+        made = (kind.for_distribution(*system, os.uname().machine) for kind in (CudaRepository, CudaRpm))
+        source = next((one for one in made if one is not None), None)
         if source is None:
             raise InputError(f"NVIDIA's repository has nothing for {' '.join(system)} that this version installs.",
                              "Leave these components out there.", path="repository", value=" ".join(system))
@@ -202,7 +204,7 @@ class Software:
     def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
         """By component the state of its unit."""
         units = [component.unit for component in components if component.unit]
-        found = read_services(self.run, units) if units else {}
+        found = read_units(self.run, units) if units else {}
         return {component.name: found.get(component.unit, ABSENT) for component in components}
 
     def _apply(self, part: Part, work: Work) -> None:

@@ -14,7 +14,6 @@ import socket
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service, read_services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
@@ -24,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
 
 WRITE, RESTORE = "write file", "restore file"
 START, RESTART, ENABLE = "enable and start service", "restart service", "enable service"
@@ -188,7 +188,7 @@ class Work:
             return
         deadline = time.monotonic() + _ANSWER_LIMIT
         while True:
-            if read_services(self.run, [unit])[unit].state != "active":
+            if read_units(self.run, [unit])[unit].state != "active":
                 raise self._failed(f"{unit} does not stay up.")
             try:
                 socket.create_connection(self.wish.address, timeout=2).close()

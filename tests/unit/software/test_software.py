@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -36,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_stat
     NodeStatusExporter,
     program,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 
 A100, V100 = model_of("20b2"), model_of("1db5")
 STATUS = {"folder": "/metrics", "interval": 30}

@@ -1,0 +1,30 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Units of systemd, as they are. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+
+@dataclass(frozen=True)
+class Service:
+    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent."""
+
+    state: str
+    enabled: str
+
+
+def read_units(run: Runner, units: t.Sequence[str]) -> dict[str, Service]:
+    """The state of units, by one systemctl, which answers in their order with an empty line between."""
+    text = run(["systemctl", "show", *units, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout
+    found = dict.fromkeys(units, Service("absent", ""))
+    for unit, block in zip(units, text.strip().split("\n\n")):
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if values.get("LoadState") == "loaded":
+            found[unit] = Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
+    return found
