@@ -35,7 +35,7 @@ def test_check_before_the_first_run_changes_nothing(lab: LabHosts, story: dict[s
     assert preview.rc == 0, preview.output
     story["preview"] = {host: preview.steps(host) for host in HOSTS}
     assert {host: lab.snapshot(host) for host in HOSTS} == story["before"]
-    assert set(preview.steps(MIG_HOST)) == {"nvidia_driver", "container_toolkit", "mig_config"}
+    assert set(preview.steps(MIG_HOST)) == {"nvidia_driver", "container_toolkit", "mig_config", "nvidia_software"}
 
 
 def test_the_first_run_does_the_steps_that_check_named(lab: LabHosts, story: dict[str, object]) -> None:
