@@ -30,7 +30,7 @@ _FRAMEWORK = "/etc/dkms/framework.conf"
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
 # shim's list of enrolled keys: as a variable, and where it is larger than one may be.
 ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
-             "/sys/firmware/efi/mok-variables/MokListRT")
+            "/sys/firmware/efi/mok-variables/MokListRT")
 # The first whose file is there. Hosted ones come before what they are made of.
 _KUBERNETES = (
     ("openshift", ("/etc/machine-config-daemon",)),
