@@ -183,4 +183,3 @@ class Driver:
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival or enrol or offline),
                        mok=mok_state(self.root, self.spec, after), reasons=[*reasons, *waiting])
-

@@ -65,7 +65,7 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
         elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
             found[name] = {"version": _asked_version(run, binary)}
     active = active_units(root, run, [_RUNTIMES[name][2] for name, state in found.items()
-                                       if state is not None and _RUNTIMES[name][2]])
+                                      if state is not None and _RUNTIMES[name][2]])
     for name, state in found.items():
         if state is not None:
             state["running"] = _RUNTIMES[name][2] in active

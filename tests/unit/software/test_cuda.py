@@ -41,7 +41,7 @@ def test_what_is_tried_on_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
                          clients=[{"gpu": "4", "name": "train", "pid": 7, "instance": None}]), 10)
     assert asked == ["GPU-1", "MIG-a"]
     assert [(one["gpu"], one["state"]) for one in found] == [("0", "ok"), ("1", "ok"), ("2", "busy"), ("3", "failed"),
-                                                              ("4", "busy")]
+                                                             ("4", "busy")]
     assert found[4]["reason"] == "train (pid 7) computes on it" and "GPU_IS_LOST" in found[3]["reason"]
 
 
