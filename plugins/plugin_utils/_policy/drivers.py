@@ -66,7 +66,8 @@ class Asked:
 
 
 _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_fabric",
-              "driver_runfile_src", "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key")
+              "driver_runfile_src", "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key",
+              "cuda_version")
 
 
 def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
@@ -95,7 +96,14 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
         gds_open=beside["gds"] and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
         vgpu=policy.driver_type == "vgpu", own_image=bool(policy.get("driver.repository")),
         own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",
-        cuda=str(policy.get("cuda.version")) if policy.get("cuda.enabled") and policy.get("cuda.version") else None)
+        cuda=_cuda_level(policy, mine))
+
+
+def _cuda_level(policy: Policy, mine: t.Mapping[str, t.Any]) -> str | None:
+    """The CUDA level that must run: a host's own word counts, else the policy's."""
+    told = mine.get("cuda_version") or (policy.get("cuda.version") if policy.get("cuda.enabled") else None)
+    # What is no level is refused where the toolkit is planned.
+    return str(told) if re.fullmatch(r"\d+(\.\d+)*", str(told or "")) else None
 
 
 # Kernel modules beside a driver: as plans and role variables (C(driver_gds)) have them, and their section of a policy.

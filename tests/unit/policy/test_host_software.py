@@ -91,6 +91,13 @@ def test_cuda_of_the_seeds_resource() -> None:
         plan(mine={"cuda_version": "latest"})
 
 
+def test_the_driver_suits_the_toolkit_that_a_host_asks_for() -> None:
+    made, _notes = plan(mine={"cuda_version": "13.0"})
+    assert made["driver"]["branch"] >= 580
+    with pytest.raises(PolicyError, match="CUDA 13.0 .cuda.version. needs driver 580"):
+        plan(mine={"cuda_version": "13.0", "driver_branch": "535"})
+
+
 def test_where_nothing_can_be_installed() -> None:
     made, notes = plan(os="sles15.7", kernel="6.4.0-150700.53-default")
     if "dcgm" not in made["software"]:  # a distribution that this version installs nothing on
