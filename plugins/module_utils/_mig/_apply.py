@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -16,10 +17,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import CR
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device, Instance, Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import read_units
 
 # How long a client may take to end after SIGTERM, and a GPU to be reset, in seconds.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
+# Services that hold every GPU open to watch it, in the order in which they are stopped (MIG User Guide: a GPU is reset
+# with DCGM and NVSM stopped).
+_WATCHERS = ("nvsm.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
 
 
 def layout_of(instances: t.Sequence[Instance], busy: t.Container[int] = ()) -> Layout:
@@ -79,14 +84,27 @@ class Executor:
             return
         self.nvml.close()
         try:
-            self.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT,
-                     hint="The new MIG mode waits for a reset of the GPU: stop what uses it, or reboot the host.")
+            with self._without_services():
+                self.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT,
+                         hint="The new MIG mode waits for a reset of the GPU: stop what uses it, or reboot the host.")
         finally:
             self.nvml.open()
             self.devices = {address: self.nvml.reopen(device) for address, device in self.devices.items()}
         if self.nvml.mode(self.devices[pci]) != (enabled, enabled):
             raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.",
                             "Reboot the host, then run again.", reset_required=[pci])
+
+    @contextlib.contextmanager
+    def _without_services(self) -> t.Iterator[None]:
+        """While services that only watch the GPUs are stopped; those that ran go on afterwards."""
+        units = [unit for unit, service in read_units(self.run, _WATCHERS).items() if service.state == "active"]
+        try:
+            for unit in units:
+                self.run(["systemctl", "stop", unit], timeout=_RESET_LIMIT)
+            yield
+        finally:
+            for unit in reversed(units):
+                self.run(["systemctl", "start", unit], timeout=_RESET_LIMIT, check=False)
 
     def _destroy(self, pci: str, pieces: Layout) -> None:
         """Removes the parts of each piece, and the GPU instance where nothing is left in it that was not named."""
