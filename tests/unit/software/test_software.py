@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import subprocess
 import sys
@@ -272,3 +273,43 @@ def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(_work, "_ANSWER_LIMIT", 0)
     with pytest.raises(GpuopsError, match=r"runs, but does not answer at 127.0.0.1:1: .*journalctl -u x.service"):
         one_run(tmp_path, Wish(unit="x.service", address=("127.0.0.1", 1)), Systemd())
+
+
+class Killed(BaseException):
+    """The run ends here."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("removal", [False, True])
+def test_killed_at_any_step(tmp_path: Path, removal: bool, number: int, late: bool) -> None:
+    (tmp_path / "keep").touch()
+    files = {str(tmp_path / "etc" / name): name.encode() for name in ("a", "b", "c")}
+    wish = Wish(files=files, outputs=[str(tmp_path / "out" / "x")], unit="x.service")
+    systemd = Systemd()
+    if removal:
+        one_run(tmp_path, wish, systemd)
+    with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
+        work = _work.Work("x.service", None if removal else wish, journal, systemd, Root(), None, None)
+        service, state = Service(systemd.state, systemd.enabled), PackageState({})
+        steps = work.plan_absent(state, service, ()) if removal else work.plan(state, service)
+        done = 0
+
+        def execute(step: t.Any) -> None:
+            nonlocal done
+            if done == number and not late:
+                raise Killed
+            work.execute(step)
+            done += 1
+            if done > number:
+                raise Killed
+
+        with contextlib.suppress(Killed):
+            apply(steps, execute, journal)
+    one_run(tmp_path, None if removal else wish, systemd)
+    if not removal:
+        assert {path: Path(path).read_bytes() for path in files} == files and systemd.state == "active"
+        assert one_run(tmp_path, wish, systemd) == []
+        one_run(tmp_path, None, systemd)
+    assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
+    assert (systemd.state, systemd.enabled) == ("inactive", "disabled")
