@@ -80,6 +80,11 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "container_toolkit_mode": ("auto", "cdi", "legacy"),
     "feature_discovery_mig_strategy": ("none", "single", "mixed"),
 }
+# Those that are more than a word: the type, and what to write.
+SHAPES: t.Dict[str, t.Tuple[type, str]] = {
+    "driver_imex_nodes": (list, "a list of addresses"),
+    "driver_module_parameters": (dict, "a mapping of modules to parameters, such as {nvidia: {NVreg_X: 1}}"),
+}
 # What a hybrid placement leaves to hosts of the inventory; a Node that is no such host gets it from the cluster.
 HYBRID = ("driver", "container_toolkit", "mig_manager")
 WORDS = ("hosts", "cluster", "hybrid")

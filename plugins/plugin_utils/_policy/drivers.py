@@ -112,7 +112,7 @@ EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
 
 def extras(policy: Policy, mine: t.Mapping[str, t.Any]) -> dict[str, bool]:
     """Whether a host gets each of L(EXTRAS): its own word counts, else the policy's. Raises Refused."""
-    return {name: _switched(f"driver_{name}", mine, policy.get(f"{section}.enabled"))
+    return {name: switched(f"driver_{name}", mine, policy.get(f"{section}.enabled"))
             for name, section in EXTRAS.items()}
 
 
@@ -120,7 +120,8 @@ def _by(name: str, mine: t.Mapping[str, t.Any]) -> str:
     return f"{EXTRAS[name]}.enabled" if mine.get(f"driver_{name}") in (None, "") else f"driver_{name}"
 
 
-def _switched(name: str, mine: t.Mapping[str, t.Any], otherwise: t.Any) -> bool:
+def switched(name: str, mine: t.Mapping[str, t.Any], otherwise: t.Any) -> bool:
+    """A variable of a host that is true or false. Raises Refused."""
     told = mine.get(name)
     if told in (None, ""):
         return bool(otherwise)

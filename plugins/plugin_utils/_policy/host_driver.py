@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers impo
     Asked,
     choose,
     extras,
+    switched,
     version_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -53,7 +54,7 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     choice = choose(here, wish, asked.release)
     driver = choice.driver
     source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
-    following = mine.get("driver_next_kernel") is not False
+    following = switched("driver_next_kernel", mine, True)
     said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,

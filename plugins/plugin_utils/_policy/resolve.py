@@ -87,6 +87,9 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     said: list[str] = []
     reasons = [Refused(f"{name} {mine[name]!r} is not allowed", f"Set one of {', '.join(allowed)}.")
                for name, allowed in components.CHOICES.items() if mine.get(name) not in (None, "", *allowed)]
+    reasons += [Refused(f"{name} {mine[name]!r} is not allowed", f"Write {words}.")
+                for name, (shape, words) in components.SHAPES.items()
+                if mine.get(name) not in (None, "") and not isinstance(mine[name], shape)]
     if not facts["gpus"]:
         reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts."))
     if reasons:
