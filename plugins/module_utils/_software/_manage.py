@@ -107,10 +107,7 @@ class Software:
         chosen = [component for component in COMPONENTS if component.name in self.wanted]
         manager = self._manager()
         state = manager.read() if manager else PackageState({})
-        host = Host(self.root, driver_level() or self.driver_cuda,
-                    [model_of(gpu.device, gpu.subsystem) for gpu in read_bus(self.root).gpus], state.installed,
-                    tuple(self.wanted), sys.executable)
-        wishes = {component.name: component.wish(self.wanted[component.name], host) for component in chosen}
+        wishes = self._wishes(chosen, state)
         repository = self._repository() if any(wish.packages for wish in wishes.values()) else None
         if repository is not None and manager is None:
             raise self._unsupported()
@@ -153,19 +150,32 @@ class Software:
             going: set[str] = set()
             parts = {component.name: Part([]) for component in chosen}
             for component in used:
-                name, work, part = component.name, works[component.name], parts[component.name]
+                name, work = component.name, works[component.name]
                 with _named(name):
-                    part.steps = work.plan_absent(state, services[name], going)
-                    part.reasons = work.not_restored(state)
-                    going |= set(work.journal.of_kind("package"))
-                    self._apply(part, work)
+                    parts[name] = Part(work.plan_absent(state, services[name], going),
+                                       reasons=work.not_restored(state))
+                going |= set(work.journal.of_kind("package"))
+            for component in used:
+                with _named(component.name):
+                    self._apply(parts[component.name], works[component.name])
                     if not self.check:
-                        work.settle()
+                        works[component.name].settle()
             if used and not self.check:
                 state, services = manager.read() if manager else state, self._services(used)
         return self._result(parts, {}, state, services)
 
     # -- parts
+
+    def _wishes(self, chosen: t.Sequence[Component], state: PackageState) -> dict[str, Wish]:
+        """All that is wanted; what is wrong about it comes up before anything is changed."""
+        host = Host(self.root, driver_level() or self.driver_cuda,
+                    [model_of(gpu.device, gpu.subsystem) for gpu in read_bus(self.root).gpus], state.installed,
+                    tuple(self.wanted), sys.executable)
+        wishes = {}
+        for component in chosen:
+            with _named(component.name):
+                wishes[component.name] = component.wish(self.wanted[component.name], host)
+        return wishes
 
     def _manager(self) -> Manager | None:
         make = MANAGERS.get(self.system["family"] or "")
