@@ -24,6 +24,8 @@ Facts = t.Mapping[str, t.Any]
 # As the kernel has it, which cuts names of processes to 15 letters.
 _MANAGER = "nv-fabricmanage"
 _802 = "without it CUDA says 'system not yet initialized' (802)"
+# What the roles of driver and MIG stop and start again by themselves.
+_STEP_ASIDE = (*SERVICES, "nvsm.service")
 # Where each Kubernetes distribution has its own writer of containerd's configuration.
 _OWN_RUNTIME = {"k3s": "k3s", "rke2": "RKE2", "k0s": "k0s", "microk8s": "MicroK8s"}
 
@@ -298,17 +300,14 @@ def _manager_runs(host: Host) -> bool:
 
 
 def _holders(host: Host) -> t.Iterator[Said]:
-    preview, clients = (host.mine or {}).get("preview", ()), host.facts["clients"]
-    others = [client for client in clients if not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
-    # Those of the driver's services too that the driver role stops and starts again.
-    loose = [client for client in others if client.get("unit") not in SERVICES]
-    for what, due, held in (("the driver", "driver" in preview and _reloads(host), loose),
-                            ("MIG", "mig_manager" in preview, others)):
-        if due and held:
-            names = some_of(list(dict.fromkeys(_holder(client) for client in held)))
-            yield ("warning", f"{what} is to be changed while GPUs are held by {names}",
-                   "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
-            return
+    preview = (host.mine or {}).get("preview", ())
+    loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
+             and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
+    what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
+    if what and loose:
+        held = some_of(list(dict.fromkeys(_holder(client) for client in loose)))
+        yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
+               "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
 
 
 def _reloads(host: Host) -> bool:

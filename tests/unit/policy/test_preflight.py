@@ -192,7 +192,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
         {"holders": "warning"}),
     "held by DCGM, which stops for the driver": (driven(facts(**BARE, clients=[DCGM]), "570.211.01"), plan_of(), {}),
     "held by DCGM while MIG changes": (driven(facts(["20b5"], clients=[DCGM]), VERSION),
-                                       plan_of(preview=("mig_manager",)), {"holders": "warning"}),
+                                       plan_of(preview=("mig_manager",)), {}),
     "held by the driver's own services": (driven(facts(**BARE, clients=[PERSISTENCED]), "570.211.01"), plan_of(), {}),
     "reboot pending": (driven(facts(**BARE, driver={"reboot_pending": True}), VERSION), plan_of(preview=()),
                        {"reboot": "warning"}),
