@@ -10,11 +10,15 @@ branches), Ubuntu Server documentation; packages.debian.org (bookworm: nvidia-gr
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 from lab.packages.content import MODULES, Driver, dkms_conf, text
 from lab.packages.deb import Deb, Link, Pockets
 from lab.packages.driver_debs import DENIED, LDCONFIG, LIBRARIES, unit_scripts
 from lab.packages.ubuntu_debs import Naming, common_debs, fabric_manager
+from lab.tools import run_quietly
 
 KERNEL = os.uname().release
 # A kernel package's version; what stands after the plus counts the builds of modules for it.
@@ -28,6 +32,9 @@ install nvidia-modeset modprobe nvidia ; modprobe -i nvidia-current@OPEN@-modese
 install nvidia-drm modprobe nvidia-modeset ; modprobe -i nvidia-current@OPEN@-drm $CMDLINE_OPTS
 install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current@OPEN@-uvm $CMDLINE_OPTS
 """
+
+
+SIGN = Path(__file__).resolve().parent.parent / "host" / "image" / "lib" / "sign-file"
 
 
 def ubuntu_naming(driver: Driver) -> Naming:
@@ -62,6 +69,19 @@ def _ubuntu_release(driver: Driver, ready: bool = True) -> list[Deb]:
     return [*common_debs(driver, names), *(_ready_made(driver) if ready else ())]
 
 
+def _signed(driver: Driver, flavour: str) -> dict[str, bytes]:
+    """Name to content of modules that are signed with a key which no host has to enrol."""
+    with tempfile.TemporaryDirectory(prefix="gpuops-sign-") as temporary:
+        key, certificate = Path(temporary) / "key", Path(temporary) / "certificate"
+        run_quietly(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                     "-subj", "/CN=Kernel modules of the lab's archive", "-outform", "DER", "-keyout", str(key),
+                     "-out", str(certificate)], "the key of built modules")
+        for name in MODULES:
+            shutil.copy(driver.module(flavour, name), Path(temporary) / name)
+            run_quietly(["sh", str(SIGN), "sha512", str(key), str(certificate), str(Path(temporary) / name)], name)
+        return {name: (Path(temporary) / name).read_bytes() for name in MODULES}
+
+
 def _ready_made(driver: Driver) -> list[Deb]:
     """Open modules as they are loaded; proprietary ones are linked on the host from objects."""
     branch, stem = f"{driver.branch}-server", "linux-modules-nvidia"
@@ -70,10 +90,10 @@ def _ready_made(driver: Driver) -> list[Deb]:
     link = f"/{folder}"
     index = f"depmod {KERNEL}\n"
     debs = [Deb(f"{stem}-{branch}-open-{KERNEL}", KERNEL_VERSION, {"Depends": f"linux-image-{KERNEL}, {common}"},
-                {f"{folder}-open/{module}.ko": driver.module("open", module) for module in MODULES},
+                {f"{folder}-open/{name}.ko": content for name, content in _signed(driver, "open").items()},
                 {"postinst": index, "postrm": index}),
             Deb(f"linux-objects-nvidia-{branch}-{KERNEL}", KERNEL_VERSION, {},
-                {f"{folder}/bits/{module}.o": driver.module("proprietary", module) for module in MODULES}),
+                {f"{folder}/bits/{name}.o": content for name, content in _signed(driver, "proprietary").items()}),
             Deb(f"{stem}-{branch}-{KERNEL}", KERNEL_VERSION, {
                 "Depends": f"linux-image-{KERNEL}, {common}, linux-objects-nvidia-{branch}-{KERNEL} "
                            f"(= {KERNEL_VERSION})"}, {},
