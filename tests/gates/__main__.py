@@ -18,9 +18,11 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill", "cluster")
-ON_HOSTS = {"lab", "kill", "integration", "molecule", "bench"}
+BESIDE = ("sanity", "kill", "cluster", "sources", "vm")
+ON_HOSTS = {"lab", "kill", "sources", "driver", "integration", "molecule", "bench"}
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
+# Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
+HOSTS = {"kill": ("kill",), "sources": ("rpm", "archive", "runfile"), "driver": ("switch", "around", "components")}
 
 
 def link_checkout() -> None:
@@ -47,6 +49,8 @@ def environment(bin_folder: Path) -> dict[str, str]:
 def commands() -> dict[str, list[str]]:
     """Name to command, in order. Slow ones that need few others' results are started early, see main()."""
     python = str(venv.VENV / "bin" / "python")
+    on_hosts = {gate: [python, "-m", "pytest", *(f"tests/integration/test_{name}.py" for name in names)]
+                for gate, names in HOSTS.items()}
     return {
         "ruff": ["ruff", "check", "."],
         "types": ["mypy", "-p", "ansible_collections.gpuops.nvidia.plugins.module_utils",
@@ -58,9 +62,13 @@ def commands() -> dict[str, list[str]]:
         "ansible-lint": ["ansible-lint"],
         "conformance": [python, "-m", "pytest", "tests/conformance"],
         "lab": [python, "-m", "pytest", "tests/lab"],
-        "kill": [python, "-m", "pytest", "tests/integration/test_kill.py"],
+        "vm": [python, "-m", "pytest", "tests/vm"],
+        "kill": on_hosts["kill"],
+        "sources": on_hosts["sources"],
         "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
-        "integration": [python, "-m", "pytest", "tests/integration", "--ignore=tests/integration/test_kill.py"],
+        "driver": on_hosts["driver"],
+        "integration": [python, "-m", "pytest", "tests/integration",
+                        *(f"--ignore={path}" for words in on_hosts.values() for path in words[3:])],
         "molecule": ["molecule", "test", "--all"],
         "bench": [python, "-m", "tests.bench"],
     }
@@ -80,6 +88,7 @@ def main(names: list[str]) -> int:
         # What others stand on, started before anything else: by gates that need it, the command that provides it.
         bases = [(needed, stages.start(name, [sys.executable, "-m", "lab", *words])) for needed, name, words in (
             (IN_CLUSTER, "control plane build", ["cluster", "build"]), (ON_HOSTS, "lab up", ["up"]),
+            ({"vm"}, "vm build", ["vm", "build"]),
         ) if needed & set(wanted)]
         if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
             return finish(stages)
