@@ -20,7 +20,7 @@ HOST = "gpu-s1"
 NEW, OLD = "595.91.07", "580.126.20"
 RMMOD = ("systemctl stop nvidia-fabricmanager nvidia-persistenced\n"
          "rmmod nvidia_uvm; rmmod nvidia_modeset; rmmod nvidia\n")
-PACKAGES = "$(dpkg-query -W -f '${Package} ' '*nvidia*')"
+PACKAGES = "$(dpkg-query -W -f '${Package} ' '*nvidia*' 'libcuda*')"
 # A service of the system that holds a GPU, and one that is the user's own.
 TRAIN = "[Service]\nExecStart=/bin/sh -c 'exec sleep infinity < /dev/nvidia3'\n"
 LOOSE = "setsid sleep infinity < /dev/nvidia2 > /dev/null 2>&1 & echo $! > /run/loose; sleep 0.3"
