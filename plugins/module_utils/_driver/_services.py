@@ -100,7 +100,8 @@ class Services(Part):
         for unit in reversed(SERVICES):
             service = now.services[unit]
             if unit in wanted:
-                if unit in stopped or service.state != "active" or service.enabled not in _AT_BOOT:
+                # Packages of another origin bring the same daemon anew, and their scripts stop the former one.
+                if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in _AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
                 steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))
