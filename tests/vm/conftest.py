@@ -60,7 +60,7 @@ class Guest:
     def situation(self) -> str:
         """All that an install, a switch or an unload would change."""
         return self.sh("cat /proc/modules | cut -d ' ' -f 1,4 | sort; dpkg-query -W; dkms status; systemctl is-active "
-                       "nvidia-persistenced; find /etc /lib/modules/*/updates -type f -newer /proc/1 | sort; uname -r")
+                       "nvidia-persistenced; find /etc /lib/modules/*/updates -type f -exec sha256sum {} + | sort")
 
 
 def install(made: machine.Machine) -> None:

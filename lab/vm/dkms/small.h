@@ -11,6 +11,6 @@ int init_module(void);
 void cleanup_module(void);
 
 #define DESCRIBE \
-    MODULE_INFO(license, LICENSE); \
-    MODULE_INFO(version, RELEASE); \
-    MODULE_INFO(description, "stand-in of the lab")
+    __MODULE_INFO(license, license, LICENSE); \
+    __MODULE_INFO(version, version, RELEASE); \
+    __MODULE_INFO(description, description, "stand-in of the lab")

@@ -122,6 +122,14 @@ def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, S
     return read_units(run, units)
 
 
+# Each open file of a character device refers to its module twice: by its operations and by its number (kernel:
+# fs/char_dev.c, chrdev_open).
+_PER_FILE = 2
+# The modules of the device files that are not nvidia's own.
+_NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm",
+          "/dev/nvidia-modeset": "nvidia_modeset"}
+
+
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
     """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
 
@@ -145,7 +153,7 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
     return [{"pid": None, "name": f"something that refers to {module}{_DISPLAYS.get(module, '')}", "gpu": None,
              "instance": None, "unit": None, "container": None}
             for module in UNLOAD_ORDER
-            if _references(root, module) > (_open_devices(root, ours) if module == "nvidia" else 0)]
+            if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
 
 
 def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
@@ -160,13 +168,14 @@ def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[s
 
 
 def _references(root: Root, module: str) -> int:
-    """References to a module that are not other modules; every open device file is one (kernel: module_refcount)."""
+    """References to a module that are not other modules (kernel: module_refcount)."""
     return int(root.text(f"/sys/module/{module}/refcnt") or "0") - len(root.names(f"/sys/module/{module}/holders"))
 
 
-def _open_devices(root: Root, pids: t.Iterable[int]) -> int:
-    return sum((root.link(f"/proc/{pid}/fd/{number}") or "").startswith("/dev/nvidia")
-               for pid in pids for number in root.names(f"/proc/{pid}/fd"))
+def _open_devices(root: Root, pids: t.Iterable[int], module: str) -> int:
+    """How many device files of a module processes have open."""
+    links = [root.link(f"/proc/{pid}/fd/{number}") or "" for pid in pids for number in root.names(f"/proc/{pid}/fd")]
+    return sum(link.startswith("/dev/nvidia") and _NODES.get(link, "nvidia") == module for link in links)
 
 
 def _flavour(root: Root) -> str:

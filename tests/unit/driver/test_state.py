@@ -137,8 +137,12 @@ def test_nouveau_on_disk(host: Host) -> None:
 def test_idle_with_the_drivers_own_services(loaded: Host) -> None:
     loaded.process(100, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/null", unit=PERSISTENCED)
     loaded.process(101, "nv-fabricmanage", "/dev/nvidia-nvswitchctl", unit=FABRIC_MANAGER)
-    loaded.module("nvidia", 5)
+    loaded.process(102, "nvidia-persiste", "/dev/nvidia-uvm", unit=PERSISTENCED)
+    loaded.module("nvidia", 8)  # two modules, and two for each of the three files (seen with a real kernel)
+    loaded.module("nvidia_uvm", 2)
     assert read_holders(loaded.root) == []
+    loaded.module("nvidia", 9)
+    assert name_holders(read_holders(loaded.root)) == "something that refers to nvidia"
 
 
 def test_named_holder(loaded: Host) -> None:
