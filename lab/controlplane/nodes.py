@@ -65,7 +65,7 @@ class Labels:
 def hosts(name: str) -> list[Node]:
     """The hosts of a lab as nodes, at their addresses; those of the default lab where there is none of that name."""
     known = lab.load(name) if name in lab.names() else None
-    shapes = known.hosts if known else lab.parse(lab.DEFAULT)
+    shapes = known.hosts if known else lab.parse(lab.DEFAULT)[0]
     found = []
     for host, gpus in shapes.items():
         model, _ignored, count = gpus.split()[0].partition("=")
