@@ -32,6 +32,7 @@ _KERNEL_META = re.compile(r"linux-image-([a-z][a-z0-9.-]*)\Z")
 # What exists once a branch and flavour, and may stand beside its like: kind, branch, server, open.
 _KINDS = re.compile(r"(linux-(?:modules|objects)-nvidia|nvidia-dkms|nvidia-headless(?:-no-dkms)?|nvidia-driver)-"
                     r"(\d{3})(-server)?(-open)?(?:-|\Z)")
+_VENDOR_ON_DEBIAN = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "cuda-drivers")
 _READY = "linux-modules-nvidia"
 
 
@@ -154,6 +155,13 @@ class DebianArchive(Source):
         if persistenced:
             wanted["nvidia-persistenced"] = None  # a source package of its own, with versions of its own
         return wanted
+
+    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
+        """See L(Source). What only the vendor's repository has, and the support files of the other flavour."""
+        other = ("nvidia-kernel-dkms", "nvidia-kernel-support") if flavour == "open" else \
+            ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support")
+        return sorted(name for name in known if name in (*other, *_VENDOR_ON_DEBIAN)
+                      or name.startswith("nvidia-driver-pinning-"))
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""

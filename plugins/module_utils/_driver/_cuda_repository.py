@@ -122,8 +122,9 @@ class CudaRepository(Source):
         return found
 
     def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """What is of Ubuntu's archive: its modules for its kernels exclude nothing, and depmod would have to choose."""
+        """What is of Ubuntu's or Debian's archive alone, and may stand beside the vendor's: depmod would choose."""
         suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
         return sorted([*other_companions(known, suffix), *(
             name for name, found in ((name, BRANCHED.match(name)) for name in known)
-            if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-")) or found and found.group(2))])
+            if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-", "nvidia-open-kernel-"))
+            or found and found.group(2))])

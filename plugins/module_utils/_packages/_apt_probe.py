@@ -119,6 +119,7 @@ class AptProbe:
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
         """What apt-get would do; the pinning packages' own changes are not in the list, they are installed before."""
         self._pin(pins)
+        self._hide(without)
         for path, content in (files or {}).items():
             self._prefer(os.path.basename(path), content)
         words = [*specifiers(install), *(f"{name}-" for name in gone)]
@@ -243,13 +244,17 @@ class AptProbe:
         brought = f"{self.root}/pins{PREFERENCES}"
         if not os.path.isdir(brought):
             return
-        for rival in self._rivals(set(pins)):
-            for path in self.run(["dpkg-query", "-L", rival], check=False).stdout.splitlines():
+        self._hide(self._rivals(set(pins)))
+        for name in os.listdir(brought):
+            self._prefer(name, read_bytes(f"{brought}/{name}") or b"")
+
+    def _hide(self, names: t.Sequence[str]) -> None:
+        """Puts the preferences of packages that will have gone out of force."""
+        for name in names:
+            for path in self.run(["dpkg-query", "-L", name], check=False).stdout.splitlines():
                 linked = f"{self.root}/preferences/{os.path.basename(path)}"
                 if os.path.dirname(path) == PREFERENCES and os.path.islink(linked):
                     os.unlink(linked)
-        for name in os.listdir(brought):
-            self._prefer(name, read_bytes(f"{brought}/{name}") or b"")
 
     def _prefer(self, name: str, content: bytes) -> None:
         """A file of preferences, empty where it will have gone, in the place of the host's."""

@@ -40,6 +40,9 @@ DROP = "remove repository"
 # The files of a repository, whatever it is named.
 _OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg|repo|asc)\Z")
 
+# In the names of the packages that hold versions.
+_PINNING = "-driver-pinning-"
+
 # Path to content of files that hold versions; None for one of ours that is to go.
 Holds = t.Mapping[str, t.Optional[bytes]]
 
@@ -175,12 +178,18 @@ class PackageWork:
         if not request and not new_pins and not rivals:
             return []
         steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
+        loose = [name for name in rivals if _PINNING in name]
+        if loose:
+            # As long as it is there, its preferences are in force.
+            steps.append(self._install({}, [Change(name, state.installed[name], None) for name in loose], probe,
+                                       "it holds versions that are not wanted any more", gone=loose))
+        rivals = [name for name in rivals if name not in loose]
         if new_pins:
             changes = probe.simulate(new_pins, {}, torn)
             steps.append(self._install(new_pins, changes, probe, "it keeps the versions together"))
         if request or rivals:
             held = {path: content or b"" for path, content in self._unlike(files or {}).items()}
-            changes = probe.simulate(request, new_pins, torn, rivals, held)
+            changes = probe.simulate(request, new_pins, [*torn, *loose], rivals, held)
             others = [change.name for change in changes if change.name not in request and change.after]
             steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
                                        [name for name in drifted if name in request], rivals))

@@ -119,6 +119,18 @@ def test_what_may_not_stand_beside_the_wanted() -> None:
     assert of("distribution").rivals(vendor, "580.173.02", "open") == sorted(vendor[:4])
 
 
+def test_what_debian_and_the_vendor_do_not_share() -> None:
+    known = ["libcuda1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-support",
+             "nvidia-open-kernel-dkms", "nvidia-open-kernel-support", "nvidia-driver-pinning-580", "nvidia-smi"]
+    assert of("distribution", "debian", "12").rivals(known, "535.309.01", "open") == [
+        "nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms", "nvidia-kernel-support"]
+    assert of("distribution", "debian", "12").rivals(known, "535.309.01", "proprietary") == [
+        "nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms", "nvidia-open-kernel-dkms",
+        "nvidia-open-kernel-support"]
+    assert of("cuda_repository", "debian", "12").rivals(known, "580.126.20", "open") == [
+        "nvidia-open-kernel-dkms", "nvidia-open-kernel-support"]
+
+
 def test_companions_of_other_names_collide() -> None:
     known = ["nvidia-fabricmanager-580", "nvidia-fabricmanager", "libnvidia-nscq-595", "nvidia-imex"]
     assert of("distribution").rivals(known, "595.71.05", "open") == ["nvidia-fabricmanager", "nvidia-fabricmanager-580",

@@ -428,3 +428,10 @@ def test_a_repository_goes_when_packages_come_from_elsewhere(manager: FakeManage
     assert [step.id for step in steps] == ["remove repository: cuda"]
     assert archive.execute(steps[0]) and archive.former() == [] and not manager.is_configured(REPOSITORY)
     assert ("forget_lists", REPOSITORY.url) in manager.calls
+
+
+def test_a_pinning_package_goes_before_what_it_would_hold_back(manager: FakeManager, journal: Journal) -> None:
+    manager.installed.update({"x-driver-pinning-1": "1", "rival": "3"})
+    steps = PackageWork(manager, journal, REPOSITORY).plan_install(
+        manager.probe(REPOSITORY), manager.read(), WANTED, gone=["rival", "x-driver-pinning-1"])
+    assert [step.target for step in steps[1:]] == ["x-driver-pinning-1-", "tool=1.0-1 rival-"]
