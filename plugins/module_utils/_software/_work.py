@@ -107,7 +107,8 @@ class Work:
         if self.packages is not None and self.journal.entries:
             steps += self.packages.plan_absent(state, going)
         steps += [Step(RESTORE, path, "as it was before") for path in self._own_files()]
-        if kept and kept["state"] == "active" and steps:
+        # A unit of packages that were ours is gone with them.
+        if kept and kept["state"] == "active" and steps and not any(step.data.get("packages") for step in steps):
             steps.append(Step(RESTART, self.unit, "what it runs with has changed"))
         return steps
 

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _report, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Host, Wish
@@ -267,6 +267,23 @@ def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     # It ran before us, so it goes on with what it had.
     assert one_run(tmp_path, None, systemd) == ["restore file", "restart service"]
     assert systemd.state == "active" and not path.exists()
+
+
+def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:
+    class Packages:
+        def plan_absent(self, _state: PackageState, _going: t.Collection[str]) -> list[Step]:
+            return [Step("purge packages", "dcgm", data={"packages": ["dcgm"]})]
+
+        def is_of_repository(self, _path: str) -> bool:
+            return False
+
+    systemd = Systemd("active", "enabled")
+    with Journal("demo", str(tmp_path / "journal")) as journal:
+        journal.keep("service", "x.service", {"state": "active", "enabled": "enabled"})
+        work = _work.Work("x.service", None, journal, systemd, Root(), None, None)
+        work.packages = t.cast(t.Any, Packages())
+        steps = work.plan_absent(PackageState({}), Service("active", "enabled"), ())
+    assert [step.action for step in steps] == ["purge packages"]
 
 
 def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
