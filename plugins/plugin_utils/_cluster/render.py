@@ -18,14 +18,14 @@ import typing as t
 
 import jinja2
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import SHARED, namespace_manifest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import NAMES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
 
 Manifest = t.Dict[str, t.Any]
 Plan = t.Mapping[str, t.Any]
 
 # What no component owns, as the pods of all stand on it (the namespace, the runtime classes), comes first.
-ORDER: t.Tuple[str, ...] = (SHARED, *NAMES)
+ORDER: t.Tuple[str, ...] = (SHARED, *(component.name for component in IN_CLUSTERS))
 
 _ROLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "roles")
 # A user's labels never change by what pods are selected (as in GPU Operator 26.7).

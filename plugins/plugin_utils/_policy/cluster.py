@@ -112,7 +112,7 @@ def _hosts(facts: Facts | None, inventory_hosts: t.Mapping[str, str],
 def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str], places: t.Mapping[str, str],
              settings: t.Mapping[str, t.Any], reasons: list[Refused], notes: list[str]) -> dict[str, list[str]]:
     """By Node the components that it has without the cluster: as a host of the inventory, or as a prepared system."""
-    delivered = [name for name, place in places.items() if place in ("host", "hybrid")]
+    delivered = [one.name for one in components.IN_CLUSTERS if places[one.name] in ("host", "hybrid")]
     found = {node: list(delivered) for node in by_host} if delivered else {}
     theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places,
                                      components.named(settings.get("placement"), "cluster"),
@@ -128,7 +128,7 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
            reasons: list[Refused]) -> dict[str, Plan]:
     """By component its plan. found: gets the pools of drivers; reasons: gets what cannot be."""
     parts: dict[str, Plan] = {}
-    for component in components.COMPONENTS:
+    for component in components.IN_CLUSTERS:
         try:
             absent = _absent(context, component, places[component.name], facts, gpu, on_host)
             if absent is None and component.name == "driver":

@@ -60,6 +60,7 @@ COMPONENTS: t.Tuple[Component, ...] = (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
+IN_CLUSTERS: t.Tuple[Component, ...] = tuple(component for component in COMPONENTS if "cluster" in component.places)
 # On a host labels follow MIG, as they describe its devices, and so does DCGM, which holds the GPUs open.
 ON_HOSTS: t.Tuple[Component, ...] = tuple(
     component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery", "cuda", "dcgm",

@@ -53,7 +53,7 @@ def test_service_accounts_and_config_maps_that_pods_name_are_there() -> None:
                 assert f"ConfigMap/{one['configMap']['name']}" in found
 
 
-@pytest.mark.parametrize("component", components.NAMES)
+@pytest.mark.parametrize("component", [one.name for one in components.IN_CLUSTERS])
 def test_nothing_of_an_absent_component(component: str) -> None:
     made = plan()
     made["components"][component] = {"state": "absent", "because": ["a test"]}
@@ -65,7 +65,7 @@ def test_what_others_stand_on_comes_first() -> None:
     kinds = [one["kind"] for one in render("nfd", made)]
     assert kinds[0] == "CustomResourceDefinition"
     assert kinds.index("ServiceAccount") < kinds.index("ConfigMap") < kinds.index("Deployment")
-    assert list(ORDER) == ["cluster", *components.NAMES]
+    assert list(ORDER) == ["cluster", *(one.name for one in components.IN_CLUSTERS)]
 
 
 def test_runtime_classes_stay_where_the_toolkit_is_on_hosts() -> None:

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 
+NAMES = [component.name for component in components.IN_CLUSTERS]
 MIRROR = {"image_registry": "mirror.example:5000"}
 DIGEST = "sha256:" + "ab" * 32
 
@@ -139,9 +140,9 @@ def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction:
 ])
 def test_switches(policy: Any, absent: list[str]) -> None:
     made = plan(policy)
-    assert list(made["components"]) == list(components.NAMES)
-    assert present(made) == [name for name in components.NAMES if name not in absent]
-    assert made["deploy"]["components"] == {name: name not in absent for name in components.NAMES}
+    assert list(made["components"]) == NAMES
+    assert present(made) == [name for name in NAMES if name not in absent]
+    assert made["deploy"]["components"] == {name: name not in absent for name in NAMES}
     assert all(made["components"][name]["because"] for name in absent)
 
 
@@ -154,7 +155,7 @@ def test_a_foreign_nfd_is_reused() -> None:
 def test_hybrid() -> None:
     cluster = facts(node(), node(("rhel", "9.4")), cpu=node(gpu=False))
     made = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1", "elsewhere": "n9"})
-    assert present(made) == list(components.NAMES)
+    assert present(made) == NAMES
     assert made["deploy"]["on_host"] == {"n1": ["driver", "container_toolkit", "mig_manager"]}
     assert {key: made["nodes"][key] for key in ("gpu", "cpu", "by_host")} == {
         "gpu": ["n1", "n2"], "cpu": 1, "by_host": {"n1": "a"}}
@@ -202,7 +203,7 @@ def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() ->
 def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
-    assert made["deploy"]["on_host"] == {"n1": ["driver", "feature_discovery"]}
+    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm_exporter"]}
 
 
 @pytest.mark.parametrize(("policy", "cluster", "words"), [
