@@ -70,9 +70,11 @@ ONCE = """
     - ansible.builtin.raw: *arm
     - block:
         - {@WAY@}
-        - ansible.builtin.fail: {msg: "never {{ order[0] }} {{ order[1] }}", rc: 0}
+        - ansible.builtin.fail: {msg: it was not killed}
       rescue:
-        - ansible.builtin.assert: {that: ansible_failed_result.rc | default(0) == 137}
+        - ansible.builtin.assert:
+            that: ansible_failed_result.rc | default(0) == 137
+            fail_msg: "never {{ order[0] }} {{ order[1] }}"
 """
 
 
