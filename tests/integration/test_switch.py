@@ -171,7 +171,7 @@ def test_a_reboot_loads_what_was_held(lab: LabHosts) -> None:
     assert first["reboot_required"] and "install packages" in " ".join(ids(first["plan"]))
     assert ids(first["pending"])[0].startswith("unload modules")
     assert (last["plan"], last["pending"], truth(lab)) == ([], [], [NEW])
-    assert "Reboot the host" in run.changed(HOST)
+    assert "gpuops.nvidia.driver : Reboot the host" in run.changed(HOST)
 
 
 def test_a_failed_build_returns_to_the_former_driver(lab: LabHosts) -> None:
