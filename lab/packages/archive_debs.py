@@ -150,6 +150,7 @@ def _debian_kernel(driver: Driver, full: str, stem: str, flavour: str, opened: s
              **{f"{folder}/prebuilt/{module}.ko": driver.module(flavour, module) for module in MODULES}}, scripts),
         Deb(support, full, {"Conflicts": "nvidia-kernel-support-any", "Provides": "nvidia-kernel-support-any",
                             "Depends": "nvidia-modprobe"},
-            {"etc/modprobe.d/nvidia.conf": RENAMED.replace("@OPEN@", opened),
-             "etc/modprobe.d/nvidia-blacklists-nouveau.conf": DENIED},
-            conffiles=["/etc/modprobe.d/nvidia.conf", "/etc/modprobe.d/nvidia-blacklists-nouveau.conf"])]
+            conffiles := {"etc/modprobe.d/nvidia.conf": RENAMED.replace("@OPEN@", opened),
+                          "etc/modprobe.d/nvidia-blacklists-nouveau.conf": DENIED,
+                          f"etc/nvidia/current{opened}/nvidia-load.conf": "nvidia-drm\n"},
+            conffiles=[f"/{path}" for path in conffiles])]
