@@ -41,7 +41,7 @@ def extra_debs(built: Path) -> list[Deb]:
     library = compile_library("libgdrapi.so.2", GDRCOPY, built / "libgdrapi.so")
     exact = f"(= {GDRCOPY}-1)"
     return [
-        Deb("nvlsm", f"{NVLSM}-1", files={"opt/nvidia/nvlsm/sbin/nvlsm": script("nvlsm.sh"),
+        Deb("nvlsm", f"{NVLSM}-1", files={"usr/sbin/nvlsm": script("nvlsm.sh"),
                                           "usr/share/nvidia/nvlsm/nvlsm.conf": "# Settings of NVLSM.\n"}),
         # Debian's own; the lab has no mirror of it.
         Deb("infiniband-diags", "44.0-2", files={"usr/sbin/ibstat": script("nvlsm.sh")}),

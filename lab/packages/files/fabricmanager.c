@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     /* NVLink 5: NVLSM manages the switches through InfiniBand's management datagrams, found by ibstat. */
-    int newer = !access("/opt/nvidia/nvlsm/sbin/nvlsm", R_OK) && !access("/usr/sbin/ibstat", X_OK) && !access("/sys/module/ib_umad", F_OK);
+    int newer = !access("/usr/sbin/nvlsm", X_OK) && !access("/usr/sbin/ibstat", X_OK) && !access("/sys/module/ib_umad", F_OK);
     if (open("/dev/nvidia-nvswitchctl", O_RDWR) < 0 && !newer) {
         fputs("NV_WARN_NOTHING_TO_DO: this system has no NVSwitch device.\n", stderr);
         return 1;
