@@ -140,7 +140,7 @@ def write_rpm_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
 
 
 def module_streams(drivers: list[Driver]) -> str:
-    """The module nvidia-driver: a stream a branch and flavour, and two that follow the newest, of which one is default."""
+    """The module nvidia-driver: a stream for each branch and flavour, two for the newest, one of them default."""
     streams: dict[str, set[str]] = {}
     for driver in drivers:
         for rpm in driver_rpms(driver):
