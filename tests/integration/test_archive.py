@@ -30,7 +30,7 @@ def lab() -> Iterator[LabHosts]:
     hosts("down")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def clean(lab: LabHosts) -> dict[str, list[str]]:
     """The snapshot of each host as it is at first."""
     return {host: lab.snapshot(host) for host in (UBUNTU, DEBIAN)}
