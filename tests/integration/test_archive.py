@@ -59,13 +59,17 @@ Signed-By: {KEYRING}
 END""")
 
 
-def role(lab: LabHosts, host: str, source: str, *words: str, tasks: str = "host", **variables: object) -> user.Run:
+def tasks(lab: LabHosts, host: str, name: str, *words: str, **variables: object) -> user.Run:
     """One task file of the role driver on a host."""
-    play = user.HOME / f"archive-{tasks}.yml"
+    play = user.HOME / f"archive-{name}.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.driver\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", host, *words, driver_source=source, driver_disruption="idle",
-                         **variables)
+                    f"        name: gpuops.nvidia.driver\n        tasks_from: {name}\n")
+    return user.playbook(str(play), lab.hosts, "--limit", host, *words, driver_disruption="idle", **variables)
+
+
+def role(lab: LabHosts, host: str, source: str, *words: str, **variables: object) -> user.Run:
+    """The driver of a source on a host."""
+    return tasks(lab, host, "host", *words, **{**variables, "driver_source": source})
 
 
 def steps(run: user.Run, host: str) -> list[str]:
@@ -74,7 +78,7 @@ def steps(run: user.Run, host: str) -> list[str]:
     return [step["id"] for step in run.result(host, "nvidia_driver")["plan"]]
 
 
-def bring(lab: LabHosts, host: str, source: str, foreseen: bool = False, **variables: object) -> list[str]:
+def bring(lab: LabHosts, host: str, source: str, foreseen: bool = False, **variables: str) -> list[str]:
     """Brings a driver; foreseen: sees that check mode named the same steps, and that a second run does nothing."""
     named = steps(role(lab, host, source, "--check", **variables), host) if foreseen else []
     done = steps(role(lab, host, source, **variables), host)
@@ -184,7 +188,7 @@ def test_a_local_repository_without_pinning_packages(lab: LabHosts) -> None:
 
 
 def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    run = role(lab, UBUNTU, "auto", tasks="remove")
+    run = tasks(lab, UBUNTU, "remove")
     assert run.rc == 0, run.output
     lab.sh(UBUNTU, "apt-get purge -qq linux-image-generic")
     assert lab.snapshot(UBUNTU) == clean[UBUNTU]
@@ -202,7 +206,7 @@ def test_debians_own_driver(lab: LabHosts, clean: dict[str, list[str]]) -> None:
     assert there["libcuda1"] == f"{NEW}-1" and "nvidia-open-kernel-dkms" not in there
     bring(lab, DEBIAN, "distribution", driver_kernel_module_type="proprietary")
     assert "nvidia-kernel-dkms" in installed(lab, DEBIAN)
-    run = role(lab, DEBIAN, "auto", tasks="remove")
+    run = tasks(lab, DEBIAN, "remove")
     assert run.rc == 0, run.output
     lab.sh(DEBIAN, "sed -i '/^Components/s/ contrib.*//' /etc/apt/sources.list.d/debian.sources")
     assert lab.snapshot(DEBIAN) == clean[DEBIAN]
