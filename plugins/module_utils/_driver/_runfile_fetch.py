@@ -146,7 +146,7 @@ def _chunks(source: t.Any, src: str) -> t.Iterator[bytes]:
 def _open(url: str) -> t.Iterator[t.Any]:
     """An answer, by the proxies of the environment and the host's certificates. Raises RepositoryError."""
     try:
-        answer = urllib.request.urlopen(url, timeout=_SILENCE)
+        answer = urllib.request.build_opener().open(url, timeout=_SILENCE)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         code = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""

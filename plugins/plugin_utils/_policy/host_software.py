@@ -103,7 +103,7 @@ def _packaged(asked: Asked, name: str, pattern: str, said: list[str]) -> str | N
         said.append(f"{section}.version {text!r} is none of a package; hosts get the newest.")
         return None
     # DCGM 3 came as other packages, and the exporter of its time as none.
-    return found.group(1) if int(text.lstrip("v").split(".")[0]) >= _FIRST_SPLIT else None
+    return found.group(1) if int(text.lstrip("v").split(".", 1)[0]) >= _FIRST_SPLIT else None
 
 
 def cuda(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: list[str]) -> Plan:
