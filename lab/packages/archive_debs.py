@@ -130,7 +130,9 @@ def debian_archive(driver: Driver) -> Pockets:
                *_debian_kernel(driver, full, "nvidia-open-kernel", "open", "-open")]
     firmware = [Deb("firmware-nvidia-gsp", full, files={
         f"lib/firmware/nvidia/{driver.version}/gsp_tu10x.bin": f"stand-in {driver.version}\n"})]
-    return {"bookworm": {"main": [], "contrib": contrib, "non-free": non_free, "non-free-firmware": firmware}}
+    # apt does not tell the origin of a component without packages.
+    main = [Deb("dh-dkms", "3.0.10-8+deb12u1", arch="all")]
+    return {"bookworm": {"main": main, "contrib": contrib, "non-free": non_free, "non-free-firmware": firmware}}
 
 
 def _debian_kernel(driver: Driver, full: str, stem: str, flavour: str, opened: str) -> list[Deb]:
