@@ -45,7 +45,7 @@ MODULES = {
                                               "mig_manager_devices": [0, 1]}),
     "gpu_labels": Way("feature_discovery", "host", {"feature_discovery_target": "nfd_file",
                                                     "feature_discovery_state": "present"}),
-    "nvidia_software": ("software", {"software_components": {"dcgm": {}, "node_status_exporter": {}}}),
+    "nvidia_software": Way("software", "host", {"software_components": {"dcgm": {}, "node_status_exporter": {}}}),
 }
 # All orders in one run of Ansible: each goes on from what a killed module left; where nothing of that step was left to
 # do, one begins anew.
