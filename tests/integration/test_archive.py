@@ -116,11 +116,11 @@ def test_ubuntus_own_driver(lab: LabHosts, clean: dict[str, list[str]]) -> None:
 
 def test_an_upgrade_of_the_host_does_not_split_it(lab: LabHosts) -> None:
     assert dist_upgrade(lab) == []
-    lab.sh(UBUNTU, f"mv {HOLD} /root/")
+    lab.sh(UBUNTU, f"mv {HOLD} /srv/")
     try:
         assert any("nvidia-dkms-580-server-open" in line for line in dist_upgrade(lab))
     finally:
-        lab.sh(UBUNTU, f"mv /root/{HOLD.rsplit('/', 1)[-1]} {HOLD}")
+        lab.sh(UBUNTU, f"mv /srv/{HOLD.rsplit('/', 1)[-1]} {HOLD}")
     kept = role(lab, UBUNTU, "distribution", driver_branch="580")
     assert kept.rc == 0 and kept.changed(UBUNTU) == [], kept.output
 
@@ -177,7 +177,7 @@ def test_from_the_archive_to_the_vendor_and_back(lab: LabHosts) -> None:
 
 def test_a_local_repository_without_pinning_packages(lab: LabHosts) -> None:
     name = "nvidia-driver-local-repo-ubuntu2404-595.91.07"
-    fetch(lab, UBUNTU, f"{name}_1.0-1_amd64.deb", "/root/local.deb")
+    fetch(lab, UBUNTU, f"{name}_1.0-1_amd64.deb", "/srv/local.deb")
     lab.sh(UBUNTU, f"cd /root && dpkg-deb -x local.deb local && mv local/var/{name} /var/ && rm -r local local.deb")
     variables = {"driver_version": "595.91.07", "driver_repository_url": f"file:///var/{name}",
                  "driver_repository_key": f"/var/{name}/nvidia-driver-local-keyring.gpg"}

@@ -165,7 +165,7 @@ def test_a_second_run_needs_neither_network_nor_installer(lab: LabHosts, reposit
     variables = wanted(repository, NEW)
     marks = "stat -c '%Y %i' /var/log/nvidia-*.log /var/lib/nvidia/log; systemctl show -p MainPID nvidia-persistenced"
     before = lab.sh(HOST, marks)
-    lab.sh(HOST, "mv /usr/bin/nvidia-installer /root/; ln -s /bin/false /usr/bin/nvidia-installer")
+    lab.sh(HOST, "mv /usr/bin/nvidia-installer /srv/; ln -s /bin/false /usr/bin/nvidia-installer")
     lab("fault", "repo", "down", "on")
     try:
         # Whoever lets auto choose keeps what is there.
@@ -174,7 +174,7 @@ def test_a_second_run_needs_neither_network_nor_installer(lab: LabHosts, reposit
             assert again.rc == 0 and again.changed(HOST) == [], again.output
     finally:
         lab("fault", "repo", "down", "off")
-        lab.sh(HOST, "mv /root/nvidia-installer /usr/bin/nvidia-installer")
+        lab.sh(HOST, "mv /srv/nvidia-installer /usr/bin/nvidia-installer")
     assert lab.sh(HOST, marks) == before
 
 
@@ -399,8 +399,8 @@ def test_secure_boot(lab: LabHosts, clean: list[str], repository: str, tmp_path:
 
 def test_a_driver_of_somebody_else_is_kept_and_never_changed(lab: LabHosts, clean: list[str], repository: str) -> None:
     variables = wanted(repository, NEW)
-    lab.sh(HOST, fetched(url_of(repository, NEW), "/root/a.run"))
-    lab.sh(HOST, "sh /root/a.run --silent --dkms --kernel-module-type=open --skip-module-load && modprobe nvidia")
+    lab.sh(HOST, fetched(url_of(repository, NEW), "/srv/a.run"))
+    lab.sh(HOST, "sh /srv/a.run --silent --dkms --kernel-module-type=open --skip-module-load && modprobe nvidia")
     theirs = state(lab)
     adopted = role(lab, driver_state="adopted", driver_version=NEW)
     assert adopted.rc == 0 and adopted.changed(HOST) == [], adopted.output
@@ -414,5 +414,5 @@ def test_a_driver_of_somebody_else_is_kept_and_never_changed(lab: LabHosts, clea
     assert NEW in now
     assert set(theirs) - set(state(lab)) == set()
     lab.sh(HOST, "rmmod nvidia_uvm nvidia_modeset nvidia; nvidia-uninstall --silent")
-    lab.sh(HOST, "rm -r /root/a.run /usr/src/nvidia-*")
+    lab.sh(HOST, "rm -r /srv/a.run /usr/src/nvidia-*")
     assert state(lab) == clean
