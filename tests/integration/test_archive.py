@@ -178,7 +178,7 @@ def test_from_the_archive_to_the_vendor_and_back(lab: LabHosts) -> None:
 def test_a_local_repository_without_pinning_packages(lab: LabHosts) -> None:
     name = "nvidia-driver-local-repo-ubuntu2404-595.91.07"
     fetch(lab, UBUNTU, f"{name}_1.0-1_amd64.deb", "/srv/local.deb")
-    lab.sh(UBUNTU, f"cd /root && dpkg-deb -x local.deb local && mv local/var/{name} /var/ && rm -r local local.deb")
+    lab.sh(UBUNTU, f"cd /srv && dpkg-deb -x local.deb local && mv local/var/{name} /var/ && rm -r local local.deb")
     variables = {"driver_version": "595.91.07", "driver_repository_url": f"file:///var/{name}",
                  "driver_repository_key": f"/var/{name}/nvidia-driver-local-keyring.gpg"}
     done = bring(lab, UBUNTU, "cuda_repository", True, **variables)
