@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
@@ -29,12 +27,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Change,
     Repository,
-    matches,
     specifiers,
-    upstream,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 STATUS = "/var/lib/dpkg/status"
@@ -60,8 +57,6 @@ APT::Update::Error-Mode "any";
 """
 _UNSIGNED = re.compile(r"is not signed|NO_PUBKEY|BADSIG|EXPKEYSIG|EXPSIG|REVKEYSIG|At least one invalid signature")
 _FETCH = re.compile(r"^[EW]: (?!Download Failed|Some index files)")
-# So many versions are named in an error.
-_NAMED = 12
 
 
 def parse_packages(text: str) -> dict[str, list[str]]:
@@ -76,44 +71,14 @@ def parse_packages(text: str) -> dict[str, list[str]]:
     return {name: sorted(versions, key=debian_key, reverse=True) for name, versions in found.items()}
 
 
-class AptProbe:
+class AptProbe(View):
     """Implements C(_base.Probe); use by C(with), which removes the folder at the end."""
 
     def __init__(self, run: Runner, repository: Repository) -> None:
-        self.run = run
-        self.repository = repository
-        self.root = ""
-        self.key = b""
+        super().__init__(run, repository)
         self.index = ""
-        self.candidates: dict[str, list[str]] = {}
-
-    def __enter__(self) -> AptProbe:
-        self.root = tempfile.mkdtemp(prefix="gpuops-apt-")
-        try:
-            self._open()
-        except BaseException:
-            shutil.rmtree(self.root, ignore_errors=True)
-            raise
-        return self
-
-    def __exit__(self, *exc: t.Any) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
 
     # -- what it answers
-
-    def resolve(self, name: str, version: str | None) -> str:
-        """The newest full version in this repository that is the wanted one."""
-        offered = self.candidates.get(name, [])
-        for candidate in offered:
-            if matches(candidate, version):
-                return candidate
-        available = list(dict.fromkeys(upstream(candidate) for candidate in offered))
-        if not available:
-            raise RepositoryError(f"{self.repository.url} has no package {name}.",
-                                  "Check the URL: is it the repository of this distribution?", package=name)
-        raise RepositoryError(f"{self.repository.url} has no {name} {version}.",
-                              f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
-                              package=name, wanted=version, available=available)
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
@@ -21,8 +20,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Change,
     Repository,
-    matches,
-    upstream,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import (
     CACHE,
@@ -40,51 +37,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     specs,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 _UNSIGNED = re.compile(r"GPG signature verification|Bad GPG|Signing key not found|repomd\.xml\.asc")
-# So many versions are named in an error.
-_NAMED = 12
 
 
-class DnfProbe:
+class DnfProbe(View):
     """Implements C(_base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
 
     def __init__(self, run: Runner, repository: Repository, wait: float) -> None:
-        self.run = run
-        self.repository = repository
+        super().__init__(run, repository)
         self.wait = wait
-        self.root = ""
-        self.key = b""
-        self.candidates: dict[str, list[str]] = {}
-
-    def __enter__(self) -> DnfProbe:
-        self.root = tempfile.mkdtemp(prefix="gpuops-dnf-")
-        try:
-            self._open()
-        except BaseException:
-            shutil.rmtree(self.root, ignore_errors=True)
-            raise
-        return self
-
-    def __exit__(self, *exc: t.Any) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
 
     # -- what it answers
-
-    def resolve(self, name: str, version: str | None) -> str:
-        """The newest full version in this repository that is the wanted one."""
-        offered = self.candidates.get(name, [])
-        for candidate in offered:
-            if matches(candidate, version):
-                return candidate
-        available = list(dict.fromkeys(upstream(candidate) for candidate in offered))
-        if not available:
-            raise RepositoryError(f"{self.repository.url} has no package {name}.",
-                                  "Check the URL: is it the repository of this distribution?", package=name)
-        raise RepositoryError(f"{self.repository.url} has no {name} {version}.",
-                              f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
-                              package=name, wanted=version, available=available)
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
