@@ -29,7 +29,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
     Repository,
     specifiers,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -145,19 +144,9 @@ class AptProbe(View):
 
     def _fetch_key(self) -> bytes:
         """The wanted key alone, fetched by apt's own transport: the host's proxies and certificates hold for it."""
-        uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
         path = f"{self.root}/fetched"
-        self._download(uri, path)
-        try:
-            found = keys(read_bytes(path) or b"")
-        except ValueError as error:
-            raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
-        if wanted not in found:
-            raise RepositoryError(
-                f"The key {uri} has the fingerprint {', '.join(found) or '(none of version 4)'}, not {wanted}.",
-                "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
-                "if that is what it says.", url=uri, found=list(found), expected=wanted)
-        return found[wanted]
+        self._download(self.repository.key_uri, path)
+        return self.wanted_key(path)
 
     def _download(self, uri: str, path: str, digest: str = "") -> None:
         done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path,

@@ -16,7 +16,7 @@ import shutil
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Change,
     Repository,
@@ -36,7 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     repository_text,
     specs,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
@@ -108,18 +108,8 @@ class DnfProbe(View):
 
     def _fetch_key(self) -> bytes:
         """The wanted key alone."""
-        uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
-        fetch(self.run, uri, f"{self.root}/fetched")
-        try:
-            found = keys(read_bytes(f"{self.root}/fetched") or b"")
-        except ValueError as error:
-            raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
-        if wanted not in found:
-            raise RepositoryError(
-                f"The key {uri} has the fingerprint {', '.join(found) or '(none of version 4)'}, not {wanted}.",
-                "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
-                "if that is what it says.", url=uri, found=list(found), expected=wanted)
-        return found[wanted]
+        fetch(self.run, self.repository.key_uri, f"{self.root}/fetched")
+        return self.wanted_key(f"{self.root}/fetched")
 
     def _query(self, ours: str) -> dict[str, list[str]]:
         """All packages of the repository for this machine, whatever stream of a module is enabled."""

@@ -10,7 +10,9 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # So many versions are named in an error.
@@ -57,3 +59,17 @@ class View:
         raise RepositoryError(f"{self.repository.url} has no {name} {version}.",
                               f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
                               package=name, wanted=version, available=available)
+
+    def wanted_key(self, path: str) -> bytes:
+        """The key of the wanted fingerprint alone, of those in a file that was fetched. Raises RepositoryError."""
+        uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
+        try:
+            found = keys(read_bytes(path) or b"")
+        except ValueError as error:
+            raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
+        if wanted not in found:
+            raise RepositoryError(
+                f"The key {uri} has the fingerprint {', '.join(found) or '(none of version 4)'}, not {wanted}.",
+                "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
+                "if that is what it says.", url=uri, found=list(found), expected=wanted)
+        return found[wanted]
