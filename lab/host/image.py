@@ -28,7 +28,7 @@ INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod
 # By kind, what its package manager and what that needs are called in Debian.
 DEFAULT = "debian12"
 KINDS = {"debian12": (), "ubuntu2404": (), "rocky9": ("dnf", "dnf-plugins-core", "rpm", "curl"),
-         "sles15": ("zypper", "rpm", "curl")}
+         "sles15": ("zypper", "libzypp-config", "rpm", "curl")}
 WITHOUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 
 

@@ -35,7 +35,7 @@ def variables(lab: Lab) -> dict[str, str]:
 
 
 # By kind of host, which of the repositories the driver comes from where it is not that of Debian.
-DRIVER_REPOSITORIES = {"rocky9": "rpm", "ubuntu2404": "ubuntu_cuda"}
+DRIVER_REPOSITORIES = {"rocky9": "rpm", "sles15": "suse", "ubuntu2404": "ubuntu_cuda"}
 
 
 def host_variables(lab: Lab, host: str) -> dict[str, str]:

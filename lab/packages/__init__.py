@@ -23,10 +23,12 @@ from lab.packages.dcgm_debs import dcgm_debs, exporter_deb
 from lab.packages.deb import Deb, write_archive, write_deb, write_repository
 from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring_deb
 from lab.packages.driver_rpms import KEY_FILE as RPM_KEY_FILE
-from lab.packages.driver_rpms import write_rpm_repository
+from lab.packages.driver_rpms import write_el_repository, write_rpm_repository
 from lab.packages.fabric_debs import extra_debs, fabric_debs
 from lab.packages.keys import Key, keys
 from lab.packages.runfile import write_runfile
+from lab.packages.suse_rpms import KEY_FILE as SUSE_KEY_FILE
+from lab.packages.suse_rpms import suse_rpms
 from lab.packages.toolkit_debs import toolkit_debs
 from lab.packages.ubuntu_debs import local_repository_deb, vendor_debs
 from lab.tools import cached
@@ -42,8 +44,10 @@ DCGM, EXPORTERS, CUDA_TOOLKITS = ("3.3.9", "4.5.0", "4.6.0"), ("4.7.1", "4.8.3")
 CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
 RPM_PATH = "compute/cuda/repos/rhel9/x86_64/"
-# The releases of the RPM repository, and those of the self-extracting archives, in a folder for each version.
+# The releases of the RPM repositories, and those of the self-extracting archives, in a folder for each version.
 RPM_DRIVERS = ("580.126.20", "595.91.07")
+SUSE_PATH = "compute/cuda/repos/sles15/x86_64/"
+SUSE_DRIVERS = ("580.126.20", "595.80.01", "595.91.07")
 # 535's installer lacks options that later ones have.
 RUNFILES = ("535.309.01", "580.126.20", "595.91.07")
 RUNFILE_PATH = "tesla/"
@@ -72,6 +76,9 @@ class Repositories:
     rpm_path: str
     rpm_key_path: str
     rpm_fingerprint: str
+    suse_path: str
+    suse_key_path: str
+    suse_fingerprint: str
     runfile_path: str
     ubuntu_cuda_path: str
     ubuntu_cuda_key_path: str
@@ -104,6 +111,7 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
                         TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
                         RPM_PATH, f"{RPM_PATH}{RPM_KEY_FILE}", signing["rpm"].fingerprint,
+                        SUSE_PATH, f"{SUSE_PATH}{SUSE_KEY_FILE}", signing["rpm"].fingerprint,
                         RUNFILE_PATH,
                         UBUNTU_CUDA_PATH, f"{UBUNTU_CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
                         UBUNTU_PATH, DEBIAN_PATH, "archive.gpg")
@@ -142,8 +150,11 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
         write_repository(debs, folder / TOOLKIT_PATH, signing["toolkit"],
                          {"Origin": "NVIDIA", "Label": "libnvidia-container", "Architectures": "amd64"})
         shutil.copy(signing["toolkit"].public, folder / TOOLKIT_KEY_PATH)
-        write_rpm_repository([driver for driver in drivers if driver.version in RPM_DRIVERS], folder / RPM_PATH,
-                             signing["rpm"])
+        write_el_repository([driver for driver in drivers if driver.version in RPM_DRIVERS], folder / RPM_PATH,
+                            signing["rpm"])
+        write_rpm_repository([(rpm, driver.version) for driver in drivers if driver.version in SUSE_DRIVERS
+                              for rpm in suse_rpms(driver)], folder / SUSE_PATH, signing["rpm"])
+        shutil.copy(signing["rpm"].public, folder / SUSE_PATH / SUSE_KEY_FILE)
         known = {driver.version: driver for driver in drivers}
         for version in RUNFILES:
             driver = known.get(version) or compile_driver(version, nvml, work / version)

@@ -120,23 +120,28 @@ class Rpm:
         return f"{self.name}-{self.epoch}:{version}-{self.release}.x86_64"
 
 
-def write_rpm_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
-    """Packages of all releases, repodata with its signature, the key and the repository's file."""
+def write_el_repository(drivers: list[Driver], folder: Path, key: Key) -> None:
+    """The repository of EL 9, with its module's streams and its repository file."""
+    write_rpm_repository([(rpm, driver.version) for driver in drivers for rpm in driver_rpms(driver)], folder, key,
+                         module_streams(drivers))
+    shutil.copy(key.public, folder / KEY_FILE)
+    (folder / "cuda-rhel9.repo").write_text(REPO_FILE, encoding="utf-8")
+
+
+def write_rpm_repository(packages: list[tuple[Rpm, str]], folder: Path, key: Key, modules: str = "") -> None:
+    """Packages with their versions, signed, and repodata with its signature. modules: text of a modules.yaml."""
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(write_rpm, rpm, driver.version, folder)
-                for driver in drivers for rpm in driver_rpms(driver)]
-        for job in jobs:
+        for job in [pool.submit(write_rpm, rpm, version, folder) for rpm, version in packages]:
             job.result()
     key.sign_rpms(sorted(folder.glob("*.rpm")))
     run_quietly(["createrepo_c", "--quiet", "--no-database", str(folder)], "the RPM repository")
-    with tempfile.TemporaryDirectory(prefix="gpuops-rpm-") as temporary:
-        modules = Path(temporary) / "modules.yaml"
-        modules.write_text(module_streams(drivers), encoding="utf-8")
-        run_quietly(["modifyrepo_c", "--mdtype=modules", str(modules), str(folder / "repodata")], "the RPM modules")
+    if modules:
+        with tempfile.TemporaryDirectory(prefix="gpuops-rpm-") as temporary:
+            path = Path(temporary) / "modules.yaml"
+            path.write_text(modules)
+            run_quietly(["modifyrepo_c", "--mdtype=modules", str(path), str(folder / "repodata")], "the RPM modules")
     key.sign(folder / "repodata" / "repomd.xml", detached=folder / "repodata" / "repomd.xml.asc")
-    shutil.copy(key.public, folder / KEY_FILE)
-    (folder / "cuda-rhel9.repo").write_text(REPO_FILE, encoding="utf-8")
 
 
 def module_streams(drivers: list[Driver]) -> str:
@@ -188,9 +193,9 @@ def driver_rpms(driver: Driver) -> list[Rpm]:
         Rpm("nvidia-driver-cuda", need("nvidia-driver-cuda-libs", "nvidia-kmod-common", "nvidia-persistenced"),
             {"usr/bin/nvidia-smi": driver.nvml / "nvidia-smi"}),
         Rpm("nvidia-driver-cuda-libs", need("libnvidia-ml"),
-            {**_library(driver, "libcuda", driver.built / "libcuda.so"),
-             **_library(driver, "libnvidia-ptxjitcompiler", driver.built / "libnvidia-ptxjitcompiler.so")}, LDCONFIG),
-        Rpm("libnvidia-ml", (), _library(driver, "libnvidia-ml", driver.nvml / "libnvidia-ml.so.1"), LDCONFIG),
+            {**library(driver, "libcuda", driver.built / "libcuda.so"),
+             **library(driver, "libnvidia-ptxjitcompiler", driver.built / "libnvidia-ptxjitcompiler.so")}, LDCONFIG),
+        Rpm("libnvidia-ml", (), library(driver, "libnvidia-ml", driver.nvml / "libnvidia-ml.so.1"), LDCONFIG),
         Rpm("nvidia-kmod-common", (*need("nvidia-kmod"), "Requires: nvidia-modprobe"), {
             **{f"usr/lib/firmware/nvidia/{driver.version}/gsp_{chip}.bin": f"stand-in {driver.version}\n"
                for chip in ("tu10x", "ga10x")},
@@ -225,7 +230,8 @@ def _fabric(driver: Driver) -> list[Rpm]:
     ]
 
 
-def _library(driver: Driver, stem: str, source: Path) -> Files:
+def library(driver: Driver, stem: str, source: Path) -> Files:
+    """A shared library and its link."""
     return {f"usr/lib64/{stem}.so.{driver.version}": source,
             f"usr/lib64/{stem}.so.1": Link(f"{stem}.so.{driver.version}")}
 

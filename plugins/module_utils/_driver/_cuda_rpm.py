@@ -36,11 +36,14 @@ _DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10")
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
 # The vendor supports open modules only.
 OPEN_ONLY = ("azl3",)
-# SUSE's packages of this branch and newer ones (G07) have open modules only.
-SUSE, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 595
+# SUSE's packages of this branch (C(_cuda_suse)) and newer ones build modules by DKMS, and later ones (G07) have open
+# modules only.
+SUSE, SUSE_FROM, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 580, 595
 _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
 # Key and fingerprint; what is empty or missing has no second source, so the user gives it.
-_KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", "")}
+_KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", ""), "sles15": _KEY_2022,
+         "suse16": ("3A8B5622.pub", ""), "fedora42": _KEY_2022, "fedora43": ("1940C73E.pub", ""),
+         "fedora44": ("73CD9B30.pub", "")}
 # What stands beside the driver by kind: first branch, name (of each the newest that applies), whether of its version.
 _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "fabric_manager": ((0, "nvidia-fabric-manager", True), (580, "nvidia-fabricmanager", True)),

@@ -64,8 +64,8 @@ def needs_unload(now: Situation, steps: t.Iterable[Step]) -> str:
 
 
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
-    """Whether steps of a delivery touch kernel modules on the disk."""
-    return any(step.data.get("modules") or "dkms" in name or "linux-modules" in name
+    """Whether steps of a delivery touch kernel modules on the disk, by what packages with modules are called."""
+    return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
                for step in delivered for name in (*step.data.get("packages", ()), *_changed(step), ""))
 
 

@@ -17,13 +17,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._archive imp
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import CudaRpm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_suse import CudaSuse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
 Make = t.Callable[[str, str, str], t.Optional[Source]]
 # By the name of the option; of several under one name the first that serves a distribution.
 SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
-    "cuda_repository": (CudaRepository.for_distribution, CudaRpm.for_distribution),
+    "cuda_repository": (CudaRepository.for_distribution, CudaRpm.for_distribution,
+                        CudaSuse.for_distribution),
     "distribution": (UbuntuArchive.for_distribution, DebianArchive.for_distribution),
     "precompiled": (UbuntuSigned.for_distribution,),
 }

@@ -17,26 +17,29 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
-    Change,
-    Repository,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import (
     CACHE,
-    QUERY,
     REPOSITORIES,
+    SETTINGS,
     dnf,
-    fetch,
     hold_path,
     parse_candidates,
     parse_decisions,
-    parse_state,
     problems,
-    repository_id,
-    repository_text,
+    proxy,
     specs,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
+    QUERY,
+    fetch,
+    parse_state,
+    repository_id,
+    repository_text,
+    said,
+    unusable,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
@@ -62,8 +65,7 @@ class DnfProbe(View):
         try:
             done = self._dnf([*self._held(files or {}), "--allowerasing", "--assumeno", "install", *words], env)
         except CommandError as error:
-            text = str(error.details["stdout"]) + str(error.details["stderr"])
-            raise HostError(f"dnf cannot install {' '.join(words)}: {problems(text)}",
+            raise HostError(f"dnf cannot install {' '.join(words)}: {problems(said(error))}",
                             "Look for excluded packages (excludepkgs, dnf versionlock list) and for a repository that "
                             "has what is missing (dkms is in EPEL).") from error
         changes = parse_decisions(done.stdout + done.stderr, installed)
@@ -108,7 +110,7 @@ class DnfProbe(View):
 
     def _fetch_key(self) -> bytes:
         """The wanted key alone."""
-        fetch(self.run, self.repository.key_uri, f"{self.root}/fetched")
+        fetch(self.run, self.repository.key_uri, f"{self.root}/fetched", proxy(), SETTINGS)
         return self.wanted_key(f"{self.root}/fetched")
 
     def _query(self, ours: str) -> dict[str, list[str]]:
@@ -118,15 +120,8 @@ class DnfProbe(View):
             done = self._dnf(["--disablerepo=*", f"--enablerepo={ours}", "repoquery", "--available", "--arch",
                               f"{os.uname().machine},noarch", "--qf", layout])
         except CommandError as error:
-            text = str(error.details["stderr"]) + str(error.details["stdout"])
-            url = self.repository.url
-            if _UNSIGNED.search(text):
-                raise RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: "
-                                      f"{problems(text)}.", "Nothing was installed. Check repository.key; a mirror "
-                                      "needs repodata/repomd.xml.asc, too.", url=url) from error
-            raise RepositoryError(f"{url} cannot be read: {problems(text)}.",
-                                  "Check the URL, the network and the proxy in /etc/dnf/dnf.conf from this host.",
-                                  url=url) from error
+            text = said(error)
+            raise unusable(self.repository, problems(text), bool(_UNSIGNED.search(text)), SETTINGS) from error
         return parse_candidates("\n".join(line[1:] for line in done.stdout.splitlines() if line.startswith("@")))
 
     def _held(self, files: t.Mapping[str, bytes]) -> list[str]:

@@ -10,6 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper import Zypper
 
 # By family of distribution, made of a runner and C(lock_timeout): another one is one line.
-MANAGERS: t.Dict[str, t.Callable[..., Manager]] = {"debian": Apt, "redhat": Dnf}
+MANAGERS: t.Dict[str, t.Callable[..., Manager]] = {"debian": Apt, "redhat": Dnf, "suse": Zypper}

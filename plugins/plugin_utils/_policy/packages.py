@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_reposi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import (
     OPEN_ONLY,
     SUSE,
+    SUSE_FROM,
     SUSE_OPEN_FROM,
     CudaRpm,
     folder_of,
@@ -54,7 +55,7 @@ def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
     if source == "distribution":
         return system[0] == "ubuntu" and system[1] in _UBUNTU or (
             system[0] == "debian" and _DEBIAN.get(system[1].split(".")[0]) == branch)
-    if place is None:
+    if place is None or place in SUSE and source == "cuda_repository" and branch < SUSE_FROM:
         return False
     if flavour == "open" or place not in (*OPEN_ONLY, *SUSE):
         return True
@@ -78,7 +79,8 @@ def limits(system: System) -> str:
     if place in OPEN_ONLY:
         return "open kernel modules only"
     if place in SUSE:
-        return f"open kernel modules only from branch {SUSE_OPEN_FROM} on, all of them from the vendor"
+        return (f"open kernel modules only from branch {SUSE_OPEN_FROM} on, all of them from the vendor, and packages "
+                f"that build them by DKMS from {SUSE_FROM} on")
     if system[0] == "debian":
         return f"driver branch {_DEBIAN.get(system[1].split('.')[0])} only in its archive"
     return "drivers from the vendor only"

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _dnf, _dnf_probe, _dnf_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _dnf, _dnf_probe, _dnf_tools, _rpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import (
     dnf,
     parse_candidates,
     parse_decisions,
-    parse_state,
     problems,
     specs,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import parse_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 ARCH = os.uname().machine
@@ -140,7 +140,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folders of dnf below a temporary one."""
     for name in ("REPOSITORIES", "KEYS", "CACHE"):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(_dnf, name, str(tmp_path / name))
+    monkeypatch.setattr(_dnf.Dnf, "repositories", str(tmp_path / "REPOSITORIES"))
+    monkeypatch.setattr(_rpm, "KEYS", str(tmp_path / "KEYS"))
+    monkeypatch.setattr(_dnf, "CACHE", str(tmp_path / "CACHE"))
     for name in ("REPOSITORIES", "CACHE"):
         monkeypatch.setattr(_dnf_probe, name, str(tmp_path / name))
     return tmp_path

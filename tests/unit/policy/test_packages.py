@@ -24,7 +24,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve impo
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 NEXT = {"6.8.0-45-generic": "6.8.0-90-generic", "6.1.0-28-amd64": "6.1.0-40-amd64",
-        "5.14.0-570.12.1.el9_6.x86_64": "5.14.0-611.el9_7.x86_64"}
+        "5.14.0-570.12.1.el9_6.x86_64": "5.14.0-611.el9_7.x86_64",
+        "6.4.0-150700.51-default": "6.4.0-150700.53-default"}
 
 
 # -- companions (install scripts of the vendor's driver containers, August 2026)
@@ -78,8 +79,10 @@ class Everything:
 
 
 LEADERS = {"ubuntu": ["libnvidia-compute", "libnvidia-compute-{branch}", "libnvidia-compute-{branch}-server"],
-           "debian": ["libcuda1"], "rocky": [], "rhel": [], "amzn": [], "azurelinux": ["nvidia-driver-cuda"]}
+           "debian": ["libcuda1"], "rocky": [], "rhel": [], "amzn": [], "azurelinux": ["nvidia-driver-cuda"],
+           "sles": []}
 UBUNTU, ROCKY = {"os": "ubuntu24.04"}, {"os": "rocky9.6", "kernel": "5.14.0-570.12.1.el9_6.x86_64"}
+SLES = {"os": "sles15.7", "kernel": "6.4.0-150700.51-default"}
 CASES: dict[str, tuple[dict[str, t.Any], dict[str, t.Any]]] = {
     "Ubuntu, 595": (UBUNTU, {}),
     "Ubuntu, 580, proprietary": (UBUNTU, {"driver_version": "580.173.02", "driver_kernel_module_type": "proprietary"}),
@@ -104,6 +107,9 @@ CASES: dict[str, tuple[dict[str, t.Any], dict[str, t.Any]]] = {
     "Rocky, GDS and GDRCopy": (ROCKY, {"driver_gds": True, "driver_gdrcopy": True}),
     "RHEL 10, kernel alone": ({"os": "rhel10.1", "kernel": "6.12.0-124.el10.x86_64"}, {}),
     "Amazon": ({"os": "amzn2023", "kernel": "6.1.115-126.197.amzn2023.x86_64"}, {}),
+    "SUSE": (SLES, {}),
+    "SUSE, 580, proprietary": (SLES, {"driver_version": "580.173.02", "driver_kernel_module_type": "proprietary"}),
+    "SUSE, board": ({**SLES, "gpus": ["2330"] * 8}, {}),
     "Azure": ({"os": "azurelinux3.0", "kernel": "6.6.57.1-2.azl3"}, {}),
 }
 
@@ -156,8 +162,8 @@ def test_the_plan_has_what_the_module_asks_for(case: str, upgraded: bool, tmp_pa
 
 
 def test_systems_that_are_planned_and_not_installed_on() -> None:
-    for system in ("fedora44", "sles15.6", "opensuse-leap15.6"):
-        known = facts(["26b9"], system, "6.4.0-150600.23-default")
+    for system in ("fedora44", "mariner2.0"):
+        known = facts(["26b9"], system, "6.17.1-300.fc43.x86_64")
         chosen = matrix.release("26.7.0")
         found = resolve(formats.read(None, chosen), chosen, {"a": known}, {})
         assert found["hosts"]["a"]["driver"]["packages"] == ["nvidia-open"]

@@ -19,3 +19,6 @@ CPE_NAME="cpe:/o:suse:sles:15:sp7"
 END
 rm -f /etc/debian_version
 install_rpm sles-release 15.7 1 'Provides: system-release = 15.7'
+# What Debian's zypper has for its users.
+rm -rf /etc/zypp/apt-packagemap.d
+mkdir -p /etc/zypp/repos.d
