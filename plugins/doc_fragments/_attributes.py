@@ -35,3 +35,29 @@ options:
     choices: [never, idle, drain, reboot]
     default: never
 """
+
+    REPOSITORY = r"""
+options:
+  repository:
+    description:
+      - A mirror instead of the vendor's repository, for the driver and the software beside it alike. What is not given
+        is the vendor's.
+    type: dict
+    suboptions:
+      url:
+        description:
+          - The folder that holds the repository's C(Release) file or its C(repodata), such as
+            V(https://mirror.example.com/cuda/ubuntu2404/x86_64/), or on the host itself
+            V(file:///var/nvidia-driver-local-repo-ubuntu2404-595.91.07), where its C(.list) file in apt's folder of
+            sources must not name the same.
+          - User and password do not belong into it; apt takes them from C(/etc/apt/auth.conf.d).
+        type: str
+      key:
+        description:
+          - The public key as a URL, as an absolute path on the host, or as a file name below O(repository.url).
+        type: str
+      fingerprint:
+        description:
+          - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
+        type: str
+"""

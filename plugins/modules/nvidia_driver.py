@@ -33,6 +33,7 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
+  - gpuops.nvidia._attributes.repository
 options:
   state:
     description:
@@ -63,33 +64,12 @@ options:
     description:
       - Where the driver comes from. V(auto) keeps an installed driver that will do, and else takes the first that
         serves the distribution.
-      - V(cuda_repository) is NVIDIA's repository for the distribution, V(distribution) the archive of Ubuntu or Debian
-        by the sources that the host has, V(precompiled) the modules that Ubuntu builds and signs for its kernels,
-        V(runfile) the vendor's self-extracting installer.
+      - V(cuda_repository) is NVIDIA's repository for the distribution, or O(repository), V(distribution) the archive of
+        Ubuntu or Debian by the sources that the host has, V(precompiled) the modules that Ubuntu builds and signs for
+        its kernels, V(runfile) the vendor's self-extracting installer.
     type: str
     choices: [auto, distribution, cuda_repository, runfile, precompiled]
     default: auto
-  repository:
-    description:
-      - A mirror instead of the vendor's repository, for O(source=cuda_repository). What is not given is the vendor's.
-    type: dict
-    suboptions:
-      url:
-        description:
-          - The folder that holds the repository's C(Release) file or its C(repodata), such as
-            V(https://mirror.example.com/cuda/ubuntu2404/x86_64/), or on the host itself
-            V(file:///var/nvidia-driver-local-repo-ubuntu2404-595.91.07), where its C(.list) file in apt's folder of
-            sources must not name the same.
-          - User and password do not belong into it; apt takes them from C(/etc/apt/auth.conf.d).
-        type: str
-      key:
-        description:
-          - The public key as a URL, as an absolute path on the host, or as a file name below O(repository.url).
-        type: str
-      fingerprint:
-        description:
-          - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
-        type: str
   runfile:
     description:
       - The vendor's self-extracting installer, for O(source=runfile). It is fetched to the host and verified before it

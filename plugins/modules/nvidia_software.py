@@ -20,6 +20,7 @@ author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
+  - gpuops.nvidia._attributes.repository
 options:
   state:
     description:
@@ -102,23 +103,6 @@ options:
       - The CUDA level of the driver, such as V(13.2), for a preview on a host whose driver is not installed yet. An
         installed driver tells it itself.
     type: str
-  repository:
-    description:
-      - A mirror instead of the vendor's repository, the same as for the driver. What is not given is the vendor's.
-    type: dict
-    suboptions:
-      url:
-        description:
-          - The folder that holds the repository's C(Release) file.
-        type: str
-      key:
-        description:
-          - The public key as a URL, as an absolute path on the host, or as a file name below O(repository.url).
-        type: str
-      fingerprint:
-        description:
-          - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
-        type: str
 """
 
 EXAMPLES = r"""

@@ -30,8 +30,8 @@ FOLDERS: t.Dict[t.Tuple[str, str], str] = {
     ("sles", "15"): "sles15", ("sles", "16"): "suse16", ("opensuse-leap", "15"): "opensuse15",
     ("amzn", "2023"): "amzn2023", ("azurelinux", "3"): "azl3", ("mariner", "2"): "cm2", ("kylin", "10"): "kylin10",
 }
-# Those whose package manager is dnf 4, or a newer one with the same commands and files as far as we use them.
-_DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10")
+# Those that have dnf 4; beside DNF 5, which reads the same repository files and variables, or beside tdnf.
+_DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10", "fedora42", "fedora43", "fedora44")
 # Where modules of dnf choose branch and flavour: NNN-open and NNN-dkms.
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
 # The vendor supports open modules only.

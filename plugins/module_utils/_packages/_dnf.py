@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     dnf,
     hold_path,
     parse_decisions,
+    program,
     specs,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
@@ -48,7 +49,7 @@ class Dnf(RpmManager):
 
         rpm keeps no note of scripts that did not run, so what a transaction that was cut off has left looks whole.
         """
-        said = self.run(["dnf", "-q", "history", "info"], timeout=120, check=False).stdout
+        said = self.run([program(), "-q", "history", "info"], timeout=120, check=False).stdout
         return "Return-Code" not in said or "Return-Code    : Success" in said
 
     def probe(self, repository: Repository) -> DnfProbe:

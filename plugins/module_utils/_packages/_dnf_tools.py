@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import typing as t
 
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm impor
     qualified,
     waiting,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
 
 REPOSITORIES = "/etc/yum.repos.d"
 VARIABLES = "/etc/dnf/vars"
@@ -60,6 +61,12 @@ def specs(packages: t.Mapping[str, str]) -> list[str]:
     return [f"{name}-{packages[name]}" if packages[name] else name for name in sorted(packages)]
 
 
+def program() -> str:
+    """What dnf 4 is called: where dnf is DNF 5, which prints no decisions that can be read, it has another name."""
+    path = which("dnf")
+    return "dnf4" if path and os.path.basename(os.path.realpath(path)) == "dnf5" else "dnf"
+
+
 def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
         env: t.Mapping[str, str] | None = None) -> Completed:
     """Runs dnf without questions; waits, up to C(wait) seconds, while another package manager holds its lock.
@@ -73,11 +80,13 @@ def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: fl
         found = None if fine(done) else _LOCKED.search(done.stderr + done.stdout)
         return found.group().strip() if found else ""
 
-    done = waiting(lambda: run(["dnf", *_OPTIONS, *words], timeout=limit, check=False, env=env), locked, wait)
+    name = program()
+    done = waiting(lambda: run([name, *_OPTIONS, *words], timeout=limit, check=False, env=env), locked, wait)
     if fine(done):
         return done
     if done.rc == 127:
-        raise HostError("This host has no dnf.", "Install it; where tdnf is what there is: tdnf install dnf.")
+        raise HostError(f"This host has no {name}: plans are made by dnf 4.",
+                        "Install it: dnf install /usr/bin/dnf4 on Fedora, tdnf install dnf on Azure Linux.")
     raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
 
 

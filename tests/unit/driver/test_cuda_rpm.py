@@ -23,6 +23,7 @@ def source(os_id: str = "rocky", os_version: str = "9.6", arch: str = "x86_64") 
     (("rhel", "8.10", "x86_64"), "rhel8/x86_64/"), (("rocky", "9.6", "aarch64"), "rhel9/sbsa/"),
     (("almalinux", "10.1", "x86_64"), "rhel10/x86_64/"), (("amzn", "2023", "aarch64"), "amzn2023/aarch64/"),
     (("azurelinux", "3.0", "aarch64"), "azl3/sbsa/"), (("kylin", "10", "x86_64"), "kylin10/x86_64/"),
+    (("fedora", "44", "x86_64"), "fedora44/x86_64/"),
 ])
 def test_folder(system: tuple[str, str, str], path: str) -> None:
     repository = source(*system).repository(Spec(repository=KEY))
@@ -30,7 +31,7 @@ def test_folder(system: tuple[str, str, str], path: str) -> None:
     assert repository.held
 
 
-@pytest.mark.parametrize("system", [("fedora", "43", "x86_64"), ("sles", "15.7", "x86_64"), ("rocky", "7", "x86_64"),
+@pytest.mark.parametrize("system", [("fedora", "41", "x86_64"), ("sles", "15.7", "x86_64"), ("rocky", "7", "x86_64"),
                                     ("debian", "12", "x86_64"), ("rocky", "9.6", "ppc64le")])
 def test_none_where_dnf_4_is_not(system: tuple[str, str, str]) -> None:
     assert CudaRpm.for_distribution(*system) is None

@@ -127,6 +127,16 @@ def test_a_transaction_answered_with_no_is_no_failure() -> None:
         dnf(Host(install=(1, CONFLICT)), ["--assumeno", "install", "x"])
 
 
+@pytest.mark.parametrize(("target", "name"), [("dnf-3", "dnf"), ("dnf5", "dnf4")])
+def test_dnf_4_by_its_name(target: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / target).touch(mode=0o755)
+    (tmp_path / "dnf").symlink_to(target)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _dnf_tools.program() == name
+    with pytest.raises(HostError, match=f"no {name}: plans are made by dnf 4"):
+        dnf(Host(install=(127, "")), ["install", "x"])
+
+
 def test_waits_for_a_lock_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     host = Host(install=(200, LOCKED))

@@ -161,10 +161,8 @@ def test_the_plan_has_what_the_module_asks_for(case: str, upgraded: bool, tmp_pa
                              plan["source"])
 
 
-def test_systems_that_are_planned_and_not_installed_on() -> None:
-    for system in ("fedora44", "mariner2.0"):
-        known = facts(["26b9"], system, "6.17.1-300.fc43.x86_64")
-        chosen = matrix.release("26.7.0")
-        found = resolve(formats.read(None, chosen), chosen, {"a": known}, {})
-        assert found["hosts"]["a"]["driver"]["packages"] == ["nvidia-open"]
-        assert any("does not install drivers from cuda_repository on" in note for note in found["notes"]), system
+def test_a_system_that_is_planned_and_not_installed_on() -> None:
+    chosen = matrix.release("26.7.0")
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts(["26b9"], "mariner2.0", "5.15.182.1-1.cm2")}, {})
+    assert found["hosts"]["a"]["driver"]["packages"] == ["nvidia-open"]
+    assert any("does not install drivers from cuda_repository on" in note for note in found["notes"])

@@ -18,6 +18,8 @@ ID_LIKE="suse"
 CPE_NAME="cpe:/o:suse:sles:15:sp7"
 END
 rm -f /etc/debian_version
+# zypp's own file of system checks asks for it.
+install_rpm glibc 2.38 1
 install_rpm sles-release 15.7 1 'Provides: system-release = 15.7'
 # What Debian's zypper has for its users.
 rm -rf /etc/zypp/apt-packagemap.d
