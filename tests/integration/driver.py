@@ -28,11 +28,8 @@ class DriverHost:
 
     def role(self, *words: str, tasks: str = "host", **variables: object) -> user.Run:
         """Runs a task file of the role."""
-        play = user.HOME / f"{self.lab.name}-{tasks}.yml"
-        play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                        f"        name: gpuops.nvidia.driver\n        tasks_from: {tasks}\n")
-        return user.playbook(str(play), self.lab.hosts, "--limit", self.name, *words, driver_disruption="idle",
-                             **variables)
+        return user.playbook(user.role("driver", tasks), self.lab.hosts, "--limit", self.name, *words,
+                             driver_disruption="idle", **variables)
 
     def plan(self, run: user.Run) -> list[str]:
         """The steps that a run took or would take."""

@@ -61,10 +61,8 @@ END""")
 
 def tasks(lab: LabHosts, host: str, name: str, *words: str, **variables: object) -> user.Run:
     """One task file of the role driver on a host."""
-    play = user.HOME / f"archive-{name}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.driver\n        tasks_from: {name}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", host, *words, driver_disruption="idle", **variables)
+    return user.playbook(user.role("driver", name), lab.hosts, "--limit", host, *words,
+                         driver_disruption="idle", **variables)
 
 
 def role(lab: LabHosts, host: str, source: str, *words: str, **variables: object) -> user.Run:

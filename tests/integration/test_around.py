@@ -59,10 +59,8 @@ def lab() -> Iterator[LabHosts]:
 def role(lab: LabHosts, host: str, tasks: str = "host", *words: str, level: str = "idle", rc: int = 0,
          **variables: object) -> user.Run:
     """Runs a task file of the driver's role on one host."""
-    play = user.HOME / f"around-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.driver\n        tasks_from: {tasks}\n")
-    run = user.playbook(str(play), lab.hosts, "--limit", host, *words, driver_disruption=level, **variables)
+    run = user.playbook(user.role("driver", tasks), lab.hosts, "--limit", host, *words,
+                        driver_disruption=level, **variables)
     assert run.rc == rc, run.output
     return run
 

@@ -80,10 +80,8 @@ ONCE = """
 
 def run(lab: LabHosts, way: Way, *words: str, **variables: object) -> user.Run:
     """Runs one task file of a role alone, as a user of single roles does."""
-    play = user.HOME / f"{way.role}-{way.tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.{way.role}\n        tasks_from: {way.tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **way.variables, **variables)
+    return user.playbook(user.role(way.role, way.tasks), lab.hosts, "--limit", HOST, *words, **way.variables,
+                         **variables)
 
 
 @pytest.fixture(scope="module")

@@ -82,11 +82,8 @@ def bare(lab: LabHosts) -> list[str]:
 
 def role(lab: LabHosts, *words: str, level: str = "idle", tasks: str = "host", **wanted: Any) -> user.Run:
     """Runs the role with options of the module."""
-    play = user.HOME / f"switch-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.driver\n        tasks_from: {tasks}\n")
     variables = {f"driver_{key}": value for key, value in {**wanted, "disruption": level}.items()}
-    return user.playbook(str(play), lab.hosts, "--limit", HOST, *words, **variables)
+    return user.playbook(user.role("driver", tasks), lab.hosts, "--limit", HOST, *words, **variables)
 
 
 def done(run: user.Run) -> dict[str, Any]:

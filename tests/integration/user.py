@@ -127,6 +127,14 @@ def ansible(program: str, *arguments: str, timeout: float = 600) -> Run:
     return Run(done.returncode, done.stdout, lines)
 
 
+def role(name: str, tasks: str = "host") -> str:
+    """A playbook with one task file of a role, as a user of single roles has it; its path."""
+    play = HOME / f"{name}-{tasks}.yml"
+    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
+                    f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
+    return str(play)
+
+
 def playbook(name: str, inventories: Sequence[Path], *arguments: str, **variables: Any) -> Run:
     """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables."""
     return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,

@@ -12,14 +12,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
-    BRANCHED,
-    HOLD_FILE,
-    Source,
-    hold,
-    newest_first,
-    other_companions,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _deb as deb
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive, upstream
 
@@ -51,16 +45,18 @@ class UbuntuArchive(Source):
         """See L(Source). The vendor's repository has no package of this name."""
         if any(name.startswith(_READY) for name in packages) == self.dkms:
             return None
-        return next(iter(newest_first((name, [version]) for name, version in packages.items() if _compute(name))), None)
+        every = deb.newest_first((name, [version]) for name, version in packages.items() if _compute(name))
+        return next(iter(every), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
         """See L(Source). A name whose branch has ended leads to a newer one: such versions are not of that name."""
-        return newest_first((name, [version for version in versions if branch_of(upstream(version)) == _compute(name)])
-                            for name, versions in candidates.items() if _compute(name))
+        return deb.newest_first(
+            (name, [version for version in versions if branch_of(upstream(version)) == _compute(name)])
+            for name, versions in candidates.items() if _compute(name))
 
     def ended(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
         """See L(Source)."""
-        found = newest_first([("", candidates.get(f"nvidia-utils-{branch}-server", ()))])
+        found = deb.newest_first([("", candidates.get(f"nvidia-utils-{branch}-server", ()))])
         return branch_of(found[0]) if found and branch_of(found[0]) != branch else None
 
     def repository(self, spec: Spec) -> Archive:
@@ -84,8 +80,8 @@ class UbuntuArchive(Source):
     def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """See L(Source). Two packages with modules do not exclude each other; depmod would have to choose."""
         kept = (str(branch_of(version)), "-server", _opened(flavour) or None)
-        return sorted({*other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
-            kept, _KINDS.match(name), BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
+        return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
+            kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
             or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))}
             - set(self.companions(version, ("fabric_manager", "nscq"))))
 
@@ -98,8 +94,9 @@ class UbuntuArchive(Source):
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""
         branch = branch_of(version)
-        return {HOLD_FILE: hold(version, [f"nvidia-*-{branch}-server*", f"libnvidia-*-{branch}-server*",
-                                          f"nvidia-fabricmanager-{branch}", f"libnvidia-nscq-{branch}"])}
+        return {deb.HOLD_FILE: deb.hold(version, [
+            f"nvidia-*-{branch}-server*", f"libnvidia-*-{branch}-server*", f"nvidia-fabricmanager-{branch}",
+            f"libnvidia-nscq-{branch}"])}
 
 
 class UbuntuSigned(UbuntuArchive):
@@ -140,7 +137,7 @@ class DebianArchive(Source):
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
         """See L(Source)."""
-        return newest_first([("libcuda1", candidates.get("libcuda1", ()))])
+        return deb.newest_first([("libcuda1", candidates.get("libcuda1", ()))])
 
     def repository(self, spec: Spec) -> Archive:
         """The archive; a repository that the user names is NVIDIA's."""
@@ -165,7 +162,7 @@ class DebianArchive(Source):
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """See L(Source)."""
-        return {HOLD_FILE: hold(version, ["*nvidia*", "libcuda*", "libnv*"])}
+        return {deb.HOLD_FILE: deb.hold(version, ["*nvidia*", "libcuda*", "libnv*"])}
 
 
 def _compute(name: str) -> int | None:

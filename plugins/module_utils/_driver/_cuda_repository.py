@@ -12,14 +12,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import (
-    BRANCHED,
-    HOLD_FILE,
-    Source,
-    hold,
-    newest_first,
-    other_companions,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _deb as deb
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
@@ -74,7 +68,7 @@ class CudaRepository(Source):
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
         """The vendor's versions of a repository, newest first."""
-        return newest_first((name, versions) for name, versions in candidates.items() if self._leader.match(name))
+        return deb.newest_first((name, versions) for name, versions in candidates.items() if self._leader.match(name))
 
     def repository(self, spec: Spec) -> Repository:
         """The vendor's, or a mirror with the values that the user gave."""
@@ -109,7 +103,7 @@ class CudaRepository(Source):
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
         """For mirrors and older repositories that have no pinning packages."""
-        return {HOLD_FILE: hold(version, ["*nvidia*", "cuda-drivers*", "libcuda*", "libnv*", "libxnv*"])}
+        return {deb.HOLD_FILE: deb.hold(version, ["*nvidia*", "cuda-drivers*", "libcuda*", "libnv*", "libxnv*"])}
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
         """See L(Source)."""
@@ -124,7 +118,7 @@ class CudaRepository(Source):
     def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
         """What is of Ubuntu's or Debian's archive alone, and may stand beside the vendor's: depmod would choose."""
         suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
-        return sorted([*other_companions(known, suffix), *(
-            name for name, found in ((name, BRANCHED.match(name)) for name in known)
+        return sorted([*deb.other_companions(known, suffix), *(
+            name for name, found in ((name, deb.BRANCHED.match(name)) for name in known)
             if name.startswith(("linux-modules-nvidia-", "linux-objects-nvidia-", "nvidia-open-kernel-"))
             or found and found.group(2))])

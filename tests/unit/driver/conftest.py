@@ -35,10 +35,36 @@ class LocalJournal(Journal):
 
 
 @dataclass
-class Made:
-    """A made-up host with one part of the driver's: its files, its answers to commands, what was asked."""
+class Tree:
+    """The files of a made-up host."""
 
     folder: Path
+
+    def put(self, path: str, text: str | bytes = "") -> None:
+        """Writes a file."""
+        where = self._place(path)
+        where.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    def link(self, path: str, target: str) -> None:
+        """Makes a symbolic link, in the place of another."""
+        where = self._place(path)
+        where.unlink(missing_ok=True)
+        where.symlink_to(target)
+
+    def read(self, path: str) -> str:
+        """A file's text."""
+        return (self.folder / path.lstrip("/")).read_text()
+
+    def _place(self, path: str) -> Path:
+        where = self.folder / path.lstrip("/")
+        where.parent.mkdir(parents=True, exist_ok=True)
+        return where
+
+
+@dataclass
+class Made(Tree):
+    """A made-up host with one part of the driver's: its files, its answers to commands, what was asked."""
+
     journal: LocalJournal
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     asked: list[tuple[str, ...]] = field(default_factory=list)
@@ -48,16 +74,6 @@ class Made:
         gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
         nouveau=None, services=dict.fromkeys(SERVICES, Service("absent", "")))
     aim: Aim = Aim(VERSION, "open", delivered=True, source="cuda_repository")
-
-    def put(self, path: str, text: str | bytes = "") -> None:
-        """Writes a file of the host."""
-        where = self.folder / path.lstrip("/")
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(text.encode() if isinstance(text, str) else text)
-
-    def read(self, path: str) -> str:
-        """A file of the host."""
-        return (self.folder / path.lstrip("/")).read_text()
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
         """Answers a command by its beginning; one that nobody foresaw does nothing and is well."""

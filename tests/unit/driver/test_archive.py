@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import HOLD_FILE, Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._deb import HOLD_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive

@@ -9,6 +9,7 @@ import pathlib
 import typing as t
 
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.doc_fragments._attributes import ModuleDocFragment
 from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_driver
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "driver"
@@ -19,13 +20,15 @@ def load(path: str) -> t.Any:
     return yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
 
 
-OPTIONS: dict[str, t.Any] = yaml.safe_load(nvidia_driver.DOCUMENTATION)["options"]
+OPTIONS: dict[str, t.Any] = {name: option for text in (nvidia_driver.DOCUMENTATION, ModuleDocFragment.PLAN,
+                                                       ModuleDocFragment.REPOSITORY)
+                             for name, option in yaml.safe_load(text)["options"].items()}
 
 
 def test_every_option_is_handed_over() -> None:
     task, = load("tasks/install.yml")
     given = task["gpuops.nvidia.nvidia_driver"]
-    assert set(given) == {*OPTIONS, "disruption"}
+    assert set(given) == set(OPTIONS)
     for name, option in OPTIONS.items():
         assert set(option.get("suboptions", ())) == set(given[name] if "suboptions" in option else ()), name
 

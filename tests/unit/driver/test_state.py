@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import typing as t
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,27 +26,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
+from tests.unit.driver.conftest import Tree
+
 KERNEL = "6.1.0-28-amd64"
 ARCH = os.uname().machine
 
 
-class Host:
+@dataclass
+class Host(Tree):
     """A file tree and a table of answers to commands."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.root = Root(str(folder))
-        self.answers: dict[str, tuple[int, str]] = {}
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def put(self, path: str, text: str = "") -> None:
-        where = self.folder / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text(text)
-
-    def link(self, path: str, target: str) -> None:
-        where = self.folder / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.symlink_to(target)
+    @property
+    def root(self) -> Root:
+        """The tree as what is read."""
+        return Root(str(self.folder))
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
         words = " ".join(argv)

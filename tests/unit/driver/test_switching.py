@@ -28,6 +28,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
+from tests.unit.driver.conftest import Tree
+
 OLD, NEW, KERNEL = "580.126.20", "595.91.07", "6.1.0-28-amd64"
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 USES = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset"}
@@ -35,27 +37,15 @@ TRAIN = "train.service"
 
 
 @dataclass
-class Model:
+class Model(Tree):
     """A host: what is on its disk, in its kernel, running; what fails there. lines: the commands that were run."""
 
-    folder: Path
     disk: str | None = None
     built: str | None = None
     loaded: dict[str, str] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
     fails: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
-
-    def put(self, path: str, text: str = "") -> None:
-        where = self.folder / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text(text)
-
-    def link(self, path: str, target: str) -> None:
-        where = self.folder / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.unlink(missing_ok=True)
-        where.symlink_to(target)
 
     def begin(self, version: str | None) -> None:
         """A GPU on the bus, and a driver at work."""

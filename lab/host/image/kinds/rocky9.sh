@@ -17,7 +17,6 @@ VERSION_ID="9.6"
 PLATFORM_ID="platform:el9"
 PRETTY_NAME="Rocky Linux 9.6 (Blue Onyx)"
 END
-rm -f /etc/debian_version
 echo 'Rocky Linux release 9.6 (Blue Onyx)' > /etc/redhat-release
 ln -s redhat-release /etc/system-release
 install_rpm rocky-release 9.6 1 'Provides: system-release = 9.6'

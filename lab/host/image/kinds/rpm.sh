@@ -10,6 +10,7 @@ sources=/usr/src/kernels/$kernel
 mkdir -p /etc/rpm
 echo '%_dbpath /var/lib/rpm' > /etc/rpm/macros
 rm -rf /etc/yum.repos.d /etc/dnf/modules.d
+rm -f /etc/debian_version
 mkdir -p /etc/yum.repos.d
 
 # Where libraries are on distributions with RPM.

@@ -17,7 +17,6 @@ ID="sles"
 ID_LIKE="suse"
 CPE_NAME="cpe:/o:suse:sles:15:sp7"
 END
-rm -f /etc/debian_version
 # zypp's own file of system checks asks for it.
 install_rpm glibc 2.38 1
 install_rpm sles-release 15.7 1 'Provides: system-release = 15.7'
