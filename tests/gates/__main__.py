@@ -24,7 +24,8 @@ ON_HOSTS = {"lab", "kill", "sources", "driver", "integration", "molecule", "benc
 BY_NAME = ("bench", "vm", "sources", "driver")
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
-HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"), "driver": ("switch", "around", "components")}
+HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
+         "driver": ("switch", "around", "components")}
 
 
 def link_checkout() -> None:
