@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
+from lab.host import engine, snapshot
+from lab.host import lab as labs
 from lab.stages import ROOT
 from tests.integration import user
 
@@ -16,7 +21,7 @@ KILLER = Path(__file__).parent / "killer"
 
 
 class LabHosts:
-    """A lab, by its command line."""
+    """A lab, by its command line; on its hosts without it, which a test does a hundred times."""
 
     def __init__(self, name: str = "main") -> None:
         self.name = name
@@ -29,9 +34,9 @@ class LabHosts:
             raise AssertionError(f"lab {command} {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    @property
+    @cached_property
     def hosts(self) -> list[Path]:
-        """The inventory for the lab hosts alone."""
+        """The inventory for the lab hosts alone, which is the same as long as the lab is there."""
         return [Path(self("inventory").strip().splitlines()[-1])]
 
     @property
@@ -41,11 +46,14 @@ class LabHosts:
 
     def sh(self, host: str, script: str) -> str:
         """Runs a shell script on a host as its root; returns what it prints."""
-        return self("exec", host, script)
+        return engine.podman("exec", self._container(host), "sh", "-c", script).stdout
 
     def snapshot(self, host: str) -> list[str]:
         """/etc, units and packages, a line each."""
-        return self("snapshot", host).splitlines()
+        return engine.podman("exec", "-i", self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
+
+    def _container(self, host: str) -> str:
+        return labs.load(self.name).container(host)
 
     def put_killer(self, host: str) -> None:
         """Copies the killing Python to a host, as /opt/killer/python3."""
@@ -53,6 +61,18 @@ class LabHosts:
         for name in ("python3", "sitecustomize.py"):
             script += f"cat > /opt/killer/{name} <<'GPUOPS_END'\n{(KILLER / name).read_text()}GPUOPS_END\n"
         self.sh(host, f"{script}chmod 755 /opt/killer/python3")
+
+
+@contextmanager
+def own_lab(name: str, hosts: str) -> Iterator[LabHosts]:
+    """A lab of fresh hosts that is there for as long as the block; one of the name that was left over goes first."""
+    made = LabHosts(name)
+    made("down")
+    made("up", "--hosts", hosts)
+    try:
+        yield made
+    finally:
+        made("down")
 
 
 @pytest.fixture(scope="session")

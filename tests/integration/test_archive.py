@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 UBUNTU, DEBIAN = "gpu-u1", "gpu-d1"
 OLD, NEW = "580.105.08", "580.126.20"
@@ -22,12 +22,10 @@ KEYRING = "/usr/share/keyrings/lab-archive.gpg"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own with a host of each distribution, which know their archives as such hosts do."""
-    hosts = LabHosts("archive")
-    hosts("up", "--hosts", f"{UBUNTU}=a100-80:8@ubuntu2404,{DEBIAN}=a100-80:1")
-    write_source(hosts, UBUNTU, "ubuntu", "noble noble-updates", "main restricted multiverse")
-    write_source(hosts, DEBIAN, "debian", "bookworm", "main")
-    yield hosts
-    hosts("down")
+    with own_lab("archive", f"{UBUNTU}=a100-80:8@ubuntu2404,{DEBIAN}=a100-80:1") as hosts:
+        write_source(hosts, UBUNTU, "ubuntu", "noble noble-updates", "main restricted multiverse")
+        write_source(hosts, DEBIAN, "debian", "bookworm", "main")
+        yield hosts
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 SWITCHES, PLAIN, NVLINK5 = "gpu-e1", "gpu-e2", "gpu-e3"
 NEW, OLD = "595.91.07", "580.126.20"
@@ -50,10 +50,8 @@ touch /boot/vmlinuz-@NEXT@ /lib/modules/@NEXT@/modules.order /lib/modules/@NEXT@
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A host with NVSwitches, one without, one with NVLink 5."""
-    hosts = LabHosts("around")
-    hosts("up", "--hosts", f"{SWITCHES}=a100-80:8,{PLAIN}=l40s:4,{NVLINK5}=b200:8")
-    yield hosts
-    hosts("down")
+    with own_lab("around", f"{SWITCHES}=a100-80:8,{PLAIN}=l40s:4,{NVLINK5}=b200:8") as hosts:
+        yield hosts
 
 
 def role(lab: LabHosts, host: str, tasks: str = "host", *words: str, level: str = "idle", rc: int = 0,
@@ -88,8 +86,6 @@ def manager_version(lab: LabHosts, host: str) -> str:
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
     """The snapshots of fresh hosts."""
-    for host in (SWITCHES, PLAIN, NVLINK5):
-        lab("reset", host)
     return {host: lab.snapshot(host) for host in (SWITCHES, PLAIN, NVLINK5)}
 
 

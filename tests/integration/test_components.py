@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 HOST, OTHER = "gpu-c1", "gpu-c2"
 # All components; the second host has a GPU that only branch 580 drives.
@@ -27,12 +27,8 @@ rm /etc/apt/sources.list.d/former.list && apt-get update -q
 @pytest.fixture(scope="module")
 def own() -> Iterator[LabHosts]:
     """Two hosts with few GPUs."""
-    hosts = LabHosts("components")
-    hosts("up", "--hosts", f"{HOST}=a100-80:2,{OTHER}=v100:1")
-    for host in (HOST, OTHER):
-        hosts("reset", host)
-    yield hosts
-    hosts("down")
+    with own_lab("components", f"{HOST}=a100-80:2,{OTHER}=v100:1") as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 HOST = "gpu-k1"
 OLD, NEW = "580.126.20", "595.91.07"
@@ -87,16 +87,13 @@ def run(lab: LabHosts, way: Way, *words: str, **variables: object) -> user.Run:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own, for these tests take long and run beside the others."""
-    hosts = LabHosts("kill")
-    hosts("up", "--hosts", f"{HOST}=a100-80:8")
-    yield hosts
-    hosts("down")
+    with own_lab("kill", f"{HOST}=a100-80:8") as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> list[str]:
     """The snapshot of the host as it is at first."""
-    lab("reset", HOST)
     return lab.snapshot(HOST)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import own_lab
 from tests.integration.driver import DriverHost
 
 OLD, NEW = "580.126.20", "595.91.07"
@@ -18,16 +18,13 @@ OLD, NEW = "580.126.20", "595.91.07"
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
     """A host of Rocky Linux in a lab of its own."""
-    lab, name = LabHosts("rpmtest"), "gpu-r1"
-    lab("up", "--hosts", f"{name}=h100-80:8@rocky9")
-    yield DriverHost(lab, name)
-    lab("down")
+    with own_lab("rpmtest", "gpu-r1=h100-80:8@rocky9") as lab:
+        yield DriverHost(lab, "gpu-r1")
 
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
     """The snapshot of the host as it is at first."""
-    host.lab("reset", host.name)
     return host.snapshot()
 
 

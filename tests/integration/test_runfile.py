@@ -18,7 +18,7 @@ import pytest
 from lab.packages import RUNFILE_PATH
 from lab.packages.runfile import runfile_name
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 HOST = "gpu-f1"
 NEW, OLD, OLDEST = "595.91.07", "580.126.20", "535.309.01"
@@ -60,16 +60,13 @@ apt-get -qq update
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own, with one host of two L40S, whose GPUs need no fabric manager."""
-    hosts = LabHosts("runfile")
-    hosts("up", "--hosts", f"{HOST}=l40s:2")
-    yield hosts
-    hosts("down")
+    with own_lab("runfile", f"{HOST}=l40s:2") as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> list[str]:
     """What a fresh host looks like."""
-    lab("reset", HOST)
     return state(lab)
 
 

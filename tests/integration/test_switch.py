@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import LabHosts, own_lab
 
 HOST = "gpu-s1"
 NEW, OLD = "595.91.07", "580.126.20"
@@ -67,11 +67,8 @@ STATES = {
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own, for these tests take long and run beside the others."""
-    hosts = LabHosts("switch")
-    hosts("up", "--hosts", f"{HOST}=a100-80:8")
-    hosts("reset", HOST)
-    yield hosts
-    hosts("down")
+    with own_lab("switch", f"{HOST}=a100-80:8") as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lab.packages.keys import keys
-from tests.integration.conftest import LabHosts
+from tests.integration.conftest import own_lab
 from tests.integration.driver import DriverHost
 
 OLD, MIDDLE, NEW = "580.126.20", "595.80.01", "595.91.07"
@@ -20,16 +20,13 @@ OLD, MIDDLE, NEW = "580.126.20", "595.80.01", "595.91.07"
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
     """A host of SUSE Linux Enterprise Server in a lab of its own."""
-    lab, name = LabHosts("susetest"), "gpu-s1"
-    lab("up", "--hosts", f"{name}=a100-80:1@sles15")
-    yield DriverHost(lab, name)
-    lab("down")
+    with own_lab("susetest", "gpu-s1=a100-80:1@sles15") as lab:
+        yield DriverHost(lab, "gpu-s1")
 
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
     """The snapshot of the host as it is at first."""
-    host.lab("reset", host.name)
     return host.snapshot()
 
 
