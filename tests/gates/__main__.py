@@ -20,8 +20,8 @@ MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
 BESIDE = ("sanity", "kill", "cluster", "sources", "vm")
 ON_HOSTS = {"lab", "kill", "sources", "driver", "integration", "molecule", "bench"}
-# These run when they are named: what measures, and what is too new to be known to fit into the time of all others.
-BY_NAME = ("bench", "vm", "sources", "driver")
+# What measures runs when it is named.
+BY_NAME = ("bench",)
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),

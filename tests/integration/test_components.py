@@ -14,8 +14,14 @@ from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
 
 HOST, OTHER = "gpu-c1", "gpu-c2"
-# All components; the second host has a GPU that only branch 580 drives.
-WANTED = {"gpu_placement": {"cuda": "host", "node_status_exporter": "host"}, "cuda_version": "13.0"}
+WANTED = {"gpu_placement": {"cuda": "host", "node_status_exporter": "host"}}
+# The second host has a GPU that only branch 580 drives and for which CUDA 13 does not compile.
+VERSIONS = f"""\
+gpu_hosts:
+  hosts:
+    {HOST}: {{cuda_version: "13.0"}}
+    {OTHER}: {{cuda_version: "12.9", driver_version: 580.126.20}}
+"""
 UNITS = ("nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "gpuops-node-status.timer")
 FORMER = """
 echo "deb [trusted=yes] {url} /" > /etc/apt/sources.list.d/former.list
@@ -37,11 +43,16 @@ def story() -> dict[str, object]:
     return {}
 
 
-def site(own: LabHosts, *words: str, **variables: object) -> user.Run:
-    """site.yml with all components on the first host; the second keeps to the branch that the lab has for its GPU."""
+def play(name: str, own: LabHosts, *words: str, **variables: object) -> user.Run:
+    """A playbook with all components, each host with its versions."""
     inventory = own.hosts[0].parent / "versions.yml"
-    inventory.write_text(f"gpu_hosts:\n  hosts:\n    {OTHER}:\n      driver_version: 580.126.20\n")
-    return user.playbook("site", [*own.hosts, inventory], *words, **{**WANTED, **variables})
+    inventory.write_text(VERSIONS)
+    return user.playbook(name, [*own.hosts, inventory], *words, **{**WANTED, **variables})
+
+
+def site(own: LabHosts, *words: str, **variables: object) -> user.Run:
+    """site.yml with all components."""
+    return play("site", own, *words, **variables)
 
 
 def scrape(own: LabHosts, host: str, port: int = 9400) -> dict[str, list[float]]:
@@ -144,16 +155,16 @@ def test_counters_are_those_that_are_given(own: LabHosts) -> None:
 
 def test_a_broken_driver_is_named(own: LabHosts) -> None:
     own.sh(HOST, "rmmod nvidia_uvm && rm -f /dev/nvidia-uvm")
-    broken = user.playbook("verify", own.hosts, "--limit", HOST, **WANTED)
+    broken = play("verify", own, "--limit", HOST)
     assert broken.rc != 0
     assert any("CUDA_ERROR_UNKNOWN" in text and "nvidia-uvm" in text for text in broken.errors()), broken.output
     own.sh(HOST, "modprobe nvidia-uvm")
     own("fault", HOST, "gpu-lost:0", "on")
     assert status(own, HOST)["gpu_operator_node_driver_validation"] == 0
-    lost = user.playbook("verify", own.hosts, "--limit", HOST, **WANTED)
+    lost = play("verify", own, "--limit", HOST)
     assert lost.rc != 0 and any("does not answer" in text for text in lost.errors()), lost.output
     own("fault", HOST, "gpu-lost:0", "off")
-    assert user.playbook("verify", own.hosts, "--limit", HOST, **WANTED).rc == 0
+    assert play("verify", own, "--limit", HOST).rc == 0
 
 
 def test_wrong_values_change_nothing(own: LabHosts) -> None:
