@@ -57,10 +57,10 @@ class ActionModule(ActionBase):
         pending = [*forbidden, *pending]
         seen = answer["seen"]
         self._judge(seen, options, proposal, runtime)
-        # An absent run also has to forget what the journal still holds after a run that was stopped at its very end.
-        settling = options["state"] == "absent" and seen["journal"]["present"]
-        if not self._task.check_mode and (steps or settling):
-            seen = self._ask("apply", steps=_plan.as_request(steps))["seen"]
+        # A whole removal also forgets what the journal still holds, after a run that was stopped at its very end too.
+        settle = options["state"] == "absent" and not forbidden
+        if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
+            seen = self._ask("apply", steps=_plan.as_request(steps), settle=settle)["seen"]
             if not forbidden:
                 _plan.prove(steps, self._plan(seen, options)[0])
         result = outcome(steps, pending, [*_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)],
@@ -98,17 +98,19 @@ class ActionModule(ActionBase):
 
     def _judge(self, seen: dict[str, t.Any], options: dict[str, t.Any], proposal: Proposal, runtime: str | None
                ) -> None:
-        if proposal.trial is None or runtime is None:
+        if runtime is None or not (proposal.trials or proposal.changes):
             return
-        trial = self._ask("try", files=proposal.trial.files, argv=proposal.trial.argv)["trial"]
-        _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], trial, self._wish(options), proposal)
+        results = self._ask("try", trials=[{"files": one.files, "argv": one.argv} for one in proposal.trials],
+                            paths=[change.path for change in proposal.changes])["trials"]
+        if results:
+            _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], results, self._wish(options), proposal)
 
     @staticmethod
     def _facts(seen: dict[str, t.Any], steps: t.Sequence[Step], proposal: Proposal, runtime: str | None
                ) -> dict[str, t.Any]:
         view = seen["runtimes"].get(runtime) or {}
         owed = view.get("unit") in seen["journal"]["restart"]
-        restarts = any(step.action == "restart service" for step in steps)
+        restarts = any(step.action in ("restart service", "reload service") for step in steps)
         return {"runtime": runtime, "config_path": view.get("config"), "packages": seen["packages"]["installed"],
                 "previous_default_runtime": proposal.previous_default, "cdi_specs": seen["cdi"]["specs"],
                 "restart_required": owed or (restarts and _differs(seen, proposal))}

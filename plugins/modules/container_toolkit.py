@@ -183,7 +183,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import observe, trial
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import observe, trials
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._work import Work, plan_packages, unpack
 
 
@@ -194,13 +194,13 @@ def answer(params: dict[str, t.Any]) -> dict[str, t.Any]:
                          "Call gpuops.nvidia.container_toolkit by its full name from a playbook.", path="request")
     request = {**params, **json.loads(base64.b64decode(params["request"]))}
     if request["phase"] == "try":
-        return {"changed": False, "trial": trial(request, run)}
+        return {"changed": False, "trials": trials(request, run)}
     writing = request["phase"] == "apply"
     with Journal("container_toolkit", readonly=not writing) as journal:
         if writing:
             work = Work(request, journal, run)
             apply([unpack(step) for step in request["steps"]], work.execute, journal)
-            if request["state"] == "absent":
+            if request["settle"]:
                 work.settle()
         seen = observe(request, journal, run)
         seen["packages"] = plan_packages(request, journal, run)

@@ -46,7 +46,7 @@ class Containerd:
     """Implements C(_base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
-        "name": "containerd", "binary": "containerd", "unit": "containerd.service",
+        "name": "containerd", "binary": "containerd", "units": ["containerd.service"],
         "config": "/etc/containerd/config.toml", "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
         "dump": ["{binary}", "-c", "{config}", "config", "dump"],
         "health": ["ctr", "plugins", "ls"],
@@ -74,7 +74,7 @@ class Containerd:
             if options.cdi and _is_before_cdi(own):
                 proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
                                          "only the runtime class can hand out GPUs.")
-            proposal.trial = _trial(seen, changed or "", proposal.changes)
+            proposal.trials = [_trial(seen, changed or "", proposal.changes)]
         return proposal
 
     @staticmethod
@@ -150,10 +150,10 @@ class Containerd:
             if record["part"] == "drop-in" and path != current and seen["files"].get(path) is not None:
                 proposal.changes.append(FileChange(path, seen["files"][path], None, "drop-in", "no longer used"))
 
-    def judge(self, seen: t.Mapping[str, t.Any], result: t.Mapping[str, t.Any], options: Options,
+    def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
         """See C(_base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
-        path = seen["config"]
+        path, result = seen["config"], results[0]
         if result["rc"] != 0:
             raise HostError(f"containerd rejects the candidate for {path}: {_tail(result['stderr'])}.",
                             "Nothing was changed. Report this with the file.", path=path)

@@ -22,13 +22,13 @@ _INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken
 def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal, cdi: bool, check: bool) -> list[Step]:
     """The steps to the wanted state, in order. seen: the host side's answer to C(read)."""
     steps = [_step(raw) for raw in seen["packages"]["steps"]]
-    steps += runtime_steps(seen, runtime, proposal) if runtime else []
     if cdi and not seen["cdi"]["specs"]:
         if seen["cdi"]["driver"]:
             steps.append(_cdi_step("a driver is loaded and there is no specification"))
         elif check and seen["cdi"]["gpu"] and seen["packages"]["steps"]:
             steps.append(_cdi_step("once the driver is loaded", assumed=True))
-    return steps
+    # Last: what gpu_disruption forbids holds up everything behind it.
+    return steps + (runtime_steps(seen, runtime, proposal) if runtime else [])
 
 
 def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, steps: t.Sequence[Step], cdi: bool
@@ -56,20 +56,24 @@ def absent(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal)
     # The settings file is written by the package's scripts: it can go only after them, and before its repository.
     last = [step for step in package_steps if step.action.startswith("remove repository")]
     steps += [step for step in package_steps if step not in last]
-    steps += [Step("restore file", path, "as it was before the packages", data={"path": path})
+    steps += [Step("restore settings", path, "as it was before the packages", data={"path": path})
               for path in seen["journal"]["settings"]]
     return steps + last
 
 
 def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> list[Step]:
-    """Files, then one restart of the runtime where they change what it has read."""
+    """Files, then one restart or reload of the runtime where they change what it has read."""
     view = seen["runtimes"][runtime]
     steps = [_file_step(change, view, runtime, proposal) for change in proposal.changes]
-    owed = view["unit"] in seen["journal"]["restart"]
-    if (steps or owed) and view["running"]:
-        reason = "its configuration changes" if steps else "a former run changed its configuration and was stopped"
-        steps.append(Step("restart service", view["unit"], reason, data={
-            "unit": view["unit"], "health": view["health"], "runtime": runtime}))
+    owed = seen["journal"]["restart"].get(view["unit"])
+    act = proposal.act if steps or proposal.due else "none"
+    reason = proposal.act_reason if steps else proposal.due
+    if owed and owed != act and act != "restart":
+        # A restart that is owed is not made good by a reload.
+        act, reason = owed, "a former run changed its configuration and was stopped"
+    if act != "none" and view["running"]:
+        steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs, data={
+            "act": act, "unit": view["unit"], "health": view["health"], "runtime": runtime}))
     return steps
 
 
@@ -82,8 +86,8 @@ def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, pr
         action = "write file" if change.before is None or change.part == "drop-in" else "edit file"
     return Step(action, change.path, change.reason, data={
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
-        "restore": change.restore, "part": change.part, "unit": view["unit"] if view["running"] else None,
-        "runtime": runtime, "default": proposal.previous_default})
+        "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
+        "unit": view["unit"] if view["running"] and proposal.act != "none" else None, "act": proposal.act})
 
 
 def _cdi_step(reason: str, assumed: bool = False) -> Step:

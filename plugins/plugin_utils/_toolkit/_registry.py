@@ -24,10 +24,11 @@ def check(name: str) -> None:
 
 
 def choose(name: str, seen: t.Mapping[str, t.Any]) -> str | None:
-    """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None."""
-    for candidate in RUNTIMES if name == "auto" else [name]:
-        if seen.get(candidate):
-            return candidate
-    if name == "auto":
-        return None
+    """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None.
+
+    C(auto) takes the first that runs, else the first that is installed.
+    """
+    there = [one for one in (RUNTIMES if name == "auto" else [name]) if seen.get(one)]
+    if there or name == "auto":
+        return next((one for one in there if seen[one]["running"]), there[0] if there else None)
     raise HostError(f"{name} is not installed on this host.", "Install it first, or use runtime=auto.", runtime=name)

@@ -113,7 +113,7 @@ class Host:
             return _run.Completed(words, 0, VERSIONS[self.version], "")
         if words[:2] == ("systemctl", "show"):
             state = "active" if self.running else "inactive"
-            return _run.Completed(words, 0, f"Id=containerd.service\nActiveState={state}\n", "")
+            return _run.Completed(words, 0, f"Id=containerd.service\nLoadState=loaded\nActiveState={state}\n", "")
         if words[:2] == ("systemctl", "restart"):
             self.restarts += 1
             data = effective(str(self.config), self.version) if self.config.exists() and not self.real else {}
@@ -146,9 +146,11 @@ class Host:
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
         proposal = self.runtime.propose(view, seen["journal"], wish)
-        if proposal.trial:
-            result = _read.trial({"files": proposal.trial.files, "argv": proposal.trial.argv}, self.run)
-            self.runtime.judge(view, result, wish, proposal)
+        if proposal.trials:
+            trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
+            paths = [change.path for change in proposal.changes]
+            results = _read.trials({"trials": trials, "paths": paths}, self.run)
+            self.runtime.judge(view, results, wish, proposal)
         return _plan.present(seen, "containerd", proposal, False, False), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:

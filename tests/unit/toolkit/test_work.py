@@ -12,9 +12,11 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config, _read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
 
 KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
 
@@ -175,13 +177,52 @@ def test_registry() -> None:
     assert _registry.choose("auto", {"containerd": None}) is None
     with pytest.raises(HostError, match="containerd is not installed"):
         _registry.choose("containerd", {"containerd": None})
-    assert _registry.choose("auto", {"containerd": {"config": "x"}}) == "containerd"
+    assert _registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
+
+
+def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
+    """Action, needs and reason of the steps of a runtime whose proposal asks for an act."""
+    view = {"unit": "x.service", "running": True, "health": []}
+    changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
+    seen = {"runtimes": {"containerd": view}, "journal": {"restart": owed}}
+    steps = _plan.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
+    return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
+
+
+def test_acts() -> None:
+    assert _acting("reload", {}) == [("reload service", "never", "its configuration changes")]
+    assert _acting("restart", {}, needs="idle", act_reason="why") == [("restart service", "idle", "why")]
+    assert _acting("none", {}) == []
+    assert _acting("reload", {}, changed=False) == []
+    assert _acting("restart", {}, changed=False, due="missing") == [("restart service", "never", "missing")]
+    stopped = "a former run changed its configuration and was stopped"
+    assert _acting("reload", {"x.service": "reload"}, changed=False) == [("reload service", "never", stopped)]
+    assert _acting("restart", {"x.service": "reload"}) == [
+        ("restart service", "never", "its configuration changes")]
+    assert _acting("reload", {"x.service": "restart"}) == [("restart service", "never", stopped)]
+    assert _acting("reload", {"other.service": "restart"}, changed=False) == []
+
+
+def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.json"
+    with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
+        work = _config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""))
+        before = None
+        for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
+            work.acts["write file"](Step("write file", str(path), data={
+                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main",
+                "runtime": "docker", "default": "runc", "unit": "docker.service", "act": act}))
+            before = text
+        assert journal.of_kind("restart")["docker.service"]["after"] == {"act": "restart", "files": {str(path): None}}
+        work.acts["reload service"](Step("reload service", "docker.service", data={
+            "unit": "docker.service", "act": "reload", "health": []}))
+        assert journal.of_kind("restart") == {}
 
 
 def test_cdi_waits_for_the_driver() -> None:
     view = {"unit": "containerd.service", "running": True, "health": []}
     seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
-                              "journal": {"restart": []}, "cdi": {"specs": [], "driver": None, "gpu": True}}
+                              "journal": {"restart": {}}, "cdi": {"specs": [], "driver": None, "gpu": True}}
     assert _plan.present(seen, "containerd", Proposal(), True, False) == []
     waiting = _plan.waiting(seen, "containerd", [], True)
     assert [one["pending_reason"] for one in waiting] == ["no NVIDIA driver is loaded"]
