@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
@@ -20,6 +21,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+# Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
+PATIENCE = 60
 
 
 class ConfigWork:
@@ -101,8 +105,12 @@ class ConfigWork:
         broken = sorted(healthy - self._healthy(step.data["health"])) if error is None and healthy else []
         if broken:
             error = f"it came back without {', '.join(broken)}"
+        if error is None and not self._takes_over(step.data.get("confirm", ())):
+            error = "it goes on with its former configuration"
         if error is None:
-            self.journal.forget("restart", unit)
+            owed = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("act")
+            if verb == "restart" or owed != "restart":
+                self.journal.forget("restart", unit)
             return
         log = self.run(["journalctl", "-u", unit, "-n", "20", "--no-pager", "-o", "cat"], check=False).stdout
         raise self._roll_back(verb, unit, error, log)
@@ -128,6 +136,15 @@ class ConfigWork:
             return set()
         rows = [line.split() for line in done.stdout.splitlines()[1:]] if done.rc == 0 else []
         return {".".join(row[:2]) for row in rows if len(row) > 2 and row[-1] == "ok"}
+
+    def _takes_over(self, confirm: t.Sequence[str]) -> bool:
+        """Whether the daemon has the change; a reload goes on after systemctl has ended."""
+        end = time.monotonic() + PATIENCE
+        while confirm and self.run(list(confirm), timeout=20, check=False).rc != 0:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.2)
+        return True
 
     def _roll_back(self, verb: str, unit: str, error: str, log: str) -> HostError:
         files = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("files", {})

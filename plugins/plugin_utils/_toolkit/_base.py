@@ -26,6 +26,7 @@ class Options:
     cdi: bool
     mode: str
     drop_in_path: str | None = None
+    nri: bool = False
 
     @property
     def classes(self) -> dict[str, str]:
@@ -71,6 +72,9 @@ class Proposal:
     changes: in the order of writing. trials: what the runtime shall judge before, empty where it cannot.
     act: what makes the changes effective: C(restart), C(reload) or C(none). needs: the level of C(_result.LEVELS) from
     which on this is allowed. due: why the act is needed although no file changes, empty where it is not.
+    reload_first: whether part of it takes effect by a reload, done before a restart that may have to wait.
+    confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
+    after the act.
     """
 
     changes: list[FileChange] = field(default_factory=list)
@@ -79,6 +83,8 @@ class Proposal:
     needs: str = "never"
     act_reason: str = "its configuration changes"
     due: str = ""
+    reload_first: bool = False
+    confirm: list[str] = field(default_factory=list)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
 

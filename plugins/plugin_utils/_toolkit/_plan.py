@@ -68,12 +68,16 @@ def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal)
     owed = seen["journal"]["restart"].get(view["unit"])
     act = proposal.act if steps or proposal.due else "none"
     reason = proposal.act_reason if steps else proposal.due
+    by_reload = act == "reload" or act == "restart" and proposal.reload_first
     if owed and owed != act and act != "restart":
         # A restart that is owed is not made good by a reload.
         act, reason = owed, "a former run changed its configuration and was stopped"
     if act != "none" and view["running"]:
-        steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs, data={
-            "act": act, "unit": view["unit"], "health": view["health"], "runtime": runtime}))
+        data = {"unit": view["unit"], "health": view["health"], "runtime": runtime, "confirm": proposal.confirm}
+        if act == "restart" and by_reload and proposal.needs != "never":
+            steps.append(Step("reload service", view["unit"], "what can be read again, before the restart",
+                              data={**data, "act": "reload"}))
+        steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs, data={**data, "act": act}))
     return steps
 
 

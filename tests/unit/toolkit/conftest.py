@@ -26,7 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read, _work
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import V1, V2, V3, Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3
 
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
         "privileged_without_host_devices": False, "options": {"BinaryName": "", "SystemdCgroup": False}}
