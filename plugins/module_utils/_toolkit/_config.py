@@ -38,7 +38,7 @@ class ConfigWork:
 
     def _write(self, step: Step) -> None:
         data, path = step.data, str(step.data["path"])
-        self._expect(path, data["before"])
+        self.expect(path, data["before"])
         self.journal.keep("config", path, {"part": data["part"], "runtime": data["runtime"]})
         self.journal.keep("default_runtime", data["runtime"], data["default"])
         self._owe(data, path)
@@ -60,12 +60,13 @@ class ConfigWork:
 
     def _restore(self, step: Step) -> None:
         path = str(step.data["path"])
-        self._expect(path, step.data["before"])
+        self.expect(path, step.data["before"])
         self._owe(step.data, path)
         self.give_back(path)
 
     @staticmethod
-    def _expect(path: str, before: str | None) -> None:
+    def expect(path: str, before: str | None) -> None:
+        """Raises HostError where a file is not as it was when its new content was computed."""
         data = read_bytes(path)
         if data != (None if before is None else before.encode("utf-8")):
             raise HostError(f"{path} changed while its new content was being computed.", "Run again.", path=path)
