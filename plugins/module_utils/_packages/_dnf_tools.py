@@ -126,11 +126,11 @@ def hold_path(name: str) -> str:
 def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = ()) -> bytes:
     """A file of C(yum.repos.d) (dnf.conf(5)). key: path of the armored key, which packages and metadata are signed by.
 
-    The vendor's repositories have both; what names packages is trusted no less strictly than what is in them.
+    What names packages is trusted no less strictly than what is in them: the metadata's signature is always wanted.
     """
     lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", f"[{repository_id(repository)}]",
-             f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1", "gpgcheck=1",
-             "repo_gpgcheck=1", f"gpgkey=file://{key}", *extra, ""]
+             f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1",
+             f"gpgcheck={int(repository.signed)}", "repo_gpgcheck=1", f"gpgkey=file://{key}", *extra, ""]
     return "\n".join(lines).encode()
 
 

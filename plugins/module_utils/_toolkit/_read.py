@@ -15,43 +15,24 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
-REFRESH_UNIT = "nvidia-cdi-refresh.service"
-CDI_SPECS = ("/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml")
-_DRIVER = "/proc/driver/nvidia/version"
-_PCI = "/sys/bus/pci/devices"
 # Only to know which files to read beside the main one; the controller parses the real thing.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
 def observe(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
-    """Shape: C({runtimes, markers, journal, cdi}); C(packages) comes from C(_work.py)."""
+    """Shape: C({runtimes, markers, journal, settings}); C(packages) and C(cdi) come from C(_work.py)."""
     kept = _journalled(journal)
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
     runtimes = {probe["name"]: _runtime(probe, units, request, list(kept["config"]), run) for probe in probes}
     return {"runtimes": runtimes, "markers": [path for path in request["markers"] if os.path.lexists(path)],
-            "journal": kept, "cdi": cdi()}
-
-
-def cdi() -> dict[str, t.Any]:
-    """C({specs, driver, gpu}): specifications that exist, the loaded driver's version, whether there is a GPU."""
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", read_text(_DRIVER) or "")
-    return {"specs": [path for path in CDI_SPECS if os.path.isfile(path)],
-            "driver": match.group(1) if match else None, "gpu": _has_gpu()}
-
-
-def _has_gpu() -> bool:
-    for device in os.listdir(_PCI) if os.path.isdir(_PCI) else ():
-        vendor = read_text(f"{_PCI}/{device}/vendor") or ""
-        if vendor.strip() == "0x10de" and (read_text(f"{_PCI}/{device}/class") or "").startswith("0x03"):
-            return True
-    return False
+            "journal": kept, "settings": _settings(journal)}
 
 
 def _journalled(journal: Journal) -> dict[str, t.Any]:
@@ -65,8 +46,15 @@ def _journalled(journal: Journal) -> dict[str, t.Any]:
     default = next((entry["before"] for entry in journal.of_kind("default_runtime").values()), None)
     return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": default,
             "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
-                        if entry["after"]}, "cdi": list(journal.of_kind("cdi")),
-            "settings": [SETTINGS] if journal.get("file", SETTINGS) else []}
+                        if entry["after"]}}
+
+
+def _settings(journal: Journal) -> dict[str, t.Any]:
+    """C({text, ours, file, new}): the settings file, what we have set in it, how it stands where it is kept."""
+    kept, file = journal.get("settings", SETTINGS), journal.get("file", SETTINGS)
+    return {"text": _text(SETTINGS), "ours": (kept or {}).get("after") or {},
+            "file": None if file is None else journal.file_is(SETTINGS),
+            "new": file is not None and file["before"]["state"] == "absent"}
 
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:

@@ -134,8 +134,8 @@ class Host:
     def see(self, state: str = "present") -> dict[str, t.Any]:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
             seen = _read.observe(self.request(state), journal, self.run)
-        seen["packages"] = {"installed": {}, "steps": []}
-        seen["cdi"] = {"specs": [], "driver": None, "gpu": False}
+        seen["packages"] = {"installed": {}, "version": None, "steps": []}
+        seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
         return json.loads(json.dumps(seen))
 
     def plan(self, state: str = "present", **options: t.Any) -> tuple[list[t.Any], Proposal]:
@@ -152,7 +152,7 @@ class Host:
             paths = [change.path for change in proposal.changes]
             results = _read.trials({"trials": trials, "paths": paths}, self.run)
             self.runtime.judge(view, results, wish, proposal)
-        return _plan.present(seen, "containerd", proposal, False, False), proposal
+        return _plan.present(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; the ids of the steps."""
@@ -165,7 +165,6 @@ class Host:
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
-                    work.manager.read = lambda: None  # type: ignore[method-assign,return-value,assignment]
                     work.settle()
         return [step.id for step in steps]
 

@@ -220,23 +220,6 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
             assert len(journal.of_kind("restart")) == left
 
 
-def test_cdi_waits_for_the_driver() -> None:
-    view = {"unit": "containerd.service", "running": True, "health": []}
-    seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
-                              "journal": {"restart": {}}, "cdi": {"specs": [], "driver": None, "gpu": True}}
-    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
-    waiting = _plan.waiting(seen, "containerd", [], True)
-    assert [one["pending_reason"] for one in waiting] == ["no NVIDIA driver is loaded"]
-    seen["cdi"]["driver"] = "595.91.07"
-    steps = _plan.present(seen, "containerd", Proposal(), True, False)
-    assert [step.id for step in steps] == ["generate CDI specification: /var/run/cdi/nvidia.yaml"]
-    assert _plan.waiting(seen, "containerd", steps, True) == []
-    assert [one["id"] for one in _plan.waiting(seen, None, steps, True)] == ["configure: container runtime"]
-    assert _plan.present(seen, "containerd", Proposal(), False, False) == []
-    seen["cdi"]["specs"] = ["/var/run/cdi/nvidia.yaml"]
-    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
-
-
 def test_credentials_are_masked_in_diffs() -> None:
     text = '''[x.auth]
   username = "reader"
