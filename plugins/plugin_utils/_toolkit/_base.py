@@ -74,7 +74,8 @@ class Proposal:
     which on this is allowed. due: why the act is needed although no file changes, empty where it is not.
     reload_first: whether part of it takes effect by a reload, done before a restart that may have to wait.
     confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
-    after the act.
+    after the act. told: what somebody has to set elsewhere, as the file is another product's; there is no change then.
+    settings: what the settings file of nvidia-container-runtime must say for this runtime, where the user says nothing.
     """
 
     changes: list[FileChange] = field(default_factory=list)
@@ -85,8 +86,20 @@ class Proposal:
     due: str = ""
     reload_first: bool = False
     confirm: list[str] = field(default_factory=list)
+    told: str = ""
+    settings: dict[str, t.Any] = field(default_factory=dict)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+
+def give_back(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> Proposal:
+    """The withdrawal of files that are wholly ours, put into a proposal that says how it takes effect."""
+    proposal.previous_default = journal["default_runtime"] or None
+    for path, record in journal["config"].items():
+        text = seen["files"].get(path)
+        if record["is"] != "before" and text != record["before"]:
+            proposal.changes.append(FileChange(path, text, record["before"], record["part"], "as it was", restore=True))
+    return proposal
 
 
 class Runtime(t.Protocol):

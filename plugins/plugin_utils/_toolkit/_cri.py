@@ -40,7 +40,9 @@ def wanted(own: t.Mapping[str, t.Any], options: Options, former: str | None, res
     runtimes = lookup(own, RUNTIMES) or {}
     source: dict[str, t.Any] = {}
     for name in (former or "runc", "runc"):
-        if name not in NAMES and str(lookup(runtimes, (name, "runtime_type"))).startswith("io.containerd.runc."):
+        kind = str(lookup(runtimes, (name, "runtime_type")))
+        # MicroK8s writes a placeholder: ${RUNTIME_TYPE}.
+        if name not in NAMES and kind.startswith(("io.containerd.runc.", "${")):
             source = runtimes[name]
             break
     values: dict[Path, t.Any] = {}

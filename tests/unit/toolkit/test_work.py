@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config, _read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan, _registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
 
 KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
@@ -157,17 +157,6 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
     with pytest.raises(HostError, match=str(other)):
         one.converge()
     assert one.tree() == former
-
-
-@pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
-def test_foreign_owner_is_refused(owner: _owners.Owner) -> None:
-    for marker in owner.markers:
-        assert marker in _owners.markers()
-        with pytest.raises(HostError) as caught:
-            _owners.refuse_foreign([marker], "/etc/containerd/config.toml")
-        assert owner.name in str(caught.value)
-        assert marker in str(caught.value)
-    _owners.refuse_foreign([], "/etc/containerd/config.toml")
 
 
 def test_registry() -> None:
