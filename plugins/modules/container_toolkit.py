@@ -57,8 +57,8 @@ options:
     suboptions:
       url:
         description:
-          - The base of the flat APT repository or of the RPM repository, the vendor's without it. V($(ARCH\)) stands for
-            the host's architecture as Debian calls it, V($basearch) as dnf does.
+          - The base of the flat APT repository or of the RPM repository, the vendor's without it. V($(ARCH\)) stands
+            for the host's architecture as Debian calls it, V($basearch) as dnf does.
         type: str
       key:
         description: The URL of its public key, or an absolute path on the host, or a file name below the base.
@@ -102,12 +102,6 @@ options:
     description:
       - Whether there is a specification of the kind C(management.nvidia.com/gpu), too, for containers that administrate
         all GPUs without being privileged.
-    type: bool
-    default: false
-  nri:
-    description:
-      - Whether containerd's NRI is switched on, by which plugins change containers; containerd 1.7 has it off, from 2.0
-        on it is on. When V(false) it is left as it is.
     type: bool
     default: false
   settings:
@@ -280,7 +274,6 @@ def main() -> None:
             "cdi_management": {"type": "bool", "default": False},
             "nri": {"type": "bool", "default": False},
             "settings": {"type": "dict", "default": {}},
-            "nri": {"type": "bool", "default": False},
             "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
             "disruption": DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.

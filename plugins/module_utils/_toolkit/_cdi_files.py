@@ -29,7 +29,8 @@ _PATHS = {"gpu": "/var/run/cdi/nvidia.yaml", "management": "/var/run/cdi/nvidia-
 RULE_TEXT = b"""\
 # Written by gpuops.nvidia: systemd finds the device nodes of a container by these links; without them the container
 # loses its GPUs at the next "systemctl daemon-reload".
-ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"
+ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", \\
+  RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"
 """
 _SCRIPT = """\
 #!/bin/sh
@@ -58,6 +59,7 @@ _SERVICE = f"""\
 [Unit]
 Description=Bring the CDI specifications of NVIDIA devices in step with driver and MIG
 After=systemd-modules-load.service nvidia-persistenced.service nvidia-cdi-refresh.service
+StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot

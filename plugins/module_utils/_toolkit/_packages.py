@@ -34,7 +34,8 @@ EXTENSIONS = "nvidia-container-toolkit-operator-extensions"
 NAME = "container-toolkit"
 _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
 # The vendor's repository by family of distribution; the marks are those of the vendor's own source files.
-_URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/", "suse": f"{_STABLE}/rpm/$basearch/"}
+_URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/",
+         "suse": f"{_STABLE}/rpm/$basearch/"}
 _MARKS = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 _PREFERENCES = "/etc/apt/preferences.d/gpuops-container-toolkit.pref"
 _WHY = "no upgrade may split the set"

@@ -23,7 +23,7 @@ def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal
             settings: t.Mapping[str, t.Any]) -> list[Step]:
     """The steps to the wanted state, in order. seen: the host side's answer to C(read). settings: the option."""
     packages, cdi = ([_step(raw) for raw in seen[name]["steps"]] for name in ("packages", "cdi"))
-    # First: the scripts of packages let systemd read its units again, which takes devices from containers without links.
+    # First: the scripts of packages make systemd read its units again: without links containers lose devices then.
     steps = [step for step in cdi if step.action.startswith("link")]
     steps += packages + _settings.plan(settings, seen["settings"], bool(packages))
     steps += [step for step in cdi if step not in steps]

@@ -115,8 +115,8 @@ def plan(settings: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], installin
 def withdraw(seen: t.Mapping[str, t.Any], purging: bool) -> list[Step]:
     """The step of removal. purging: whether packages that we brought go, which have written the file.
 
-    seen: as in L(plan), with C(file), how the file stands: C(before), C(ours), C(edited) or None (not kept), and C(new),
-    whether there was none before us.
+    seen: as in L(plan), with C(file), how the file stands: C(before), C(ours), C(edited) or None (not kept), and
+    C(new), whether there was none before us.
     """
     if seen["file"] in (None, "before"):
         return []
