@@ -49,7 +49,6 @@ class ActionModule(ActionBase):
         return result
 
     def _work(self) -> dict[str, t.Any]:
-        _registry.check(str(self._task.args.get("runtime", "auto")))
         answer = self._ask("read")
         options = answer["options"]
         steps, pending, proposal, runtime = self._plan(answer["seen"], options)
@@ -108,7 +107,7 @@ class ActionModule(ActionBase):
                 told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
                 if told:
                     proposal = Proposal(act="none", previous_default=proposal.previous_default, told=told)
-        steps = _plan.present(seen, runtime, proposal, options["settings"])
+        steps = _plan.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})
         return steps, _plan.waiting(seen, runtime, proposal.told), proposal, runtime
 
     @staticmethod

@@ -98,9 +98,8 @@ class Docker:
             after = Document(rest, path).data
             proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
             if rest != text:
+                _check_default(path, after, _flags(seen))
                 proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part"))
-        if not any(change.restore for change in proposal.changes):
-            _check_default(path, after, _flags(seen))
         _choose_act(seen, journal, before, after, proposal)
         return proposal
 
@@ -229,7 +228,8 @@ def _check_flags(path: str, before: t.Any, after: t.Any, flags: t.Mapping[str, t
 def _check_default(path: str, data: t.Any, flags: t.Mapping[str, t.Any]) -> None:
     """What --validate misses: the daemon would not start with a default that nobody declares."""
     default = data.get("default-runtime")
-    known = {"runc", *(lookup(data, ("runtimes",)) or ()), *flags.get("runtimes", ())}
+    declared = data.get("runtimes")
+    known = ["runc", *(declared if isinstance(declared, dict) else ()), *flags.get("runtimes", ())]
     if default and default not in known and not str(default).startswith("io.containerd."):
         raise HostError(f"{path}: the default runtime '{default}' is not declared; dockerd would not start.",
                         "Declare it below 'runtimes' or correct 'default-runtime'.", path=path)

@@ -16,7 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
 _SECRET = re.compile(r"""(?im)^(\s*["']?(?:password|auth|identitytoken|registrytoken|token|secret|authorization)["']?"""
                      r"""\s*=\s*).*$""")
 _INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken|token|secret|authorization)"""
-                            r"""(\s*=\s*)("[^"]*"|'[^']*')""")
+                            r"""(["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'[^']*')""")
+_IN_URL = re.compile(r"""(://[^/@\s"':]*:)[^/@\s"']+@""")
 
 
 def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal,
@@ -102,8 +103,9 @@ def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
 
 
 def mask(text: str) -> str:
-    """The text without the values of keys that hold credentials (containerd's registry tables)."""
-    return _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
+    """The text without credentials: values of keys for them (registries, log drivers) and what is in URLs (proxies)."""
+    text = _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
+    return _IN_URL.sub(r"\1********@", text)
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:

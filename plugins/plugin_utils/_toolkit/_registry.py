@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._crio import Crio
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._k0s import K0s
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._microk8s import Microk8s
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._podman import Podman
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._rancher import Rancher
 
 # Distributions first: beside them a containerd of Docker's may run, which is not the one of the cluster. Docker comes
@@ -21,16 +24,12 @@ RUNTIMES: dict[str, Runtime] = {
     "rke2": Rancher("rke2", servers=("rke2-server.service",), agents=("rke2-agent.service",)),
     "k0s": K0s(),
     "microk8s": Microk8s(),
+    "docker": Docker(),
     "containerd": Containerd(),
+    "crio": Crio(),
+    "podman": Podman(),
 }
 KUBELET = "/var/lib/kubelet/config.yaml"
-
-
-def check(name: str) -> None:
-    """Refuses a runtime that has no file here."""
-    if name != "auto" and name not in RUNTIMES:
-        raise InputError(f"this version does not configure {name}.", "Use runtime=auto or one of those allowed.",
-                         path="runtime", value=name, allowed=["auto", *RUNTIMES])
 
 
 def choose(name: str, seen: t.Mapping[str, t.Any], kubelet: bool = False) -> str | None:

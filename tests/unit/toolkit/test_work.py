@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _result
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -160,13 +160,13 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
 
 
 def test_registry() -> None:
-    with pytest.raises(InputError, match="does not configure docker"):
-        _registry.check("docker")
-    _registry.check("auto")
     assert _registry.choose("auto", {"containerd": None}) is None
     with pytest.raises(HostError, match="containerd is not installed"):
         _registry.choose("containerd", {"containerd": None})
     assert _registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
+    both = {"docker": {"running": True}, "containerd": {"running": True}, "podman": {"running": False}}
+    assert _registry.choose("auto", both) == "docker"
+    assert _registry.choose("auto", both, kubelet=True) == "containerd"
 
 
 def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
