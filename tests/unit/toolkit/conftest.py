@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3
 
+SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
         "privileged_without_host_devices": False, "options": {"BinaryName": "", "SystemdCgroup": False}}
 BASE = {
@@ -188,13 +189,18 @@ class Host:
         return {name: entry[:2] for name, entry in self.tree().items()}
 
 
+def played_host(root: pathlib.Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A host whose programs all are found."""
+    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}")
+    return Host(root, version)
+
+
 @pytest.fixture
 def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Host]:
     """Makes a host: version and the bytes of its main file (None for no file)."""
-    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}")
 
     def make(version: str, content: bytes | None) -> Host:
-        one = Host(tmp_path, version)
+        one = played_host(tmp_path, version, monkeypatch)
         if content is not None:
             one.config.write_bytes(content)
         return one
