@@ -27,7 +27,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._json import Document, Path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import lookup
 
-_INFO = "docker -H unix:///var/run/docker.sock info --format '{{{{json .}}}}'"
+_CLIENT = "docker -H unix:///var/run/docker.sock info --format"
+_INFO = _CLIENT + " '{{{{json .}}}}'"  # the host side makes one brace of two
+# Whether the daemon says of itself all words that are given: runtimes, and the default one as default=NAME.
+_SAYS = ('said=" $(' + _CLIENT + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
+         'for word; do case $said in *" $word "*) ;; *) exit 1;; esac; done')
 _CDI: Path = ("features", "cdi")
 _CDI_KNOWN, _CDI_ON, _VALIDATES = (25, 0), (28, 2), (23, 0)
 # Flags of dockerd that it refuses beside the member of the file.
@@ -73,6 +77,10 @@ class Docker:
         _choose_act(seen, journal, before, document.data, proposal)
         if not proposal.changes:
             _compare_live(seen, document.data, flags, options, proposal)
+        if _live(seen):
+            default = flags.get("default-runtime") or document.data.get("default-runtime")
+            words = [*options.classes, *([f"default={default}"] if default else [])]
+            proposal.confirm = ["sh", "-c", _SAYS, "sh", *words]
         return proposal
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
