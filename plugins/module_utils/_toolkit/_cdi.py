@@ -30,6 +30,7 @@ LINK = "link device nodes"
 _OTHER = "/etc/cdi/nvidia.yaml"
 _DRIVER = "/proc/driver/nvidia/version"
 _PCI = "/sys/bus/pci/devices"
+_SYSTEMD = "/run/systemd/system"
 _LINKS = "/dev/char"
 _NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
@@ -85,7 +86,7 @@ class Cdi:
     def _unit_steps(self, wanted: bool) -> list[Step]:
         texts = files.unit_files(self.request["cdi_management"])
         ours = [path for path in texts if self.journal.get("file", path) is not None]
-        if not wanted or not os.path.isdir("/run/systemd/system"):
+        if not wanted or not os.path.isdir(_SYSTEMD):
             return [Step(REMOVE_UNIT, UNIT, "it is not wanted")] if ours else []
         if len(ours) < len(texts) or any(read_bytes(path) != text for path, text in texts.items()):
             why = "it is not as wanted" if ours else "the vendor's does not follow MIG and the driver's removal"

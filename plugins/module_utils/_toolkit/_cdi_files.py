@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UN
 ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 PATH_UNIT = "gpuops-cdi-refresh.path"
+PATH_FILE = f"/etc/systemd/system/{PATH_UNIT}"
 UNITS = (UNIT, PATH_UNIT)
 ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
 SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
@@ -111,5 +112,4 @@ def unit_files(management: bool) -> dict[str, bytes]:
     for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),
                         ("ALL", _PATHS["management"] if management else "")):
         script = script.replace(f"@{mark}@", value)
-    return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE.encode(),
-            f"/etc/systemd/system/{PATH_UNIT}": _WATCH.encode()}
+    return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE.encode(), PATH_FILE: _WATCH.encode()}
