@@ -17,6 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 
 Plan = t.Dict[str, t.Any]
 
+# Distributions of Kubernetes with a containerd of their own, which the module knows by their names.
+OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
@@ -52,7 +54,7 @@ def plan(asked: Asked, facts: t.Mapping[str, t.Any], mine: t.Mapping[str, t.Any]
     if match is None:
         raise Refused(f"toolkit version {text!r} is not a version", "Write a version such as 1.20.0 or v1.20.0.")
     if place == "host":
-        if not any(facts["runtimes"].values()):
+        if not any(facts["runtimes"].values()) and facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
             said.append("no container runtime is installed; the toolkit's configuration waits for one.")
         pods = sorted(name for name in environment if name not in _SETTINGS and name not in _DEFAULT)
         if pods:

@@ -140,7 +140,7 @@ def _container_toolkit(want: Expected, facts: Facts) -> Check:
         faults.append(f"version {toolkit['version']} is installed, {want['version']} is wanted")
     runtimes = {name: state for name, state in facts["runtimes"].items() if state}
     chosen = want.get("runtime") or "auto"
-    if chosen != "auto" and chosen not in runtimes:
+    if chosen in facts["runtimes"] and chosen not in runtimes:
         faults.append(f"{chosen} is not installed")
     # podman takes CDI devices and needs no configuration.
     told = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]

@@ -64,6 +64,7 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
                                          mig={}), "ok", "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
                                          mig={"1g.10gb": 2}), "failed", "there is no CDI specification"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "rke2"}, GOOD, "ok", "1.20.0, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),
     ("mig_manager", MIG, SLICED, "ok", "all-1g.10gb (7 devices)"),
