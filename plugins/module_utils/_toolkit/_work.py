@@ -77,7 +77,8 @@ class Work:
                     self.journal.forget("file", key)
                 self.journal.forget(kind, key)
         self.journal.forget("file", SETTINGS)
-        for folder in sorted(self.journal.of_kind("directory"), reverse=True):
+        self.journal.drop_folders()  # those of files that somebody has removed since
+        for folder in self.journal.of_kind("directory"):
             self.journal.forget("directory", folder)
 
     def _edit_settings(self, step: Step) -> None:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import typing as t
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _result
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _files, _result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -231,6 +233,30 @@ y = { identitytoken = "s3cret" }
 def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
     unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
     assert _read._configured(unit, ["-c", "--config"]) == path
+
+
+def test_removal_after_somebody_removed_our_file(host: t.Any) -> None:
+    one = host("2.2", b"version = 3\n")
+    former = one.shape()
+    one.converge()
+    one.drop_in.unlink()
+    one.converge("absent")
+    assert one.shape() == former
+
+
+def test_one_file_that_cannot_be_written_keeps_all_as_they_are(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+    former = one.tree()
+    with monkeypatch.context() as patch:
+        patch.setattr(_files, "_flags", lambda path: 0x10 if path == os.path.realpath(one.config) else 0)
+        with pytest.raises(HostError, match=r"cannot be written: .*config.toml is immutable.*Nothing was changed"):
+            one.converge()
+    with monkeypatch.context() as patch:
+        readonly = os.statvfs(one.root)
+        patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=readonly.f_flag | os.ST_RDONLY))
+        with pytest.raises(HostError, match="its file system is read-only"):
+            one.converge()
+    assert one.tree() == former
 
 
 def test_journal_ends_empty(host: t.Any) -> None:
