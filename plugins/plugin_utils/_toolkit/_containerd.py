@@ -54,7 +54,7 @@ class Containerd:
         """See C(_base.Runtime)."""
         effective, own = _effective(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
-        main = load(text or "", path)
+        main = _cri.read(text or "", path)
         proposal = Proposal(previous_default=_former_default(own, journal))
         values = _wanted(seen, own, options, proposal)
         _warn_disabled(effective, proposal)
@@ -122,7 +122,7 @@ class Containerd:
             proposal.changes.append(FileChange(drop_in, old, wanted, "drop-in", self._reason(journal, drop_in)))
         record = _record(journal, path)
         document = None
-        if text and record and _cri.holds_ours(main) and not _cri.holds_ours(load(record["before"] or "", path)):
+        if text and record and _cri.holds_ours(main) and not _cri.holds_ours(_cri.read(record["before"] or "", path)):
             # Edited in place by us before containerd became 2.x.
             document = Document(_without_ours(text, path, journal, drop_in), path)
         for change in proposal.changes:
@@ -257,7 +257,7 @@ def _imported(seen: t.Mapping[str, t.Any], drop_in: str) -> list[str]:
 
 def _dialect(seen: t.Mapping[str, t.Any], main: t.Mapping[str, t.Any], drop_in: str) -> tuple[int | None, str]:
     """Version (None: leave it out) and plugin id that a drop-in must have to be merged with the other files."""
-    others = [load(seen["files"][path], path) for path in _imported(seen, drop_in)]
+    others = [_cri.read(seen["files"][path], path) for path in _imported(seen, drop_in)]
     tables = {plugin for one in (main, *others) for plugin in one.get("plugins", {})}
     version = int(main.get("version", 0))
     if version < 2:

@@ -11,8 +11,15 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import NAMES, Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, Path, load, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
+    Document,
+    Path,
+    dotted,
+    load,
+    lookup,
+)
 
 RUNC = "io.containerd.runc.v2"
 # The CRI plugin by configuration version: 1, 2, and from 3 on.
@@ -28,6 +35,25 @@ NRI: Path = ("plugins", "io.containerd.nri.v1.nri", "disable")
 def place(plugin: str, path: Path) -> Path:
     """The absolute path of one that is relative to the table of C(plugin)."""
     return path if path[0] == "plugins" else ("plugins", plugin, *path)
+
+
+def read(text: str, name: str) -> dict[str, t.Any]:
+    """The data of a configuration file, all that is used here being of the type that containerd wants. name: a path."""
+    data = load(text, name)
+    checks: list[tuple[Path, type]] = [(("version",), int), (("imports",), list), (("disabled_plugins",), list),
+                                       (NRI[:1], dict), (NRI[:2], dict)]
+    for plugin in (V1, V2, V3):
+        tables = [("plugins", plugin, *RUNTIMES[:depth]) for depth in (0, 1, 2)]
+        runtimes = lookup(data, tables[2])
+        tables += [(*tables[2], runtime) for runtime in runtimes] if isinstance(runtimes, dict) else []
+        checks += [(table, dict) for table in tables] + [((*table, "options"), dict) for table in tables[3:]]
+    for path, kind in checks:
+        value = lookup(data, path)
+        strings = kind is not list or isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or not strings):
+            what = {int: "a number", list: "a list of texts", dict: "a table"}[kind]
+            raise HostError(f"{name}: {dotted(path)} must be {what}.", "Correct it, then run again.", path=name)
+    return data
 
 
 def wanted(own: t.Mapping[str, t.Any], options: Options, former: str | None, restore: bool) -> dict[Path, t.Any]:
@@ -102,8 +128,9 @@ def holds_ours(data: t.Mapping[str, t.Any]) -> bool:
 
 def without_ours(text: str, name: str, before: str) -> Document:
     """The text without our runtime classes and settings; what stood there before us returns. name: for messages."""
-    former = load(before, name)
+    former = read(before, name)
     document = Document(text, name)
+    read(text, name)
     for plugin in (V1, V2, V3):
         root: Path = ("plugins", plugin)
         if lookup(document.data, root) is None:

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     give_back,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import load, lookup, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import lookup, render
 
 FOLDER = "/etc/k0s/containerd.d"
 DROP_IN = f"{FOLDER}/99-gpuops-nvidia.toml"
@@ -47,7 +47,7 @@ class K0s:
         release = _release(seen)
         plugin, version = (V3, 3) if release >= (1, 36) else (V2, 2)
         drop_in = options.drop_in_path or DROP_IN
-        others = {path: load(text, path) for path, text in sorted(seen["files"].items())
+        others = {path: _cri.read(text, path) for path, text in sorted(seen["files"].items())
                   if text and path.startswith(f"{FOLDER}/") and path != drop_in}
         own = _merged(seen, plugin, others.values())
         former = journal["default_runtime"] or lookup(own, _cri.DEFAULT) or "runc"
@@ -104,7 +104,7 @@ def _merged(seen: t.Mapping[str, t.Any], plugin: str, others: t.Iterable[t.Mappi
     own: dict[str, t.Any] = {"containerd": {"runtimes": {"runc": {"runtime_type": _cri.RUNC}}}}
     if plugin == V2:
         own["enable_cdi"] = False
-        merged = lookup(load(seen["files"].get(_MERGED) or "", _MERGED), ("plugins", V2, *_cri.RUNTIMES, "runc"))
+        merged = lookup(_cri.read(seen["files"].get(_MERGED) or "", _MERGED), ("plugins", V2, *_cri.RUNTIMES, "runc"))
         own["containerd"]["runtimes"]["runc"].update(merged or {})
     for data in others:
         _merge(own, lookup(data, ("plugins", plugin)) or {})

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     Trial,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, load, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, lookup
 
 _ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE = f"{_ARGS}/containerd-template.toml"
@@ -43,7 +43,7 @@ class Microk8s:
         if text is None:
             raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or give its template "
                             "as config_path.", path=path)
-        data = load(text, path)
+        data = _cri.read(text, path)
         plugin = V3 if int(data.get("version", 1)) > 2 else V2
         own = dict(lookup(data, ("plugins", plugin)) or {})
         if re.search(r"\bv?1\.7\.", seen["facts"]["version"]["stdout"]):

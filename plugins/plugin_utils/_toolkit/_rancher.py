@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     give_back,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Path, load, lookup, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Path, lookup, render
 
 _DEFAULT = _cri.HEADER + "default-runtime: nvidia\n"
 _FLAG = re.compile(r"^default-runtime:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
@@ -57,7 +57,7 @@ class Rancher:
                                 f"Where {name} has another data-dir, give its file as config_path.", path=path)
             return Proposal(act="none", warnings=[f"{name} has not been started yet: it declares the runtime by itself "
                                                   "at its first start after the toolkit has been installed."])
-        data = load(text, path)
+        data = _cri.read(text, path)
         plugin = V3 if lookup(data, ("plugins", V3)) is not None else V2
         own = lookup(data, ("plugins", plugin)) or {}
         former = journal["default_runtime"] or lookup(own, _cri.DEFAULT) or "runc"
