@@ -38,6 +38,7 @@ _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearc
          "suse": f"{_STABLE}/rpm/$basearch/"}
 _MARKS = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 _PREFERENCES = "/etc/apt/preferences.d/gpuops-container-toolkit.pref"
+_CHECK = "/etc/zypp/systemCheck.d/gpuops-container-toolkit.check"
 _WHY = "no upgrade may split the set"
 
 
@@ -48,10 +49,18 @@ def _apt_hold(version: str) -> dict[str, bytes]:
                            "Pin-Priority: 1000\n").encode()}
 
 
+def _zypp_hold(version: str) -> dict[str, bytes]:
+    """What no update may bring: newer versions. The ending sorts after every release of the version."""
+    lines = [f"conflicts:{name} > {version}_z" for name in (*NAMES, EXTENSIONS)]
+    return {_CHECK: "\n".join(["# Written by gpuops.nvidia: an update must not split the container toolkit.", *lines,
+                               ""]).encode()}
+
+
 # Path to content of the files that hold a version, by family of distribution.
 _HOLDS: t.Dict[str, t.Callable[[str], t.Dict[str, bytes]]] = {
     "debian": _apt_hold,
     "redhat": lambda version: {hold_path(NAME): f"*-{version}-*\n".encode()},
+    "suse": _zypp_hold,
 }
 
 
@@ -63,7 +72,7 @@ class Packages:
         self.journal = journal
         self.run = run
         self.family = str(read_os(Root())["family"])
-        make = MANAGERS.get(self.family) if self.family in _HOLDS else None
+        make = MANAGERS.get(self.family)
         self.absent = request["state"] == "absent"
         self.repository = None if self.absent or make is None else self._repository()
         self.work = PackageWork(make(run), journal, self.repository) if make else None
@@ -73,7 +82,7 @@ class Packages:
         machine = os.uname().machine
         deb, rpm = _MARKS.get(machine, (machine, machine))
         url = (raw["url"] or _URLS[self.family]).replace("$(ARCH)", deb).replace("$basearch", rpm)
-        return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family != "debian", signed=False)
+        return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family == "redhat", signed=False)
 
     def plan(self) -> dict[str, t.Any]:
         """C({installed, version, steps}): the packages that are there, their version or that of a toolkit without
@@ -103,7 +112,7 @@ class Packages:
             have = f"It has the toolkit {version}, {wanted} is wanted" if said else "It has no toolkit"
             raise HostError(f"Packages of this distribution are not supported by this version. {have}.",
                             "Install the toolkit by hand, then run again; or leave this host out.",
-                            allowed=list(_HOLDS))
+                            allowed=list(MANAGERS))
         return {"installed": {}, "version": version, "steps": []}
 
     def _releases(self) -> list[Step]:

@@ -11,6 +11,7 @@ import typing as t
 
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi_files, _packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_toolkit
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _registry, _settings
@@ -34,9 +35,10 @@ def test_runtimes() -> None:
 
 def test_packages() -> None:
     rows = {row[0].strip("`"): row for row in table("packages")}
-    assert set(rows) == set(_packages._HOLDS)
-    for path in _packages._HOLDS["debian"]("1.20.1"):
-        assert path in rows["debian"][2]
+    assert set(MANAGERS) <= set(rows) == set(_packages._HOLDS)
+    for family in ("debian", "suse"):
+        for path in _packages._HOLDS[family]("1.20.1"):
+            assert path in rows[family][2]
 
 
 def test_real_names_its_test() -> None:

@@ -80,6 +80,8 @@ def steps(found: dict[str, t.Any]) -> list[str]:
 @pytest.mark.parametrize(("family", "url", "hold", "content"), [
     ("debian", "stable/deb/", "/etc/apt/preferences.d/gpuops-container-toolkit.pref", "Pin: version 1.19.1-*\n"),
     ("redhat", "stable/rpm/", "/etc/dnf/vars/gpuops_container_toolkit", "*-1.19.1-*\n"),
+    ("suse", "stable/rpm/", "/etc/zypp/systemCheck.d/gpuops-container-toolkit.check",
+     "conflicts:libnvidia-container1 > 1.19.1_z\n"),
 ])
 def test_the_set_is_named_and_held_together(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, family: str,
                                             url: str, hold: str, content: str) -> None:
