@@ -11,7 +11,7 @@ import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # As the toolkit 1.20 writes it, with what a user has added.
@@ -62,6 +62,7 @@ def values(text: str) -> dict[str, t.Any]:
     return found
 
 
+@settings(max_examples=40, deadline=None)
 @given(WISHES, WISHES)
 def test_reached_changed_and_given_back(first: dict[str, t.Any], second: dict[str, t.Any]) -> None:
     text, ours = TEXT, {}
