@@ -249,7 +249,7 @@ def _without_ours(text: str, path: str, record: t.Mapping[str, t.Any] | None) ->
     former = Document((record or {}).get("before") or "", path).data
     for name in NAMES:
         _put_back(document, former, ("runtimes", name))
-    if document.data.get("default-runtime") in NAMES:
+    if document.data.get("default-runtime") in (*NAMES, "runc"):  # runc: said aloud by us, see _wanted
         _put_back(document, former, ("default-runtime",))
     if lookup(document.data, _CDI) is True:
         _put_back(document, former, _CDI)

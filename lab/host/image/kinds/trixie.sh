@@ -16,4 +16,4 @@ cat > /etc/docker/daemon.json <<'END'
 END
 chmod 600 /etc/docker/daemon.json
 systemctl enable --quiet docker.service
-systemctl mask --quiet podman-auto-update.timer
+systemctl mask --quiet podman-auto-update.timer netavark-dhcp-proxy.socket netavark-dhcp-proxy.service
