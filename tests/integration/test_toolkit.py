@@ -127,21 +127,26 @@ def test_a_converged_host_is_left_in_peace(lab: LabHosts) -> None:
         assert lab.sh(host, STATE) == before[host]
 
 
-@pytest.mark.parametrize("host", BOTH)
-def test_killed_between_write_and_restart(lab: LabHosts, host: str) -> None:
-    tasks = running(lab, host)
-    lab.put_killer(host)
-    lab.sh(host, f"printf '%s\\n' before '{RESTART}' > /run/kill-step")
-    killed = run(lab, "host", "--limit", host, container_toolkit_set_as_default=False,
-                 ansible_python_interpreter="/opt/killer/python3")
-    assert [line["result"].get("rc") for line in killed.of(host, ("failed",))] == [137], killed.output
-    lab.sh(host, "rm -rf /run/kill-step /opt/killer")
-    started = lab.sh(host, "systemctl show containerd -p MainPID")
-    done = run(lab, "host", "--limit", host, container_toolkit_set_as_default=False)
-    assert plan(done, host) == [RESTART], done.output
-    assert lab.sh(host, "systemctl show containerd -p MainPID") != started
-    assert 'default_runtime_name = "runc"' in lab.sh(host, "containerd config dump").replace("'", '"')
-    assert running(lab, host) == tasks
+def test_killed_between_write_and_restart(lab: LabHosts) -> None:
+    def started() -> list[str]:
+        return [lab.sh(host, "systemctl show containerd -p MainPID") for host in BOTH]
+
+    tasks, before = [running(lab, host) for host in BOTH], started()
+    for host in BOTH:
+        lab.put_killer(host)
+        lab.sh(host, f"printf '%s\\n' before '{RESTART}' > /run/kill-step")
+    killed = run(lab, container_toolkit_set_as_default=False, ansible_python_interpreter="/opt/killer/python3")
+    for host in BOTH:
+        assert [line["result"].get("rc") for line in killed.of(host, ("failed",))] == [137], killed.output
+        lab.sh(host, "rm -rf /run/kill-step /opt/killer")
+    assert started() == before
+    done = run(lab, container_toolkit_set_as_default=False)
+    for host in BOTH:
+        assert plan(done, host) == [RESTART], done.output
+        effective = lab.sh(host, "containerd config dump").replace("'", '"')
+        assert 'default_runtime_name = "runc"' in effective
+    assert all(old != new for old, new in zip(before, started(), strict=True))
+    assert [running(lab, host) for host in BOTH] == tasks
 
 
 def test_what_cannot_be_written_is_said_before_anything_is(lab: LabHosts) -> None:

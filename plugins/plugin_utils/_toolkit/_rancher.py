@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml impor
 
 _DEFAULT = _cri.HEADER + "default-runtime: nvidia\n"
 _FLAG = re.compile(r"^default-runtime:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
+_OTHER = re.compile(r"^(--)?(container-runtime-endpoint\b.*|docker(: *true|=true)?)$", re.MULTILINE)
 _BASE = re.compile(r"\{\{-?\s*template\s+\"base\"")
 
 
@@ -51,6 +52,7 @@ class Rancher:
         """See C(_base.Runtime)."""
         path, text = seen["config"], seen["files"][seen["config"]]
         name = self.probe["name"]
+        self._check_own(seen)
         if text is None:
             if seen["running"]:
                 raise HostError(f"{path} does not exist although {seen['unit']} runs.",
@@ -79,6 +81,14 @@ class Rancher:
             proposal.due = f"{name} declares {', '.join(missing)} at its start"
             proposal.confirm = ["grep", "-qF", "nvidia-container-runtime", path]
         return proposal
+
+    def _check_own(self, seen: t.Mapping[str, t.Any]) -> None:
+        """With a runtime of somebody else's there is no file of theirs to follow."""
+        settings = [text for path, text in sorted(seen["files"].items()) if text and path.startswith(self.settings)]
+        found = _OTHER.search("\n".join([*settings, *seen["command"]]))
+        if found:
+            raise HostError(f"{self.probe['name']} does not run its own containerd here ({found.group().strip()}).",
+                            "Name the runtime that it uses: runtime=containerd or runtime=docker.", unit=seen["unit"])
 
     def _needs(self, seen: t.Mapping[str, t.Any]) -> str:
         return "idle" if seen["unit"] in self.servers else "never"

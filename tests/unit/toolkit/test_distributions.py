@@ -136,6 +136,16 @@ def test_k3s_flag_wins_over_files() -> None:
         host.plan(set_as_default=True)
 
 
+@pytest.mark.parametrize(("command", "settings"), [
+    (["--docker"], ""), (["--container-runtime-endpoint=unix:///run/containerd/containerd.sock"], ""),
+    ([], "container-runtime-endpoint: /run/containerd/containerd.sock\n"), ([], "node-name: a\ndocker: true\n")])
+def test_k3s_with_another_runtime(command: list[str], settings: str) -> None:
+    host = Host("k3s", {K3S: None, "/etc/rancher/k3s/config.yaml": settings}, "k3s.service")
+    host.command += ["server", *command]
+    with pytest.raises(HostError, match="does not run its own containerd here"):
+        host.plan()
+
+
 def test_k3s_template_without_base_is_named() -> None:
     template = f"{K3S.rpartition('/')[0]}/config-v3.toml.tmpl"
     host = Host("k3s", {K3S: shape("k3s-v3-bare.toml"), template: "version = 3\n"})
