@@ -20,6 +20,10 @@ description:
     restarting is finished by the next one.
   - k3s, RKE2, k0s and MicroK8s write their containerd's file themselves. Each is configured in the way that survives
     this, that is by its own settings file, its folder of drop-ins or its template.
+  - Docker gets members in C(daemon.json), read again by a reload; only CDI (to be switched on from 25.0 to 28.1) and a
+    member that goes need a restart. That one is always allowed where C(live-restore) is on, needs O(disruption=idle)
+    while no container runs, and O(disruption=drain) otherwise; until then it is returned as RV(pending).
+  - CRI-O gets a drop-in file of ours and a reload (from 1.26 on), Podman nothing but the CDI specification.
   - Where another product owns the runtime's configuration (GPU Operator, AKS, GKE, OpenShift and others) the task fails
     before anything is changed and names the right place. For Kubespray and Amazon EKS it returns as RV(pending) and as
     a warning what to set in the inventory or the NodeConfig.
@@ -83,7 +87,8 @@ options:
       - A path given here is taken as the user's own, also where another product is found on the host.
     type: path
   drop_in_path:
-    description: The drop-in file from containerd 2.0 on, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by default.
+    description: The drop-in file of containerd 2.0 and newer, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by
+      default, or of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf).
     type: path
   set_as_default:
     description:
