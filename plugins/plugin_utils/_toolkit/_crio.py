@@ -46,7 +46,7 @@ class Crio:
         "name": "crio", "binary": "crio", "units": ["crio.service", "cri-o.service"], "config": "/etc/crio/crio.conf",
         "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
         "more": [f"{FOLDER}/**", f"{FOLDER}/.*", _STRAY],
-        "facts": {"low_level": ["sh", "-c", f"command -v runc crun; ls {_PACKAGED}/runc {_PACKAGED}/crun"]},
+        "facts": {"low_level": ["sh", "-c", f"command -v runc; command -v crun; ls {_PACKAGED}/runc {_PACKAGED}/crun"]},
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
