@@ -77,11 +77,13 @@ class Cdi:
             steps.append(Step(WRITE_RULE, files.RULE, "systemd finds device nodes by these links"))
         # A later step of the same play loads the driver, or an earlier one would have.
         assumed = driver is None and self.request["check"] and changing and _has_gpu()
+        specs = [step for kind in files.KINDS for step in self._spec_steps(kind, driver, changing, assumed)]
+        # Only now: nodes of MIG devices come into being when nvidia-ctk asks for them.
         missing = nodes_without_link()
         if missing or assumed:
             steps.append(Step(LINK, _LINKS, "once the driver is loaded" if assumed else f"{len(missing)} have none",
                               assumed=assumed))
-        return steps + [step for kind in files.KINDS for step in self._spec_steps(kind, driver, changing, assumed)]
+        return steps + specs
 
     def _unit_steps(self, wanted: bool) -> list[Step]:
         texts = files.unit_files(self.request["cdi_management"])
@@ -171,6 +173,7 @@ class Cdi:
         self.run([*files.command(kind), f"--output={path}"], env=self.environment, timeout=120)
         if not os.path.isfile(path):
             raise HostError(f"nvidia-ctk wrote no CDI specification to {path}.", "Run nvidia-ctk cdi generate by hand.")
+        self._link(step)  # of nodes that this has made
 
     def _remove(self, step: Step) -> None:
         if os.path.lexists(step.target):

@@ -37,17 +37,20 @@ _SCRIPT = """\
 #!/bin/sh
 # Written by gpuops.nvidia: brings the CDI specifications in step with the loaded driver and the MIG devices.
 : "${@OUTPUT@:=@GPU@}"
+if [ ! -e /proc/driver/nvidia/version ]; then
+    rm -f "$@OUTPUT@" @ALL@
+    exit 0
+fi
+@MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
+failed=$?
+# Afterwards: those of MIG devices come into being when somebody asks for the devices.
 for node in /dev/nvidia* /dev/nvidia-caps/*; do
     if [ -c "$node" ]; then
         link=/dev/char/$(printf %d:%d "0x$(stat -c %t "$node")" "0x$(stat -c %T "$node")")
         [ -e "$link" ] || { mkdir -p /dev/char && ln -sf "..${node#/dev}" "$link"; }
     fi
 done
-if [ ! -e /proc/driver/nvidia/version ]; then
-    rm -f "$@OUTPUT@" @ALL@
-    exit 0
-fi
-@MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@" && exit 0
+[ "$failed" -eq 0 ] && exit 0
 # It fails where every GPU is in MIG mode and none has a MIG device: then no device is left that could be named.
 if nvidia-smi -L | grep -q MIG- || nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader | grep -qv '^Enabled'
 then
