@@ -193,7 +193,8 @@ def test_podman_needs_the_specification_alone(lab: LabHosts) -> None:
     found = result(role(lab, container_toolkit_runtime="podman"))
     assert (found["plan"], found["runtime"]) == ([], "podman")
     assert state(lab) == before
-    lab.sh(HOST, IMAGE.format(f"{PODMAN} --log-level error"))
+    # Put there anew: without a driver that is loaded a run takes it away.
+    lab.sh(HOST, SPECIFICATION + IMAGE.format(f"{PODMAN} --log-level error"))
     assert lab.sh(HOST, f"{PODMAN} run --rm --network none --device nvidia.com/gpu=all tiny {SHOW} 2> /dev/null"
                   ).strip() == "by-cdi /dev/nvidia0"
 
@@ -201,7 +202,7 @@ def test_podman_needs_the_specification_alone(lab: LabHosts) -> None:
 def test_removal_leaves_the_user_s_edit_and_a_container_with_live_restore(lab: LabHosts, clean: list[str]) -> None:
     lab.sh(HOST, f"""sed -i 's/"shutdown-timeout": 5/"shutdown-timeout": 5, "live-restore":true/' {FILE}
 systemctl reload docker; sleep 1; docker info -f '{{{{.LiveRestoreEnabled}}}}' | grep -qx true
-rm /var/run/cdi/nvidia.yaml
+rm -f /var/run/cdi/nvidia.yaml
 docker rm -f keeper; docker run -d --name keeper --runtime nvidia --network none tiny /usr/bin/sleep 100000; rm -f {LOG}
 rm -rf /var/lib/containerd/podman""")
     keeper = running(lab)
