@@ -63,6 +63,23 @@ def present(lab: LabHosts, host: str) -> set[str]:
     return {uuid for index, uuid in enumerate(uuids) if index in cut or index + 1 not in cut}
 
 
+def settle(lab: LabHosts, host: str) -> None:
+    """In the lab the nodes of MIG devices come a moment after them, and are noticed then."""
+    lab.sh(host, f"""
+        rest() {{ ! systemctl is-active --quiet gpulab-refresh.service gpuops-cdi-refresh.service; }}
+        systemctl start gpulab-refresh.service
+        for _ in $(seq 100); do
+            open=0
+            for node in /dev/nvidia-caps/*; do
+                [ -e /dev/char/$((0x$(stat -c %t $node))):$((0x$(stat -c %T $node))) ] || open=1
+                grep -q $node {SPEC} || case $node in *cap1|*cap2) ;; *) open=1 ;; esac
+            done
+            if [ $open = 0 ] && sleep 0.3 && rest; then exit 0; fi
+            sleep 0.2
+        done
+        exit 1""")
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own with one host of Debian and one of Rocky Linux, both with a driver."""
@@ -146,6 +163,7 @@ def test_the_specification_follows_mig(lab: LabHosts) -> None:
         assert run.rc == 0, run.output
         for host in HOSTS:
             assert named(lab, host) == (set() if selected == "all-enabled" else present(lab, host))
+            settle(lab, host)
         again = role(lab, "all", **SETTINGS)
         assert [again.changed(host) for host in HOSTS] == [[], []]
         waiting = [step["pending_reason"] for step in again.result(DEBIAN, "container_toolkit")["pending"]]
@@ -154,14 +172,17 @@ def test_the_specification_follows_mig(lab: LabHosts) -> None:
 
 def test_what_happened_behind_our_back_is_seen(lab: LabHosts) -> None:
     lab.sh(DEBIAN, "nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 19 -C")
+    settle(lab, DEBIAN)
+    assert named(lab, DEBIAN) == present(lab, DEBIAN)
+    lab.sh(DEBIAN, f"sed -i s/MIG-/MIG-0/ {SPEC}")
     verified = role(lab, DEBIAN, tasks="verify")
     assert verified.rc != 0 and "the CDI specification lacks MIG-" in verified.output, verified.output
     run = role(lab, DEBIAN, **SETTINGS)
     assert plan(run, DEBIAN) == [f"generate CDI specification: {SPEC}"]
-    assert named(lab, DEBIAN) == present(lab, DEBIAN)
     assert role(lab, DEBIAN, tasks="verify").rc == 0
     lab.sh(DEBIAN, "nvidia-smi mig -i 0 -dci && nvidia-smi mig -i 0 -dgi && nvidia-smi -i 0 -mig 0")
     lab.sh(DEBIAN, "systemctl start gpuops-cdi-refresh.service")
+    settle(lab, DEBIAN)
     assert named(lab, DEBIAN) == present(lab, DEBIAN)
 
 

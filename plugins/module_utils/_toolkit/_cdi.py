@@ -200,9 +200,9 @@ class Cdi:
 
     @staticmethod
     def _link(step: Step) -> None:
-        os.makedirs(_LINKS, mode=0o755, exist_ok=True)
         for node, link in _links():
             if not os.path.exists(link):
+                os.makedirs(_LINKS, mode=0o755, exist_ok=True)
                 if os.path.lexists(link):
                     os.unlink(link)
                 os.symlink(os.path.relpath(node, _LINKS), link)

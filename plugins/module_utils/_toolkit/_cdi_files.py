@@ -63,7 +63,8 @@ _SERVICE = f"""\
 [Unit]
 Description=Bring the CDI specifications of NVIDIA devices in step with driver and MIG
 After=systemd-modules-load.service nvidia-persistenced.service nvidia-cdi-refresh.service
-StartLimitIntervalSec=0
+StartLimitIntervalSec=60
+StartLimitBurst=30
 
 [Service]
 Type=oneshot
@@ -74,13 +75,14 @@ ExecStart={SCRIPT}
 WantedBy=multi-user.target
 """
 _WATCH = """\
-# Written by gpuops.nvidia: kernel modules come and go, and so does the toolkit.
+# Written by gpuops.nvidia: kernel modules come and go, so do the toolkit and the nodes of MIG devices.
 [Unit]
 Description=Watch for what changes the CDI specifications of NVIDIA devices
 
 [Path]
 PathChanged=/lib/modules/%v/modules.dep
 PathChanged=/usr/bin/nvidia-ctk
+PathChanged=/dev/nvidia-caps
 
 [Install]
 WantedBy=multi-user.target
