@@ -41,12 +41,17 @@ if [ ! -e /proc/driver/nvidia/version ]; then
     rm -f "$@OUTPUT@" @ALL@
     exit 0
 fi
-@MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
-failed=$?
-# Afterwards: those of MIG devices come into being when somebody asks for the devices.
+# Again where nodes came or went meanwhile: systemd does not start a unit once more that is running.
+for _again in 1 2 3 4 5; do
+    nodes=$(ls -d /dev/nvidia* /dev/nvidia-caps/*)
+    @MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
+    failed=$?
+    [ "$nodes" != "$(ls -d /dev/nvidia* /dev/nvidia-caps/*)" ] || break
+done
 for node in /dev/nvidia* /dev/nvidia-caps/*; do
-    if [ -c "$node" ]; then
-        link=/dev/char/$(printf %d:%d "0x$(stat -c %t "$node")" "0x$(stat -c %T "$node")")
+    if [ -c "$node" ] && numbers=$(stat -c '0x%t 0x%T' "$node"); then
+        # shellcheck disable=SC2086
+        link=/dev/char/$(printf %d:%d $numbers)
         [ -e "$link" ] || { mkdir -p /dev/char && ln -sf "..${node#/dev}" "$link"; }
     fi
 done
@@ -112,7 +117,7 @@ def paths(variables: t.Mapping[str, str], usual: bool) -> list[str]:
 
 def unit_files(management: bool) -> dict[str, bytes]:
     """Path to content of the units and their script. management: whether they keep that specification too."""
-    line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n"
+    line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
     script = _SCRIPT
     for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),
                         ("ALL", _PATHS["management"] if management else "")):
