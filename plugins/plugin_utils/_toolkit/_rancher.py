@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Path, lookup, render
 
 _DEFAULT = _cri.HEADER + "default-runtime: nvidia\n"
-_FLAG = re.compile(r"^default-runtime:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
+_FLAG = re.compile(r"default-runtime\s*:\s*[\"']?([^\"'\s#]+)")
 _OTHER = re.compile(r"^(--)?(container-runtime-endpoint\b.*|docker(: *true|=true)?)$", re.MULTILINE)
 _BASE = re.compile(r"\{\{-?\s*template\s+\"base\"")
 
@@ -44,8 +44,10 @@ class Rancher:
         self.probe: t.Mapping[str, t.Any] = {
             "name": name, "binary": name, "units": [*agents, *servers], "config": f"{self.folder}/config.toml",
             "config_flags": [], "drop_in": self.ours,
-            "more": [f"{self.settings}/config.yaml", f"{self.settings}/config.yaml.d/*.yaml", f"{self.folder}/*.tmpl",
-                     f"{self.folder}/config-v3.toml.d/*.toml"],
+            "more": [f"{self.folder}/*.tmpl", f"{self.folder}/config-v3.toml.d/*.toml"],
+            # Only these lines: the files hold the cluster's token too.
+            "facts": {"settings": ["grep", "-rHE", "--include=*.yaml",
+                                   "^(default-runtime|container-runtime-endpoint|docker) *:", self.settings]},
         }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
@@ -84,11 +86,16 @@ class Rancher:
 
     def _check_own(self, seen: t.Mapping[str, t.Any]) -> None:
         """With a runtime of somebody else's there is no file of theirs to follow."""
-        settings = [text for path, text in sorted(seen["files"].items()) if text and path.startswith(self.settings)]
-        found = _OTHER.search("\n".join([*settings, *seen["command"]]))
+        found = _OTHER.search("\n".join([*self._settings(seen), *seen["command"]]))
         if found:
             raise HostError(f"{self.probe['name']} does not run its own containerd here ({found.group().strip()}).",
                             "Name the runtime that it uses: runtime=containerd or runtime=docker.", unit=seen["unit"])
+
+    def _settings(self, seen: t.Mapping[str, t.Any]) -> list[str]:
+        """The lines of others' settings files that count here; the last one wins."""
+        found = sorted(line.partition(".yaml:")[::2] for line in seen["facts"]["settings"]["stdout"].splitlines())
+        return [line for path, line in found
+                if f"{path}.yaml" != self.ours and f"{path}.yaml".startswith(f"{self.settings}/config.yaml")]
 
     def _needs(self, seen: t.Mapping[str, t.Any]) -> str:
         return "idle" if seen["unit"] in self.servers else "never"
@@ -112,9 +119,7 @@ class Rancher:
         if options.set_as_default and flag and flag.group(1) != "nvidia":
             raise HostError(f"{seen['unit']} is started with --default-runtime={flag.group(1)}, which wins over files.",
                             "Take the flag out of the unit, then run again.", unit=seen["unit"])
-        others = [match.group(1) for path, text in sorted(seen["files"].items())
-                  if text and path.startswith(self.settings) and path != self.ours
-                  and (match := _FLAG.search(text))]
+        others = [match.group(1) for line in self._settings(seen) if (match := _FLAG.match(line))]
         given = bool(flag) or others[-1:] == ["nvidia"]
         want = _DEFAULT if options.set_as_default and (old is not None or not given) else None
         if old != want:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import typing as t
 
 import pytest
@@ -47,8 +48,14 @@ class Host:
 
     def seen(self) -> dict[str, t.Any]:
         names = [self.config, self.probe.get("drop_in"), *self.files]
+        if "settings" in self.probe.get("facts", {}):
+            self.facts["settings"] = {"rc": 0, "stderr": "", "stdout": self._grep(*self.probe["facts"]["settings"][3:])}
         return {"config": self.config, "unit": self.unit, "running": True, "command": self.command, "health": [],
                 "files": {name: self.files.get(name) for name in names if name}, "facts": self.facts, "imports": {}}
+
+    def _grep(self, pattern: str, folder: str) -> str:
+        return "".join(f"{path}:{line}\n" for path, text in self.files.items() if path.startswith(f"{folder}/")
+                       for line in (text or "").splitlines() if re.search(pattern, line))
 
     def journal(self) -> dict[str, t.Any]:
         records = {}
@@ -127,6 +134,15 @@ def test_k3s_default_given_by_the_user_stays_theirs() -> None:
     host = Host("k3s", {K3S: generated, "/etc/rancher/k3s/config.yaml": "default-runtime: nvidia # GPUs\n"})
     assert host.plan(set_as_default=True)[0] == []
     assert host.plan(set_as_default=False)[0] == []
+
+
+def test_k3s_last_of_the_settings_wins_and_its_token_stays_there() -> None:
+    host = Host("k3s", {K3S: shape("k3s-v3.toml"), "/etc/rancher/k3s/config.yaml": "default-runtime: nvidia\n",
+                        "/etc/rancher/k3s/config.yaml.d/50-mine.yaml": "token: s3cret\ndefault-runtime: crun\n",
+                        "/etc/rancher/k3s/registries.yaml": "default-runtime: nvidia\n"})
+    assert host.converge(set_as_default=True)[0] == ("write file", K3S_OURS, "never")
+    assert "s3cret" not in host.seen()["facts"]["settings"]["stdout"]
+    assert not any(path.endswith("config.yaml") for path in host.probe["more"])
 
 
 def test_k3s_flag_wins_over_files() -> None:
