@@ -46,14 +46,13 @@ def role(lab: LabHosts, *words: str, tasks: str = "host", **variables: object) -
     play = user.HOME / f"docker-{tasks}.yml"
     play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
                     f"        name: gpuops.nvidia.container_toolkit\n        tasks_from: {tasks}\n")
-    run = user.playbook(str(play), lab.hosts, *words, **{
+    return user.playbook(str(play), lab.hosts, *words, **{
         "container_toolkit_runtime": "docker", "container_toolkit_settings": SETTINGS, **variables})
-    assert run.rc == 0, run.output
-    return run
 
 
 def result(run: user.Run) -> dict[str, Any]:
     """What the module returned."""
+    assert run.rc == 0, run.output
     return run.result(HOST, "container_toolkit")
 
 
@@ -179,10 +178,17 @@ def plain(text: str) -> Any:
 def test_default_runtime_by_reload_alone(lab: LabHosts) -> None:
     lab.sh(HOST, "docker start keeper")
     keeper = running(lab)
-    done = settle(lab, container_toolkit_disruption="never", container_toolkit_set_as_default=True)
-    assert ids(done["plan"]) == [f"edit file: {FILE}", "reload service: docker.service"]
+    wish = {"container_toolkit_disruption": "never", "container_toolkit_set_as_default": True}
+    lab.put_killer(HOST)
+    lab.sh(HOST, "printf '%s\\n' before 'reload service: docker.service' > /run/kill-step")
+    killed = role(lab, **wish, ansible_python_interpreter="/opt/killer/python3")
+    assert [line["result"].get("rc") for line in killed.of(HOST, ("failed",))] == [137], killed.output
+    lab.sh(HOST, f"rm -r /run/kill-step /opt/killer; grep -q '\"default-runtime\": \"nvidia\"' {FILE}")
+    assert lab.sh(HOST, "docker info -f '{{.DefaultRuntime}}'").strip() == "runc"
+    assert ids(settle(lab, **wish)["plan"]) == ["reload service: docker.service"]
     assert through(lab) == "/dev/nvidia*"
     done = settle(lab, container_toolkit_disruption="never")
+    assert ids(done["plan"]) == [f"edit file: {FILE}", "reload service: docker.service"]
     assert '"default-runtime": "runc"' in lab.sh(HOST, f"cat {FILE}")
     assert lab.sh(HOST, "docker info -f '{{.DefaultRuntime}}'").strip() == "runc"
     assert running(lab) == keeper
@@ -223,12 +229,12 @@ rm -rf /var/lib/containerd/podman""")
 def test_a_broken_file_is_one_error(lab: LabHosts) -> None:
     lab.sh(HOST, f"cp -p {FILE} /root/kept; sed -i '1a // ours' {FILE}")
     before = state(lab)
-    run = user.playbook(str(user.HOME / "docker-host.yml"), lab.hosts, container_toolkit_runtime="docker")
+    run = role(lab)
     assert run.errors()[0].startswith(f"{FILE}, line 2, column 1: a comment, which JSON does not have.")
     assert state(lab) == before
     lab.sh(HOST, f"sed -i '2d; s/^{{/{{ \"no-such-option\": 1,/' {FILE}")
     before = state(lab)
-    run = user.playbook(str(user.HOME / "docker-host.yml"), lab.hosts, container_toolkit_runtime="docker")
+    run = role(lab)
     assert "dockerd rejects the candidate" in run.errors()[0]
     assert "no-such-option" in run.errors()[0]
     assert state(lab) == before

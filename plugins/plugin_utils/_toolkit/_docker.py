@@ -207,6 +207,9 @@ def _wanted(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str, t.An
     elif default in NAMES and proposal.previous_default not in (None, *NAMES):
         # Said aloud: without the member the daemon would keep the one it has.
         values[("default-runtime",)] = proposal.previous_default
+    if options.cdi and data.get("cdi-spec-dirs") == []:
+        raise HostError(f"{seen['config']}: 'cdi-spec-dirs' is empty, so that Docker hands out no CDI devices.",
+                        "Take that member out, or set cdi to false.", path=seen["config"])
     if options.cdi and not _hands_out_cdi(seen, data) and "cdi" not in _names(flags.get("feature", ())):
         if _version(seen) >= _CDI_KNOWN:
             values[_CDI] = True
@@ -305,8 +308,10 @@ def _compare_live(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str
     if info is None:
         return
     default = flags.get("default-runtime") or data.get("default-runtime") or info.get("DefaultRuntime")
+    stale = not set(options.classes) <= set(info["Runtimes"]) or default != info.get("DefaultRuntime")
     if _hands_out_cdi(seen, data) and options.cdi and info.get("CDISpecDirs") == []:
         proposal.act, proposal.due = "restart", "the daemon started before CDI was switched on"
+        proposal.reload_first = stale
         _weigh_restart(seen, proposal)
-    elif not set(options.classes) <= set(info["Runtimes"]) or default != info.get("DefaultRuntime"):
+    elif stale:
         proposal.act, proposal.due = "reload", "the daemon has not read its file since it was changed"

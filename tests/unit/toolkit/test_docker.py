@@ -160,6 +160,23 @@ def test_restart_needs(info: dict[str, t.Any], needs: str) -> None:
     assert one.propose(cdi=False).needs == needs
 
 
+def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
+    one = host("{}", facts=says(ContainersRunning=1))
+
+    def steps() -> list[tuple[str, str]]:
+        seen = {"runtimes": {"docker": {**one.seen(), "health": []}}, "journal": one.journal()}
+        return [(step.action, step.needs) for step in _plan.runtime_steps(seen, "docker", one.propose())]
+
+    assert steps() == [("edit file", "never"), ("reload service", "never"), ("restart service", "drain")]
+    one.converge()
+    one.owed = {"docker.service": "restart"}
+    assert steps() == [("reload service", "never"), ("restart service", "drain")]  # killed before the reload
+    one.facts = says(ContainersRunning=1, Runtimes={"runc": {}, "nvidia": {}}, DefaultRuntime="nvidia")
+    assert steps() == [("restart service", "drain")]
+    one.facts = says(LiveRestoreEnabled=True)
+    assert steps() == [("restart service", "never")]
+
+
 def test_restart_of_a_daemon_that_does_not_answer_needs_most() -> None:
     assert host("{}").propose().needs == "drain"
     assert host("{}", running=False).propose().needs == "never"
@@ -210,6 +227,13 @@ def test_a_default_that_nobody_declares() -> None:
     with pytest.raises(HostError, match="the default runtime 'gone' is not declared"):
         host('{"default-runtime": "gone"}').propose(set_as_default=False)
     assert host('{"default-runtime": "io.containerd.runc.v2"}').propose(set_as_default=False).changes
+
+
+def test_no_folders_for_cdi() -> None:
+    one = host('{"cdi-spec-dirs": []}')
+    with pytest.raises(HostError, match="'cdi-spec-dirs' is empty"):
+        one.propose()
+    assert one.propose(cdi=False).changes
 
 
 def test_what_is_not_ours() -> None:
