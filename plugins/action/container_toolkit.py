@@ -93,16 +93,18 @@ class ActionModule(ActionBase):
             names |= {name for name, view in seen["runtimes"].items()
                       if view and view["unit"] in seen["journal"]["restart"]}
             names &= {name for name, view in seen["runtimes"].items() if view}
-            runtime = next(iter(names), None)
-            proposal = Proposal()
-            if runtime:
-                proposal = _registry.RUNTIMES[runtime].withdraw(seen["runtimes"][runtime], seen["journal"])
-            return _plan.absent(seen, runtime, proposal), [], proposal, runtime
+            proposals = {name: _registry.RUNTIMES[name].withdraw(seen["runtimes"][name], _plan.journal_of(seen, name))
+                         for name in _registry.RUNTIMES if name in names}
+            whole = Proposal([change for one in proposals.values() for change in one.changes],
+                             previous_default=next((one.previous_default for one in proposals.values()), None),
+                             warnings=[warning for one in proposals.values() for warning in one.warnings])
+            return _plan.absent(seen, proposals), [], whole, next(iter(proposals), None)
         runtime = _registry.choose(options["runtime"], seen["runtimes"], _registry.KUBELET in seen["markers"])
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
-            proposal = _registry.RUNTIMES[runtime].propose(view, seen["journal"], self._wish(options))
+            proposal = _registry.RUNTIMES[runtime].propose(view, _plan.journal_of(seen, runtime),
+                                                            self._wish(options))
             if proposal.changes and not options["config_path"]:
                 told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
                 if told:

@@ -43,8 +43,8 @@ def _journalled(journal: Journal) -> dict[str, t.Any]:
         config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
                         "before": None if before is None else _decode(path, before),
                         "runtime": entry["before"]["runtime"]}
-    default = next((entry["before"] for entry in journal.of_kind("default_runtime").values()), None)
-    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": default,
+    defaults = {runtime: entry["before"] for runtime, entry in journal.of_kind("default_runtime").items()}
+    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": defaults,
             "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
                         if entry["after"]}}
 

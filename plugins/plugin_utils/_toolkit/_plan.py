@@ -43,9 +43,16 @@ def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, told: str) -> list
     return found + list(seen["cdi"]["pending"])
 
 
-def absent(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal) -> list[Step]:
-    """The steps that take away what this collection brought, in order."""
-    steps = runtime_steps(seen, runtime, proposal) if runtime else []
+def journal_of(seen: t.Mapping[str, t.Any], runtime: str) -> dict[str, t.Any]:
+    """The part of the journal that is about one runtime, as its methods take it."""
+    journal = seen["journal"]
+    config = {path: record for path, record in journal["config"].items() if record["runtime"] == runtime}
+    return {**journal, "config": config, "default_runtime": journal["default_runtime"].get(runtime)}
+
+
+def absent(seen: t.Mapping[str, t.Any], proposals: t.Mapping[str, Proposal]) -> list[Step]:
+    """The steps that take away what this collection brought, in order. proposals: by runtime."""
+    steps = [step for runtime, one in proposals.items() for step in runtime_steps(seen, runtime, one)]
     steps += [_step(raw) for raw in seen["cdi"]["steps"]]
     package_steps = [_step(raw) for raw in seen["packages"]["steps"]]
     purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)

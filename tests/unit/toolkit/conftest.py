@@ -143,11 +143,11 @@ class Host:
         seen = self.see(state)
         view = seen["runtimes"]["containerd"]
         if state == "absent":
-            proposal = self.runtime.withdraw(view, seen["journal"])
-            return _plan.absent(seen, "containerd", proposal), proposal
+            proposal = self.runtime.withdraw(view, _plan.journal_of(seen, "containerd"))
+            return _plan.absent(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
-        proposal = self.runtime.propose(view, seen["journal"], wish)
+        proposal = self.runtime.propose(view, _plan.journal_of(seen, "containerd"), wish)
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]

@@ -194,6 +194,23 @@ def test_acts() -> None:
     assert _acting("reload", {"other.service": "restart"}, changed=False) == []
 
 
+def test_removal_is_of_every_runtime_that_was_configured() -> None:
+    """Such as Docker first, and k3s after it took over the host."""
+    view = {"unit": "x.service", "running": True, "health": []}
+    records = {"/etc/x": "docker", "/etc/y": "k3s"}
+    seen: dict[str, t.Any] = {
+        "runtimes": {"docker": {**view, "unit": "docker.service"}, "k3s": {**view, "unit": "k3s.service"}},
+        "journal": {"config": {path: {"runtime": name} for path, name in records.items()}, "restart": {},
+                    "default_runtime": {"docker": "runc", "k3s": "crun"}},
+        "cdi": {"steps": []}, "packages": {"steps": []}, "settings": {"text": None, "ours": {}, "file": None}}
+    assert _plan.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
+                                             "default_runtime": "crun"}
+    proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
+    assert [step.id for step in _plan.absent(seen, proposals)] == [
+        "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
+        "restart service: k3s.service"]
+
+
 def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
