@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import shape
 
 from lab.stages import ROOT
 from tests.integration import user
@@ -143,7 +144,7 @@ THEIRS_FAILS, THEIRS_LOSES = {"01-empty", "03-bom-crlf"}, {"05-nvidia-with-args"
 def test_every_shape_is_valid_and_has_the_effect_of_nvidia_ctk(lab: LabHosts) -> None:
     script = "mkdir -p /tmp/s && cd /tmp/s\n"
     for path in SHAPES:
-        before = path.read_bytes()
+        before = shape(path).encode()
         seen = {"binary": "dockerd", "unit": "docker.service", "running": True, "command": [], "facts": {},
                 "version": "Docker version 26.1.5", "config": FILE, "files": {FILE: before.decode()}}
         journal: dict[str, Any] = {"config": {}, "default_runtime": None, "restart": {}}

@@ -6,10 +6,19 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal, Runtime
+
+
+def shape(path: pathlib.Path) -> str:
+    """A shape's text; by C(crlf) and C(bom) in its name with these, which no file of the collection itself may have."""
+    text, name = path.read_bytes().decode(), f"{path.parent.name}/{path.name}"
+    if "crlf" in name:
+        text = text.replace("\n", "\r\n")
+    return ("\ufeff" if "bom" in name else "") + text
 
 
 @dataclass

@@ -13,7 +13,7 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._crio import DROP_IN, FOLDER, Crio, _files, _merged
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,12 +22,12 @@ VERSION = "crio version 1.34.2\nVersion:        1.34.2\nGitCommit:      abc"
 ON_PATH = "/usr/bin/runc\n/usr/libexec/crio/runc\n/usr/libexec/crio/crun\n"
 
 
-def host(shape: str = "", version: str = VERSION, low_level: str = ON_PATH, **files: str) -> Played:
+def host(name: str = "", version: str = VERSION, low_level: str = ON_PATH, **files: str) -> Played:
     there = {}
-    for path in sorted((SHAPES / shape).iterdir()) if shape else []:
+    for path in sorted((SHAPES / name).iterdir()) if name else []:
         place = "/etc/crio" if path.name == "crio.conf" else FOLDER
-        there[f"{place}/{path.name}"] = path.read_bytes().decode()
-    there.update({f"{FOLDER}/{name}": text for name, text in files.items()})
+        there[f"{place}/{path.name}"] = shape(path)
+    there.update({f"{FOLDER}/{other}": text for other, text in files.items()})
     return Played(Crio(), version, "/etc/crio/crio.conf", there, unit="crio.service", command=["/usr/bin/crio"],
                   facts={"low_level": {"rc": 0, "stdout": low_level, "stderr": ""}})
 
@@ -36,16 +36,16 @@ def effective(one: Played) -> t.Any:
     return _merged(_files(one.seen()))
 
 
-@pytest.mark.parametrize(("shape", "cloned"), [
+@pytest.mark.parametrize(("name", "cloned"), [
     ("", {}),
     ("01-packaged", {"runtime_root": "/run/crun", "monitor_path": "/usr/libexec/crio/conmon",
                      "allowed_annotations": ["io.containers.trace-syscall"]}),
     ("02-main-runc", {"runtime_root": "/run/runc", "privileged_without_host_devices": True}),
     ("04-leftovers", {"runtime_root": "/run/runc", "monitor_path": "/usr/libexec/crio/conmon"}),
-    ("05-kata-inline", {"monitor_env": ["PATH=/usr/bin"]}),
+    ("05-kata-inline-crlf", {"monitor_env": ["PATH=/usr/bin"]}),
 ])
-def test_shape(shape: str, cloned: dict[str, t.Any]) -> None:
-    one = host(shape)
+def test_shape(name: str, cloned: dict[str, t.Any]) -> None:
+    one = host(name)
     former = dict(one.files)
     before = effective(one)
     changed = one.converge()

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _pla
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._json import Document
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ def content(one: Played) -> t.Any:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_shape(path: pathlib.Path, version: str) -> None:
-    text = path.read_bytes().decode()
+    text = shape(path)
     before = Document(text, FILE).data
     one = host(text, version)
     changed = one.converge()
@@ -82,7 +82,7 @@ def test_shape(path: pathlib.Path, version: str) -> None:
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_edited_since_loses_only_our_part(path: pathlib.Path) -> None:
-    text = path.read_bytes().decode()
+    text = shape(path)
     one = host(text)
     one.converge(mode="cdi")
     edit = Document(one.files[FILE], FILE)
@@ -287,7 +287,7 @@ def test_any_file(data: dict[str, t.Any], indent: t.Any, version: str, default: 
 
 def test_credentials_are_masked_in_diffs() -> None:
     path = next(path for path in SHAPES if "proxy" in path.name)
-    one = host(path.read_text())
+    one = host(shape(path))
     entry = _plan.diffs(one.propose().changes)[0]
     for side in ("before", "after"):
         assert "s3cret" not in entry[side]

@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._podman import Podman
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
 
 SHAPES = sorted((pathlib.Path(__file__).parent / "shapes" / "podman").glob("*.conf"))
 CONF = "/etc/containers/containers.conf"
@@ -24,7 +24,7 @@ def host(version: str = "podman version 5.4.2", cdi: str = "", **files: t.Any) -
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_shape(path: pathlib.Path) -> None:
-    one = host(**{CONF: path.read_bytes().decode()})
+    one = host(**{CONF: shape(path)})
     if ".refused" in path.name:
         with pytest.raises(HostError, match=f"{CONF}: cdi_spec_dirs is /opt/cdi: Podman would not find .*/var/run/cdi"):
             one.propose()
