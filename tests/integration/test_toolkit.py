@@ -42,6 +42,37 @@ STATE = ("find /etc/containerd /etc/nvidia-container-runtime /var/lib/gpuops /et
          "-exec stat -c '%n %i %Y %Z %s' {} + 2>/dev/null | sort; systemctl show containerd -p MainPID,ExecMainStart"
          "Timestamp,NRestarts")
 
+# A stand-in that does what k3s is documented to do: some time after each start its containerd's file is written anew,
+# with the runtimes that it finds; the first start was before the toolkit came.
+K3S = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+K3S_OURS = "/etc/rancher/k3s/config.yaml.d/99-gpuops-nvidia.yaml"
+K3S_RESTART = "restart service: k3s-agent.service"
+K3S_UP = f"""
+mkdir -p {K3S.rpartition('/')[0]}
+cat > /usr/local/bin/k3s <<'END'
+#!/bin/sh
+[ "$1" = agent ] || {{ echo 'k3s version v1.34.1+k3s1 (stand-in)'; exit; }}
+sleep 2
+table="plugins.'io.containerd.cri.v1.runtime'.containerd"
+{{
+  printf 'version = 3\\n[%s]\\n' "$table"
+  grep -rqs '^default-runtime: nvidia' /etc/rancher/k3s && echo 'default_runtime_name = "nvidia"'
+  printf "[%s.runtimes.runc]\\nruntime_type = 'io.containerd.runc.v2'\\n" "$table"
+  [ -e {K3S} ] && [ -x /usr/bin/nvidia-container-runtime ] && printf "[%s.runtimes.nvidia]\\nruntime_type = %s\\n%s" \
+    "$table" "'io.containerd.runc.v2'" "options = {{ BinaryName = '/usr/bin/nvidia-container-runtime' }}"
+}} > /run/k3s.toml
+mv /run/k3s.toml {K3S}
+exec sleep infinity
+END
+chmod 755 /usr/local/bin/k3s
+printf '[Service]\nExecStart=/usr/local/bin/k3s agent\n' > /etc/systemd/system/k3s-agent.service
+systemctl daemon-reload
+systemctl start k3s-agent
+while [ ! -e {K3S} ]; do sleep 0.2; done
+"""
+K3S_DOWN = ("systemctl stop k3s-agent; rm -r /usr/local/bin/k3s /etc/systemd/system/k3s-agent.service "
+            "/var/lib/rancher; systemctl daemon-reload")
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
@@ -162,10 +193,27 @@ def test_what_cannot_be_written_is_said_before_anything_is(lab: LabHosts) -> Non
         lab.sh(NEW, f"chattr -i {MAIN}")
 
 
+def test_kubespray_is_told_and_k3s_is_followed(lab: LabHosts) -> None:
+    lab.sh(OLD, "mkdir /usr/local/bin/kubernetes-scripts")
+    told = run(lab, "host", "--check", "--limit", OLD)
+    lab.sh(OLD, "rmdir /usr/local/bin/kubernetes-scripts")
+    assert plan(told, OLD) == []
+    assert "containerd_additional_runtimes:" in told.result(OLD, "container_toolkit")["pending"][0]["pending_reason"]
+
+    lab.sh(OLD, K3S_UP)
+    done = run(lab, "host", "--limit", OLD)
+    assert plan(done, OLD) == [f"write file: {K3S_OURS}", K3S_RESTART], done.output
+    assert done.result(OLD, "container_toolkit")["runtime"] == "k3s"
+    assert 'default_runtime_name = "nvidia"' in lab.sh(OLD, f"cat {K3S}")
+    assert plan(run(lab, "host", "--limit", OLD), OLD) == []
+
+
 def test_nothing_is_left(lab: LabHosts, clean: dict[str, list[str]]) -> None:
     tasks = {host: running(lab, host) for host in BOTH}
     done = run(lab, "remove")
     assert done.rc == 0, done.output
+    assert {f"remove file: {K3S_OURS}", K3S_RESTART, f"restore file: {MAIN}", RESTART} <= set(plan(done, OLD))
+    lab.sh(OLD, K3S_DOWN)
     for host in BOTH:
         assert lab.snapshot(host) == clean[host]
         assert running(lab, host) == tasks[host]
