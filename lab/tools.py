@@ -4,8 +4,8 @@
 """Programs that the lab builds once and keeps: ``python -m lab.tools NAME`` prints the path of one.
 
 NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook`` and ``nvidia-container-runtime``: the vendor's own, from the Go
-module of the NVIDIA Container Toolkit. They lie under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are
-made from.
+module of the NVIDIA Container Toolkit; or ``containerd``, for the folder with the programs of containerd 2. They lie
+under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made from.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
 # NVML is bound lazily: a symbol that an older library lacks must matter only where it is called.
 LINKER = "-s -w -extldflags=-Wl,-z,lazy"
+CONTAINERD = "github.com/containerd/containerd/v2/cmd/{}@v2.3.4"
 NAMES = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
 
 
@@ -70,24 +71,36 @@ def toolkit_program(name: str) -> Path:
     """The path of one of the vendor's programs, built on the first call (about a minute)."""
     if name not in NAMES:
         raise SystemExit(f"there is no tool {name!r}; known: {', '.join(NAMES)}")
+    return go_programs(name, [TOOLKIT.format(name)], LINKER, "about a minute", {"CGO_ENABLED": "1"}) / name
+
+
+def containerd_programs() -> Path:
+    """The folder of containerd 2's programs (containerd, its shim, ctr), built on the first call (3 to 5 minutes)."""
+    version = CONTAINERD.rpartition("@v")[2]
+    linker = f"-s -w -X github.com/containerd/containerd/v2/version.Version={version}"
+    packages = [CONTAINERD.format(name) for name in ("containerd", "containerd-shim-runc-v2", "ctr")]
+    return go_programs("containerd", packages, linker, "3 to 5 minutes", {"CGO_ENABLED": "0"})
+
+
+def go_programs(kind: str, packages: list[str], linker: str, time: str, environment: dict[str, str]) -> Path:
+    """The folder of programs built from Go packages, kept by what they are made from. time: for the message."""
     if not shutil.which("go"):
-        raise SystemExit(f"{name} is built from Go source, and there is no go on PATH: install Go 1.24 or newer")
+        raise SystemExit(f"{kind} is built from Go source, and there is no go on PATH: install Go 1.24 or newer")
     go_version = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True).stdout
-    package = TOOLKIT.format(name)
 
     def build(folder: Path) -> None:
-        print(f"building {package}, which takes about a minute", file=sys.stderr, flush=True)
-        command = ["nice", "-n", "10", "go", "install", "-trimpath", "-ldflags", LINKER, package]
-        run_quietly(command, name, {"GOBIN": str(folder), "CGO_ENABLED": "1"})
+        print(f"building {', '.join(packages)}, which takes {time}", file=sys.stderr, flush=True)
+        command = ["nice", "-n", "10", "go", "install", "-trimpath", "-ldflags", linker, *packages]
+        run_quietly(command, kind, {"GOBIN": str(folder), **environment})
 
-    return cached(name, [package.encode(), LINKER.encode(), go_version], build) / name
+    return cached(kind, [*(package.encode() for package in packages), linker.encode(), go_version], build)
 
 
 def main(arguments: list[str]) -> None:
     """Entry point, see the module's text."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
-    print(toolkit_program(arguments[0]))
+    print(containerd_programs() if arguments == ["containerd"] else toolkit_program(arguments[0]))
 
 
 if __name__ == "__main__":

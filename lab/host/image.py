@@ -4,7 +4,7 @@
 """The images that lab hosts start from, one a kind: Debian 12 with systemd, made a bare GPU host of a distribution.
 
 The kinds of other distributions have that distribution's os-release, its package manager (as Debian packages it) and in
-that one's database what a host of it has; the rest is Debian.
+that one's database what a host of it has; the rest is Debian. The kind trixie is Debian 13 with Docker and Podman.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod
 # By kind, what its package manager and what that needs are called in Debian.
 DEFAULT = "debian12"
 KINDS = {"debian12": (), "ubuntu2404": (), "rocky9": ("dnf", "dnf-plugins-core", "rpm", "curl"),
-         "sles15": ("zypper", "libzypp-config", "rpm", "curl")}
+         "sles15": ("zypper", "libzypp-config", "rpm", "curl"),
+         "trixie": ("docker.io", "docker-cli", "podman", "crun")}
+SUITES = {"trixie": "trixie"}
 WITHOUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 
 
 def rootfs(kind: str = DEFAULT) -> Path:
     """A tar of the root file system of a kind, made by mmdebstrap once (about a minute)."""
-    include = (*INCLUDE, *KINDS[kind])
+    include, suite = (*INCLUDE, *KINDS[kind]), SUITES.get(kind, SUITE)
     options = ["--variant=minbase", "--components=main", "--aptopt=Apt::Install-Recommends \"false\"",
                *(f"--dpkgopt=path-exclude={path}" for path in WITHOUT), f"--include={','.join(include)}"]
 
     def make(folder: Path) -> None:
-        print(f"making the hosts' root file system: Debian {SUITE} with {', '.join(include)}", flush=True)
-        run_quietly(["mmdebstrap", *options, "--format=tar", SUITE, str(folder / "root.tar")],
+        print(f"making the hosts' root file system: Debian {suite} with {', '.join(include)}", flush=True)
+        run_quietly(["mmdebstrap", *options, "--format=tar", suite, str(folder / "root.tar")],
                     "the hosts' root file system")
 
-    return cached("rootfs", [SUITE.encode(), *(option.encode() for option in options)],
+    return cached("rootfs", [suite.encode(), *(option.encode() for option in options)],
                   make) / "root.tar"
 
 

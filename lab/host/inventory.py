@@ -36,15 +36,18 @@ def variables(lab: Lab) -> dict[str, str]:
 
 # By kind of host, which of the repositories the driver comes from where it is not that of Debian.
 DRIVER_REPOSITORIES = {"rocky9": "rpm", "sles15": "suse", "ubuntu2404": "ubuntu_cuda"}
+# Those with RPM.
+RPM_KINDS = ("rocky9", "sles15")
 
 
 def host_variables(lab: Lab, host: str) -> dict[str, str]:
     """What is different on a host, by its kind."""
-    name = DRIVER_REPOSITORIES.get(lab.kind(host))
+    found, kind = lab.repositories, lab.kind(host)
+    name = DRIVER_REPOSITORIES.get(kind)
+    own = {"container_toolkit_repository_url": lab.url + found["toolkit_rpm_path"]} if kind in RPM_KINDS else {}
     if name is None:
-        return {}
-    found = lab.repositories
-    return {"driver_repository_url": lab.url + found[f"{name}_path"],
+        return own
+    return {**own, "driver_repository_url": lab.url + found[f"{name}_path"],
             "driver_repository_key": lab.url + found[f"{name}_key_path"],
             "driver_repository_fingerprint": found[f"{name}_fingerprint"]}
 

@@ -30,6 +30,7 @@ from lab.packages.runfile import write_runfile
 from lab.packages.suse_rpms import KEY_FILE as SUSE_KEY_FILE
 from lab.packages.suse_rpms import suse_rpms
 from lab.packages.toolkit_debs import toolkit_debs
+from lab.packages.toolkit_rpms import write_toolkit_rpms
 from lab.packages.ubuntu_debs import local_repository_deb, vendor_debs
 from lab.tools import cached
 
@@ -43,6 +44,7 @@ TOOLKITS = ("1.19.1", "1.20.0")
 DCGM, EXPORTERS, CUDA_TOOLKITS = ("3.3.9", "4.5.0", "4.6.0"), ("4.7.1", "4.8.3"), ("12.9.1", "13.0.1", "13.0.2")
 CUDA_PATH = "compute/cuda/repos/debian12/x86_64/"
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64/"
+TOOLKIT_RPM_PATH = "libnvidia-container/stable/rpm/x86_64/"
 RPM_PATH = "compute/cuda/repos/rhel9/x86_64/"
 # The releases of the RPM repositories, and those of the self-extracting archives, in a folder for each version.
 RPM_DRIVERS = ("580.126.20", "595.91.07")
@@ -71,6 +73,7 @@ class Repositories:
     cuda_key_path: str
     cuda_fingerprint: str
     toolkit_path: str
+    toolkit_rpm_path: str
     toolkit_key_path: str
     toolkit_fingerprint: str
     rpm_path: str
@@ -109,7 +112,7 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     if not out.exists() or not (out / ".from").is_file() or (out / ".from").read_text() != made.name:
         _mirror(made, out)
     return Repositories(out, CUDA_PATH, f"{CUDA_PATH}{KEY_FILE}", signing["cuda"].fingerprint,
-                        TOOLKIT_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
+                        TOOLKIT_PATH, TOOLKIT_RPM_PATH, TOOLKIT_KEY_PATH, signing["toolkit"].fingerprint,
                         RPM_PATH, f"{RPM_PATH}{RPM_KEY_FILE}", signing["rpm"].fingerprint,
                         SUSE_PATH, f"{SUSE_PATH}{SUSE_KEY_FILE}", signing["rpm"].fingerprint,
                         RUNFILE_PATH,
@@ -150,6 +153,7 @@ def _make(folder: Path, nvml: Path, tools: dict[str, Path]) -> None:
         write_repository(debs, folder / TOOLKIT_PATH, signing["toolkit"],
                          {"Origin": "NVIDIA", "Label": "libnvidia-container", "Architectures": "amd64"})
         shutil.copy(signing["toolkit"].public, folder / TOOLKIT_KEY_PATH)
+        write_toolkit_rpms(TOOLKITS, tools, folder / TOOLKIT_RPM_PATH, work, signing["toolkit"])
         write_el_repository([driver for driver in drivers if driver.version in RPM_DRIVERS], folder / RPM_PATH,
                             signing["rpm"])
         write_rpm_repository([(rpm, driver.version) for driver in drivers if driver.version in SUSE_DRIVERS

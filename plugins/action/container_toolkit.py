@@ -16,7 +16,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 
 
@@ -49,7 +49,6 @@ class ActionModule(ActionBase):
         return result
 
     def _work(self) -> dict[str, t.Any]:
-        _registry.check(str(self._task.args.get("runtime", "auto")))
         answer = self._ask("read")
         options = answer["options"]
         steps, pending, proposal, runtime = self._plan(answer["seen"], options)
@@ -57,65 +56,90 @@ class ActionModule(ActionBase):
         pending = [*forbidden, *pending]
         seen = answer["seen"]
         self._judge(seen, options, proposal, runtime)
-        # An absent run also has to forget what the journal still holds after a run that was stopped at its very end.
-        settling = options["state"] == "absent" and seen["journal"]["present"]
-        if not self._task.check_mode and (steps or settling):
-            seen = self._ask("apply", steps=_plan.as_request(steps))["seen"]
-            if not forbidden:
-                _plan.prove(steps, self._plan(seen, options)[0])
-        result = outcome(steps, pending, [*_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)],
-                         **self._facts(seen, steps, proposal, runtime))
+        # A whole removal also forgets what the journal still holds, after a run that was stopped at its very end too.
+        settle = options["state"] == "absent" and not forbidden
+        diff = [*_settings.diffs(steps), *_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
+        if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
+            seen = self._apply(steps, options, settle, prove=not forbidden)
+        result = outcome(steps, pending, diff, **self._facts(seen, steps, proposal, runtime))
         if not self._task.diff:
             del result["diff"]
-        if proposal.warnings:
-            result["warnings"] = proposal.warnings
+        warnings = [*filter(None, [proposal.told]), *proposal.warnings, *seen["cdi"]["warnings"]]
+        if options["state"] == "present":
+            warnings += _settings.warnings(options["settings"], seen["settings"]["text"])
+        if warnings:
+            result["warnings"] = warnings
         return result
+
+    def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool, prove: bool) -> dict[str, t.Any]:
+        """Executes; what the packages' scripts leave in the settings file is known only after them."""
+        now = [step for step in steps if not step.assumed]
+        seen: dict[str, t.Any] = self._ask("apply", steps=_plan.as_request(now), settle=settle)["seen"]
+        left = self._plan(seen, options)[0]
+        again = [step for step in left if step.action == _settings.EDIT]
+        if again:
+            seen = self._ask("apply", steps=_plan.as_request(again), settle=settle)["seen"]
+            left = self._plan(seen, options)[0]
+        if prove:
+            _plan.prove(steps, left)
+        return seen
 
     def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
               ) -> tuple[list[Step], list[dict[str, t.Any]], Proposal, str | None]:
         """Steps, what waits for something else, the proposal for the runtime's files, and the runtime's name."""
         if options["state"] == "absent":
             names = {record["runtime"] for record in seen["journal"]["config"].values()}
+            # After its files are back a restart may still be owed.
+            names |= {name for name, view in seen["runtimes"].items()
+                      if view and view["unit"] in seen["journal"]["restart"]}
             names &= {name for name, view in seen["runtimes"].items() if view}
-            runtime = next(iter(names), None)
-            proposal = Proposal()
-            if runtime:
-                proposal = _registry.RUNTIMES[runtime].withdraw(seen["runtimes"][runtime], seen["journal"])
-            return _plan.absent(seen, runtime, proposal), [], proposal, runtime
-        runtime = _registry.choose(options["runtime"], seen["runtimes"])
+            proposals = {name: _registry.RUNTIMES[name].withdraw(seen["runtimes"][name], _plan.journal_of(seen, name))
+                         for name in _registry.RUNTIMES if name in names}
+            whole = Proposal([change for one in proposals.values() for change in one.changes],
+                             previous_default=next((one.previous_default for one in proposals.values()), None),
+                             warnings=[warning for one in proposals.values() for warning in one.warnings])
+            return _plan.absent(seen, proposals), [], whole, next(iter(proposals), None)
+        runtime = _registry.choose(options["runtime"], seen["runtimes"], _registry.KUBELET in seen["markers"])
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
-            if not options["config_path"]:
-                _owners.refuse_foreign(seen["markers"], view["config"])
-            proposal = _registry.RUNTIMES[runtime].propose(view, seen["journal"], self._wish(options))
-        steps = _plan.present(seen, runtime, proposal, options["cdi"], self._task.check_mode)
-        return steps, _plan.waiting(seen, runtime, steps, options["cdi"]), proposal, runtime
+            proposal = _registry.RUNTIMES[runtime].propose(view, _plan.journal_of(seen, runtime),
+                                                            self._wish(options))
+            if proposal.changes and not options["config_path"]:
+                told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
+                if told:
+                    proposal = Proposal(act="none", previous_default=proposal.previous_default, told=told)
+        steps = _plan.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})
+        return steps, _plan.waiting(seen, runtime, proposal.told), proposal, runtime
 
     @staticmethod
     def _wish(options: dict[str, t.Any]) -> Options:
-        return Options(options["set_as_default"], options["cdi"], options["mode"], options["drop_in_path"])
+        return Options(options["set_as_default"], options["cdi"], options["mode"], options["drop_in_path"],
+                       options["nri"])
 
     def _judge(self, seen: dict[str, t.Any], options: dict[str, t.Any], proposal: Proposal, runtime: str | None
                ) -> None:
-        if proposal.trial is None or runtime is None:
+        if runtime is None or not (proposal.trials or proposal.changes):
             return
-        trial = self._ask("try", files=proposal.trial.files, argv=proposal.trial.argv)["trial"]
-        _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], trial, self._wish(options), proposal)
+        results = self._ask("try", trials=[{"files": one.files, "argv": one.argv} for one in proposal.trials],
+                            paths=[change.path for change in proposal.changes])["trials"]
+        if results:
+            _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], results, self._wish(options), proposal)
 
     @staticmethod
     def _facts(seen: dict[str, t.Any], steps: t.Sequence[Step], proposal: Proposal, runtime: str | None
                ) -> dict[str, t.Any]:
         view = seen["runtimes"].get(runtime) or {}
         owed = view.get("unit") in seen["journal"]["restart"]
-        restarts = any(step.action == "restart service" for step in steps)
+        restarts = any(step.action in ("restart service", "reload service") for step in steps)
         return {"runtime": runtime, "config_path": view.get("config"), "packages": seen["packages"]["installed"],
+                "version": seen["packages"]["version"],
                 "previous_default_runtime": proposal.previous_default, "cdi_specs": seen["cdi"]["specs"],
                 "restart_required": owed or (restarts and _differs(seen, proposal))}
 
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
-                   "markers": _owners.markers(), **more}
+                   "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode, **more}
         arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode()}
         result: dict[str, t.Any] = self._execute_module(
             module_name="gpuops.nvidia.container_toolkit", module_args=arguments, task_vars=self._variables)

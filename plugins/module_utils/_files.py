@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
+import sys
 import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+
+# linux/fs.h: FS_IOC_GETFLAGS of 64-bit systems, FS_IMMUTABLE_FL and FS_APPEND_FL.
+_GETFLAGS, _UNCHANGEABLE = 0x80086601, 0x10 | 0x20
 
 
 def read_bytes(path: str) -> bytes | None:
@@ -95,3 +100,35 @@ def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = No
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}.",
                         "Check for a read-only file system or an immutable flag (lsattr).") from error
+
+
+def check_writable(path: str) -> None:
+    """Raises HostError where L(write_atomic) would be refused: a read-only file system, an immutable file or folder.
+
+    Parent folders may be missing. Asked before the first of several files is written.
+    """
+    real = os.path.realpath(path)
+    parent = os.path.dirname(real)
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    why = ""
+    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+        why = "its file system is read-only"
+    for one in (real, parent):
+        if os.path.exists(one) and _flags(one) & _UNCHANGEABLE:
+            why = f"{one} is immutable (chattr +i)"
+    if why:
+        raise HostError(f"{path} cannot be written: {why}. Nothing was changed.",
+                        "Make it writable first; where the system is meant to be read-only, set it in the image.",
+                        path=path)
+
+
+def _flags(path: str) -> int:
+    """The inode's flags, 0 where the file system has none."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return int.from_bytes(fcntl.ioctl(handle, _GETFLAGS, bytes(8))[:4], sys.byteorder)
+    except OSError:
+        return 0
+    finally:
+        os.close(handle)

@@ -197,8 +197,12 @@ class Journal:
             shape = before.get("file", before)
             write_atomic(path, data, int(shape["mode"], 8), shape["uid"], shape["gid"])
         self.forget("file", path)
+        self.drop_folders(path)
+
+    def drop_folders(self, path: str | None = None) -> None:
+        """Removes and forgets the folders that we made, all or those above a path; one that is not empty stays."""
         for folder in sorted(self.of_kind("directory"), reverse=True):
-            if path.startswith(folder + "/"):
+            if path is None or path.startswith(folder + "/"):
                 try:
                     os.rmdir(folder)
                 except FileNotFoundError:

@@ -168,10 +168,16 @@ facts:
       returned: always
       sample: {containerd: {version: 1.6.20, running: true, nvidia: true}, docker: null, crio: null, podman: null}
     toolkit:
-      description: The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
+      description:
+        - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
+        - C(cdi) is what those of the kind C(nvidia.com/gpu) name, and the driver that they are of; null without one.
       type: dict
       returned: always
-      sample: {version: 1.20.0, packages: {nvidia-container-toolkit: 1.20.0-1}, cdi_specs: [/var/run/cdi/nvidia.yaml]}
+      sample:
+        version: 1.20.0
+        packages: {nvidia-container-toolkit: 1.20.0-1}
+        cdi_specs: [/var/run/cdi/nvidia.yaml]
+        cdi: {devices: ["0", GPU-81d291f8-ceb4-43aa-af27-1ce1531dca49], driver: 595.91.07}
     software:
       description:
         - The vendor's software beside the driver. C(software.cuda) has by CUDA level the release of its toolkit.

@@ -16,6 +16,8 @@ description:
     the order of its parts. A layout that cannot be placed is refused before anything is changed.
   - Each GPU is planned and gated by itself. Instances on which a process runs are only destroyed at
     O(disruption=drain). When a step fails, its GPU gets its former layout back.
+  - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
+    after MIG has changed, so that containers get the devices that are there.
   - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
 extends_documentation_fragment:
   - gpuops.nvidia._attributes

@@ -24,6 +24,8 @@ description:
   - When an install, a build, a load or a service fails, the former driver is brought back, and the error has its
     version in C(error.rolled_back). Where there was none, what the run had brought is taken away again, unless all of
     it is in place and only the hardware does not answer. Where going back fails too, C(error.rollback_error) says why.
+  - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
+    after the driver has changed.
   - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
   - Before anything is changed it is looked whether the file systems are writable and have room.
   - On a host that is as wanted it reads files, asks C(dpkg-query) or C(rpm), and C(systemctl), once each, and needs no

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._containers import Containers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._fabric import Fabric
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures import enlighten
@@ -39,7 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 CONCERN = "driver"
 # In this order within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
-                                     Nodes, Licence, Files, Services)
+                                     Nodes, Licence, Files, Services, Containers)
 
 
 class NotWorking(HostError):

@@ -9,6 +9,7 @@ import json
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import (
@@ -31,6 +32,7 @@ _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] 
 _TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
 _KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
+_GPU_KIND = re.compile(r"""["']?kind["']?: ["']?nvidia\.com/gpu["']?,?\s*$""", re.M)
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -40,7 +42,17 @@ def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.A
     main = own.get("nvidia-container-toolkit") or own.get("nvidia-container-toolkit-base")
     return {"version": upstream(main.version) if main else None,
             "packages": {name: package.version for name, package in own.items()},
-            "cdi_specs": cdi_specs(root)}
+            "cdi_specs": cdi_specs(root), "cdi": _named_devices(root)}
+
+
+def _named_devices(root: Root) -> dict[str, t.Any] | None:
+    """What the specifications of the kind C(nvidia.com/gpu) name: C({devices, driver}), None where there is none."""
+    texts = [root.text(path) or "" for path in cdi_specs(root)]
+    known = [parse(text) for text in texts if _GPU_KIND.search(text)]
+    if not known:
+        return None
+    # Of the same name in several files the one read last counts: that of /var/run.
+    return {"devices": sorted({name for one in known for name in one["devices"]}), "driver": known[-1]["driver"]}
 
 
 def cdi_specs(root: Root) -> list[str]:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 from dataclasses import dataclass, replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
@@ -173,9 +175,12 @@ class Work:
                     journal.note("gpu", uuid, _plan.shape(plan.goal.enabled, plan.goal.layout))
                     former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
             executor = Executor(self.nvml, run, former)
+            journal.keep("cdi", UNIT, None)
             apply(steps, executor, journal)
             self._devices.update(executor.devices)
             self._prove([plan for plan in plans if plan.steps and not plan.pending])
+        if journal.get("cdi", UNIT) is not None and not self.request.check:
+            self._tell_containers(journal)
         result = self._result(plans, steps)
         if self.request.state == "absent" and not self.request.check:
             journal.unfinished = None  # a killed run's last step: what it left has just been put right
@@ -183,6 +188,13 @@ class Work:
                 if not plan.pending:
                     journal.forget("gpu", str(self._uuid(plan.gpu)))
         return result
+
+    def _tell_containers(self, journal: Journal) -> None:
+        """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
+        if os.path.exists(UNIT_FILE) and not refresh(run):
+            self.warnings.append(f"{UNIT} has failed: containers may not see the MIG devices as they are now. Look at "
+                                 f"journalctl -u {UNIT}.")
+        journal.forget("cdi", UNIT)
 
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""

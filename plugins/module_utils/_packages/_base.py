@@ -26,7 +26,8 @@ class Repository:
 
     name: short, ours; it names the files on the host. url: its base. key: URL of its public key, or an absolute path on
     the host, or a file name below url. fingerprint: that the key must have, 40 hex digits. suite and components: as in
-    an APT source; the suite C(/) is a flat repository.
+    an APT source; the suite C(/) is a flat repository. signed: whether RPM packages are signed one by one; where they
+    are not, the signed list of packages vouches for them by their digests.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Repository:
     suite: str = "/"
     components: t.Tuple[str, ...] = ()
     held: bool = False
+    signed: bool = True
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

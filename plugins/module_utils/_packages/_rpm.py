@@ -66,8 +66,8 @@ def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = (
     The vendor's repositories have both; what names packages is trusted no less strictly than what is in them.
     """
     lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", f"[{repository_id(repository)}]",
-             f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1", "gpgcheck=1",
-             "repo_gpgcheck=1", f"gpgkey=file://{key}", *extra, ""]
+             f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1",
+             f"gpgcheck={int(repository.signed)}", "repo_gpgcheck=1", f"gpgkey=file://{key}", *extra, ""]
     return "\n".join(lines).encode()
 
 

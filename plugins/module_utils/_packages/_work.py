@@ -101,10 +101,10 @@ class PackageWork:
         return {path: content for path, content in files.items()
                 if (self.journal.get("file", path) is not None if content is None else read_bytes(path) != content)}
 
-    def plan_holds(self, files: Holds) -> list[Step]:
+    def plan_holds(self, files: Holds, why: str = "no upgrade may split module and libraries") -> list[Step]:
         """The files that hold versions, before the packages that they are in force for."""
         return [Step(RELEASE, path, "something else holds the versions") if content is None else
-                Step(HOLD, path, "no upgrade may split module and libraries", data={"content": content})
+                Step(HOLD, path, why, data={"content": content})
                 for path, content in self._unlike(files).items()]
 
     def former(self) -> list[str]:

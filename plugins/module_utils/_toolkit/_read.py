@@ -15,44 +15,24 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
-REFRESH_UNIT = "nvidia-cdi-refresh.service"
-CDI_SPECS = ("/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml")
-_DRIVER = "/proc/driver/nvidia/version"
-_PCI = "/sys/bus/pci/devices"
 # Only to know which files to read beside the main one; the controller parses the real thing.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
 def observe(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
-    """Shape: C({runtimes, markers, journal, cdi}); C(packages) comes from C(_work.py)."""
+    """Shape: C({runtimes, markers, journal, settings}); C(packages) and C(cdi) come from C(_work.py)."""
     kept = _journalled(journal)
     probes = request["runtimes"]
-    units = _units([probe["unit"] for probe in probes], run)
-    runtimes = {probe["name"]: _runtime(probe, units.get(probe["unit"], {}), request, list(kept["config"]), run)
-                for probe in probes}
+    units = _units([name for probe in probes for name in probe["units"]], run)
+    runtimes = {probe["name"]: _runtime(probe, units, request, list(kept["config"]), run) for probe in probes}
     return {"runtimes": runtimes, "markers": [path for path in request["markers"] if os.path.lexists(path)],
-            "journal": kept, "cdi": cdi()}
-
-
-def cdi() -> dict[str, t.Any]:
-    """C({specs, driver, gpu}): specifications that exist, the loaded driver's version, whether there is a GPU."""
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", read_text(_DRIVER) or "")
-    return {"specs": [path for path in CDI_SPECS if os.path.isfile(path)],
-            "driver": match.group(1) if match else None, "gpu": _has_gpu()}
-
-
-def _has_gpu() -> bool:
-    for device in os.listdir(_PCI) if os.path.isdir(_PCI) else ():
-        vendor = read_text(f"{_PCI}/{device}/vendor") or ""
-        if vendor.strip() == "0x10de" and (read_text(f"{_PCI}/{device}/class") or "").startswith("0x03"):
-            return True
-    return False
+            "journal": kept, "settings": _settings(journal)}
 
 
 def _journalled(journal: Journal) -> dict[str, t.Any]:
@@ -63,40 +43,71 @@ def _journalled(journal: Journal) -> dict[str, t.Any]:
         config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
                         "before": None if before is None else _decode(path, before),
                         "runtime": entry["before"]["runtime"]}
-    default = next((entry["before"] for entry in journal.of_kind("default_runtime").values()), None)
-    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": default,
-            "restart": list(journal.of_kind("restart")), "cdi": list(journal.of_kind("cdi")),
-            "settings": [SETTINGS] if journal.get("file", SETTINGS) else []}
+    defaults = {runtime: entry["before"] for runtime, entry in journal.of_kind("default_runtime").items()}
+    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": defaults,
+            "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
+                        if entry["after"]}}
+
+
+def _settings(journal: Journal) -> dict[str, t.Any]:
+    """C({text, ours, file, new}): the settings file, what we have set in it, how it stands where it is kept."""
+    kept, file = journal.get("settings", SETTINGS), journal.get("file", SETTINGS)
+    return {"text": _text(SETTINGS), "ours": (kept or {}).get("after") or {},
+            "file": None if file is None else journal.file_is(SETTINGS),
+            "new": file is not None and file["before"]["state"] == "absent"}
 
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
     """systemd's properties of units, by name; empty where there is no systemd."""
-    done = run(["systemctl", "show", *names, "-p", "Id,ActiveState,ExecStart,Environment"], check=False)
+    done = run(["systemctl", "show", *names, "-p", "Id,LoadState,ActiveState,ExecStart,Environment"], check=False)
     found = {}
     for block in done.stdout.split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if "Id" in properties:
+        if properties.get("LoadState") == "loaded":
             found[properties["Id"]] = properties
     return found
 
 
-def _runtime(probe: t.Mapping[str, t.Any], unit: t.Mapping[str, str], request: t.Mapping[str, t.Any],
-             more: t.Sequence[str], run: Runner) -> dict[str, t.Any] | None:
+def _runs(unit: t.Mapping[str, str]) -> bool:
+    return unit.get("ActiveState") in ("active", "activating", "reloading")
+
+
+def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, str]],
+             request: t.Mapping[str, t.Any], journalled: t.Sequence[str], run: Runner) -> dict[str, t.Any] | None:
+    there = [name for name in probe["units"] if name in units]
+    name = next((name for name in there if _runs(units[name])), there[0] if there else None)
+    unit = units[name] if name else {}
     binary = _daemon(unit) or which(probe["binary"])
     if binary is None:
         return None
     config = request.get("config_path") or _configured(unit, probe["config_flags"]) or probe["config"]
     text = _text(config)
     imports = _imports(config, text or "")
-    paths = [config, request.get("drop_in_path") or probe["drop_in"], *more, *sum(imports.values(), [])]
+    paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *journalled, *sum(imports.values(), [])]
+    for pattern in probe.get("more", ()):
+        paths += sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
     # Without a file the daemon runs on its defaults: an empty one dumps these.
     words = {"binary": binary, "config": config if text is not None else os.devnull}
-    dump = run([word.format(**words) for word in probe["dump"]], check=False)
-    return {"binary": binary, "unit": probe["unit"], "health": probe["health"],
-            "running": unit.get("ActiveState") in ("active", "activating", "reloading"),
-            "version": run([binary, "--version"], check=False).stdout.strip(), "config": config,
-            "files": {path: _text(path) for path in paths}, "imports": imports,
-            "dump": {"rc": dump.rc, "stdout": dump.stdout, "stderr": dump.stderr}}
+
+    def ask(argv: t.Sequence[str]) -> dict[str, t.Any] | None:
+        return _answer([word.format(**words) for word in argv], run) if argv else None
+
+    return {"binary": binary, "unit": name, "running": _runs(unit), "command": _command(unit), "config": config,
+            "version": run([binary, "--version"], check=False).stdout.strip(), "imports": imports,
+            "files": {path: _text(path) for path in paths if path}, "health": probe.get("health", []),
+            "dump": ask(probe.get("dump", ())),
+            "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
+
+
+def _answer(argv: t.Sequence[str], run: Runner) -> dict[str, t.Any]:
+    done = run(argv, check=False)
+    return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
+
+
+def _command(unit: t.Mapping[str, str]) -> list[str]:
+    """The words of the unit's command line."""
+    match = re.search(r"argv\[\]=(.*?) ;", unit.get("ExecStart", ""))
+    return match.group(1).split() if match else []
 
 
 def _daemon(unit: t.Mapping[str, str]) -> str | None:
@@ -107,8 +118,7 @@ def _daemon(unit: t.Mapping[str, str]) -> str | None:
 
 def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None:
     """The configuration file that the unit's command line names, or None."""
-    match = re.search(r"argv\[\]=(.*?) ;", unit.get("ExecStart", ""))
-    words = match.group(1).split() if match else []
+    words = _command(unit)
     for index, word in enumerate(words):
         flag, sign, value = word.partition("=")
         if flag in flags:
@@ -142,11 +152,20 @@ def _decode(path: str, data: bytes) -> str:
                         path=path) from error
 
 
-def trial(request: t.Mapping[str, t.Any], run: Runner) -> dict[str, t.Any]:
-    """Lets the runtime judge candidate files in a temporary folder. Shape: C({rc, stdout, stderr})."""
+def trials(request: t.Mapping[str, t.Any], run: Runner) -> list[dict[str, t.Any]]:
+    """Lets the runtime judge candidate files, each trial in a temporary folder. Shape: C([{rc, stdout, stderr}]).
+
+    Raises HostError where one of the request's paths could not be written: a run writes all its files or none.
+    """
+    for path in request["paths"]:
+        check_writable(path)
+    return [_trial(one, run) for one in request["trials"]]
+
+
+def _trial(request: t.Mapping[str, t.Any], run: Runner) -> dict[str, t.Any]:
     with tempfile.TemporaryDirectory(prefix="gpuops-toolkit-") as folder:
         for name, text in request["files"].items():
             with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as stream:
                 stream.write(text.replace("{dir}", folder))
-        done = run([word.replace("{dir}", folder) for word in request["argv"]], check=False)
-    return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr.replace(folder, "")}
+        answer = _answer([word.replace("{dir}", folder) for word in request["argv"]], run)
+    return {**answer, "stderr": answer["stderr"].replace(folder, "")}

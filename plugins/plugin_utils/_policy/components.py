@@ -77,7 +77,7 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "driver_kernel_module_type": ("auto", "open", "proprietary"),
     "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
     "driver_fabric": ("auto", "none"),
-    "container_toolkit_runtime": ("auto", "containerd", "docker", "crio", "podman"),
+    "container_toolkit_runtime": ("auto", "k3s", "rke2", "k0s", "microk8s", "docker", "containerd", "crio", "podman"),
     "container_toolkit_mode": ("auto", "cdi", "legacy"),
     "feature_discovery_mig_strategy": ("none", "single", "mixed"),
 }

@@ -61,7 +61,7 @@ def facts_of_node(name: str, node: Node) -> Facts:
         "modules": dict.fromkeys((*MODULES, "nouveau_denied")),
         "runtimes": {runtime: {"version": node["runtime_version"], "running": True, "nvidia": None}
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
-        "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
+        "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "clients": [],
     }

@@ -13,7 +13,12 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, preflight_release, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    host_toolkit,
+    matrix,
+    preflight_release,
+    profiles,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.packages import companions
@@ -26,8 +31,6 @@ _MANAGER = "nv-fabricmanage"
 _802 = "without it CUDA says 'system not yet initialized' (802)"
 # What the roles of driver and MIG stop and start again by themselves.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
-# Where each Kubernetes distribution has its own writer of containerd's configuration.
-_OWN_RUNTIME = {"k3s": "k3s", "rke2": "RKE2", "k0s": "k0s", "microk8s": "MicroK8s"}
 
 
 @dataclass(frozen=True)
@@ -324,13 +327,8 @@ def _holder(client: t.Mapping[str, t.Any]) -> str:
 
 
 def _runtime(host: Host) -> t.Iterator[Said]:
-    if host.toolkit_place != "host":
-        return
-    owner = _OWN_RUNTIME.get(host.facts["host"]["markers"]["kubernetes"] or "")
-    if owner:
-        yield ("error", f"{owner} writes the configuration of its containerd itself, which the container toolkit's "
-               "role leaves alone", "Set gpu_placement of container_toolkit to cluster, or to none and install its "
-               f"packages yourself: {owner} finds them at its start")
+    # Some distributions of Kubernetes bring a containerd of their own.
+    if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in host_toolkit.OWN_RUNTIME:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
     if not runtimes:

@@ -8,7 +8,6 @@ Each host is resolved by itself: what one host has never changes the plan of ano
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
@@ -18,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     components,
     host_driver,
     host_software,
+    host_toolkit,
     layouts,
     profiles,
     verify,
@@ -155,27 +155,6 @@ def _driver_disruption(policy: Policy, disruption: str) -> str:
     return "never" if policy.get("driver.upgradePolicy.autoUpgrade") is False else disruption
 
 
-def _container_toolkit(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
-                       said: list[str]) -> Plan:
-    cdi = _first(mine.get("container_toolkit_cdi"), asked.policy.get("cdi.enabled"))
-    environment = {str(item.get("name")): item.get("value") for item in asked.policy.get("toolkit.env") or []}
-    told = environment.get("NVIDIA_RUNTIME_SET_AS_DEFAULT", environment.get("CONTAINERD_SET_AS_DEFAULT"))
-    # As the operator has it: with CDI nobody needs the nvidia runtime as default.
-    default = (not cdi) if told is None else str(told).lower() in ("true", "1")
-    text = str(_first(mine.get("container_toolkit_version") or None, asked.policy.get("toolkit.version") or None,
-                      asked.release.components["container_toolkit"]))
-    match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
-    if match is None:
-        raise Refused(f"toolkit version {text!r} is not a version", "Write a version such as 1.20.0 or v1.20.0.")
-    if place == "host" and not any(facts["runtimes"].values()):
-        said.append("no container runtime is installed; the toolkit's configuration waits for one.")
-    return {"placement": place, "state": "present", "version": match[1],
-            "runtime": mine.get("container_toolkit_runtime") or "auto",
-            "set_as_default": _first(mine.get("container_toolkit_set_as_default"), default), "cdi": cdi,
-            "mode": mine.get("container_toolkit_mode"),
-            "because": [] if place == "host" else [f"not delivered: {why}"]}
-
-
 def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
                  said: list[str]) -> Plan:
     selected = mine.get("mig_manager_selected")
@@ -257,7 +236,7 @@ def _first(*values: t.Any) -> t.Any:
 
 _PARTS: dict[str, t.Callable[[Asked, Facts, Mine, str, str, list[str]], Plan]] = {
     "driver": host_driver.plan,
-    "container_toolkit": _container_toolkit,
+    "container_toolkit": host_toolkit.plan,
     "mig_manager": _mig_manager,
     "feature_discovery": _feature_discovery,
     "cuda": host_software.cuda,

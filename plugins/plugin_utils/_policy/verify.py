@@ -140,19 +140,58 @@ def _container_toolkit(want: Expected, facts: Facts) -> Check:
         faults.append(f"version {toolkit['version']} is installed, {want['version']} is wanted")
     runtimes = {name: state for name, state in facts["runtimes"].items() if state}
     chosen = want.get("runtime") or "auto"
-    if chosen != "auto" and chosen not in runtimes:
+    if chosen in facts["runtimes"] and chosen not in runtimes:
         faults.append(f"{chosen} is not installed")
     # podman takes CDI devices and needs no configuration.
     told = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
     ready = [name for name in told if runtimes[name]["nvidia"]]
     if told and not ready:
         faults.append(f"{' and '.join(told)} {'does' if len(told) == 1 else 'do'} not know the nvidia runtime")
-    if want.get("cdi") and not toolkit["cdi_specs"]:
-        faults.append("there is no CDI specification")
+    if want.get("cdi"):
+        faults += _cdi_faults(facts)
     if faults:
         return Check("container_toolkit", "failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
     parts = [str(toolkit["version"]), " and ".join(ready), "CDI" if toolkit["cdi_specs"] else ""]
     return Check("container_toolkit", "ok", ", ".join(part for part in parts if part))
+
+
+def _cdi_faults(facts: Facts) -> list[str]:
+    """Where the specification does not name the loaded driver and the devices that NVML reports."""
+    toolkit, loaded = facts["toolkit"], facts["driver"]["loaded"]
+    devices = _uuids(facts["gpus"])
+    said = toolkit.get("cdi")
+    if not toolkit["cdi_specs"]:
+        # Nothing can be named where all GPUs are in MIG mode and have no MIG device.
+        return [] if loaded and devices == set() else ["there is no CDI specification"]
+    if said is None:
+        return []
+    if loaded and said["driver"] and said["driver"] != loaded:
+        return [f"the CDI specification is of driver {said['driver']}, {loaded} is loaded"]
+    # Names are UUIDs and indexes, or indexes alone.
+    named = {name for name in said["devices"] if name.startswith(("GPU-", "MIG-"))}
+    if devices is None or not named:
+        return []
+    missing, gone = sorted(devices - named), sorted(named - devices)
+    return ([f"the CDI specification lacks {missing[0]}{_more(missing)}"] if missing else []) + (
+        [f"the CDI specification has {gone[0]}{_more(gone)}, which is not there"] if gone else [])
+
+
+def _more(found: t.Sequence[str]) -> str:
+    return f" and {len(found) - 1} more" if len(found) > 1 else ""
+
+
+def _uuids(gpus: t.Sequence[Facts]) -> set[str] | None:
+    """Of the devices that containers can get: GPUs, or where one is in MIG mode its MIG devices; None where unknown."""
+    found: set[str] = set()
+    for gpu in gpus:
+        if gpu.get("uuid") is None:
+            return None
+        mig = gpu.get("mig")
+        if mig and mig["enabled"]:
+            found |= {uuid for instance in mig["instances"] for uuid in instance["uuids"]}
+        else:
+            found.add(gpu["uuid"])
+    return found if gpus else None
 
 
 def _mig_manager(want: Expected, facts: Facts) -> Check:

@@ -26,6 +26,7 @@ class Options:
     cdi: bool
     mode: str
     drop_in_path: str | None = None
+    nri: bool = False
 
     @property
     def classes(self) -> dict[str, str]:
@@ -57,6 +58,7 @@ class Trial:
     """What the runtime itself shall judge before a file is put in place.
 
     files: name to text, C({dir}) stands for the temporary folder that holds them. argv: the command, likewise.
+    Its result reaches C(Runtime.judge) as C({rc, stdout, stderr}).
     """
 
     files: dict[str, str]
@@ -65,19 +67,53 @@ class Trial:
 
 @dataclass
 class Proposal:
-    """What a runtime wants changed. changes in the order of writing; trial None where nothing is to be judged."""
+    """What a runtime wants changed.
+
+    changes: in the order of writing. trials: what the runtime shall judge before, empty where it cannot.
+    act: what makes the changes effective: C(restart), C(reload) or C(none). needs: the level of C(_result.LEVELS) from
+    which on this is allowed. due: why the act is needed although no file changes, empty where it is not.
+    reload_first: whether part of it takes effect by a reload, done before a restart that may have to wait.
+    confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
+    after the act. told: what somebody has to set elsewhere, as the file is another product's; there is no change then.
+    settings: what the settings file of nvidia-container-runtime must say for this runtime, where the user says nothing.
+    """
 
     changes: list[FileChange] = field(default_factory=list)
-    trial: Trial | None = None
+    trials: list[Trial] = field(default_factory=list)
+    act: str = "restart"
+    needs: str = "never"
+    act_reason: str = "its configuration changes"
+    due: str = ""
+    reload_first: bool = False
+    confirm: list[str] = field(default_factory=list)
+    told: str = ""
+    settings: dict[str, t.Any] = field(default_factory=dict)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+
+def give_back(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> Proposal:
+    """The withdrawal of files that are wholly ours, put into a proposal that says how it takes effect."""
+    proposal.previous_default = journal["default_runtime"] or None
+    for path, record in journal["config"].items():
+        text = seen["files"].get(path)
+        if record["is"] != "before" and text != record["before"]:
+            proposal.changes.append(FileChange(path, text, record["before"], record["part"], "as it was", restore=True))
+    return proposal
 
 
 class Runtime(t.Protocol):
     """One container runtime. All methods are pure.
 
-    probe: plain data: name, binary, unit, config and drop_in (default paths), config_flags, dump (argv; C({binary}) and
-    C({config}) are filled in), health (argv, prints a table of plugins whose last column is C(ok)).
+    probe: plain data. name; binary (a name on PATH or a path); units (the first that runs, else that exists, is taken;
+    empty where there is no daemon); config, drop_in (default paths, drop_in may be None); config_flags of the unit's
+    command line. All else may be left out: more (patterns of further files to read), dump (argv; C({binary}) and
+    C({config}) are filled in), facts (name to argv, likewise, cheap ones only: they run on every host that has the
+    runtime), health (argv, prints a table of plugins whose last column is C(ok), asked before and after the act).
+
+    seen, in all methods: C({binary, unit, command, running, version, config, files, imports, dump, facts}): unit None
+    where there is none, command the words of its command line, files path to text (None: no such file), dump and each
+    of facts C({rc, stdout, stderr}).
     """
 
     @property
@@ -87,9 +123,9 @@ class Runtime(t.Protocol):
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
         """The difference between what stands on the host and what is wanted."""
 
-    def judge(self, seen: t.Mapping[str, t.Any], result: t.Mapping[str, t.Any], options: Options,
+    def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """Raises HostError unless the trial's result is what is wanted and nothing else has moved."""
+        """Raises HostError unless the trials' results are what is wanted and nothing else has moved."""
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
         """What gives the host back without our part."""

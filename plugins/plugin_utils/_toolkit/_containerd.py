@@ -6,7 +6,7 @@
 Why two ways: containerd 1.x lets a drop-in replace the whole table of a plugin, so that a small one would reset the
 user's CRI settings; from 2.0 on tables are merged deeply (containerd issues 5837 and 7982, pull request 9982).
 There the drop-in must use the version and the plugin id that the main file uses: across ids 2.0 to 2.2 silently lose
-one side (containerd issue 12891; seen on 2.2.7).
+one side (containerd issue 12891; seen on 2.2.7), and 2.3 does not start with a drop-in of a higher version.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     NAMES,
     FileChange,
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     Proposal,
     Trial,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
     Document,
     Path,
@@ -34,21 +36,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml impor
 )
 
 DROP_IN = "/etc/containerd/conf.d/99-gpuops-nvidia.toml"
-RUNC = "io.containerd.runc.v2"
-# The CRI plugin by configuration version: 1, 2, and from 3 on.
-V1, V2, V3 = "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
-_HEADER = "# Written by the Ansible collection gpuops.nvidia, which repairs what is changed here.\n"
-_DEFAULT: Path = ("containerd", "default_runtime_name")
-_CDI: Path = ("enable_cdi",)
+# Where 'nvidia-ctk runtime configure' and the GPU Operator's toolkit put theirs (1.18.0: config.d, later conf.d).
+THEIRS = ("/etc/containerd/conf.d/99-nvidia.toml", "/etc/containerd/config.d/99-nvidia.toml")
 
 
 class Containerd:
     """Implements C(_base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
-        "name": "containerd", "binary": "containerd", "unit": "containerd.service",
+        "name": "containerd", "binary": "containerd", "units": ["containerd.service"],
         "config": "/etc/containerd/config.toml", "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
-        "dump": ["{binary}", "-c", "{config}", "config", "dump"],
+        "dump": ["{binary}", "-c", "{config}", "config", "dump"], "more": THEIRS,
         "health": ["ctr", "plugins", "ls"],
     }
 
@@ -56,25 +54,28 @@ class Containerd:
         """See C(_base.Runtime)."""
         effective, own = _effective(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
-        main = load(text or "", path)
+        main = _cri.read(text or "", path)
         proposal = Proposal(previous_default=_former_default(own, journal))
         values = _wanted(seen, own, options, proposal)
         _warn_disabled(effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _generation(seen) == 1:
-            changed = self._edit(seen, journal, own, main, values, proposal)
+            changed = self._edit(seen, journal, effective, main, values, proposal)
         else:
-            changed = self._add_drop_in(seen, journal, own, main, values, drop_in, proposal)
+            changed = self._add_drop_in(seen, journal, effective, main, values, drop_in, proposal)
         if text != changed:
             baseline = None
             if text is not None and (_record(journal, path) or {}).get("is") == "edited":
                 baseline = _without_ours(text, path, journal, drop_in)
             proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
+        _heed_theirs(seen, proposal)
         if proposal.changes:
             if options.cdi and _is_before_cdi(own):
                 proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
                                          "only the runtime class can hand out GPUs.")
-            proposal.trial = _trial(seen, changed or "", proposal.changes)
+            if options.nri and _lookup(effective, _cri.NRI) is None:
+                proposal.warnings.append("This containerd has no NRI of today's form (it came with 1.7).")
+            proposal.trials = [_trial(seen, changed or "", proposal.changes)]
         return proposal
 
     @staticmethod
@@ -82,32 +83,26 @@ class Containerd:
         record = _record(journal, path)
         return "it was changed by somebody since" if record and record["is"] == "edited" else ""
 
-    def _edit(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any],
+    def _edit(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], effective: t.Mapping[str, t.Any],
               main: dict[str, t.Any], values: dict[Path, t.Any], proposal: Proposal) -> str | None:
         """The main file's text for containerd 1.x."""
         path = seen["config"]
         text: str | None = seen["files"][path]
-        root: Path = ("plugins", V1 if int(main.get("version", 1)) < 2 and text else V2)
-        missing = {rel: value for rel, value in values.items() if lookup(own, rel) != value}
+        missing = {rel: value for rel, value in values.items() if _lookup(effective, rel) != value}
         self._drop_stale(seen, journal, None, proposal)
         if not missing and not proposal.changes:
             return text
         document = Document(text or "version = 2\n", path)
         for change in proposal.changes:
             document = _drop_import(document, change.path)
-        runtimes = root + ("containerd", "runtimes")
-        former = proposal.previous_default or "runc"
-        if former == "runc" and not lookup(document.data, runtimes + ("runc",)):
-            # A declared runtime takes the place of the built-in runc: without it the CRI plugin would not load.
-            built_in = lookup(own, ("containerd", "runtimes", "runc")) or {}
-            for rel, value in {("runtime_type",): RUNC, **_set_leaves(built_in)}.items():
-                document.set(runtimes + ("runc",) + rel, value)
-        for rel, value in missing.items():
-            document.set(root + rel, value)
+        own = lookup(effective, ("plugins", _plugin(effective))) or {}
+        _cri.declare(document, V1 if int(main.get("version", 1)) < 2 and text else V2, missing, own,
+                     proposal.previous_default or "runc")
         return document.text
 
-    def _add_drop_in(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any],
-                     main: dict[str, t.Any], values: dict[Path, t.Any], drop_in: str, proposal: Proposal) -> str | None:
+    def _add_drop_in(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any],
+                     effective: t.Mapping[str, t.Any], main: dict[str, t.Any], values: dict[Path, t.Any],
+                     drop_in: str, proposal: Proposal) -> str | None:
         """The main file's text from containerd 2.0 on; the drop-in goes into the proposal."""
         path = seen["config"]
         text: str | None = seen["files"][path]
@@ -116,21 +111,18 @@ class Containerd:
                 raise HostError(f"{path} imports {pattern}, which does not exist: containerd would not start.",
                                 "Remove the import or put the file back.", path=path)
         old = seen["files"].get(drop_in)
-        if old is None and not _record(journal, path) and all(lookup(own, rel) == val for rel, val in values.items()):
+        if (old is None and not _record(journal, path)
+                and all(_lookup(effective, rel) == value for rel, value in values.items())):
             return text  # somebody has configured it already
-        version = int(main.get("version", 1))
-        if version < 2:
-            # 2.x ignores version 1 settings of the CRI plugin: there is nothing to lose (seen on 2.2.7).
-            version = 3
-        plugin = V3 if version >= 3 or lookup(main, ("plugins", V3)) else V2
-        wanted = _HEADER + render({("version",): version,
-                                   **{("plugins", plugin) + rel: value for rel, value in values.items()}})
+        version, plugin = _dialect(seen, main, drop_in)
+        heading: dict[Path, t.Any] = {("version",): version} if version else {}
+        wanted = _cri.HEADER + render({**heading, **{place(plugin, rel): value for rel, value in values.items()}})
         self._drop_stale(seen, journal, drop_in, proposal)
         if old != wanted:
             proposal.changes.append(FileChange(drop_in, old, wanted, "drop-in", self._reason(journal, drop_in)))
         record = _record(journal, path)
         document = None
-        if text and record and _holds_ours(main) and not _holds_ours(load(record["before"] or "", path)):
+        if text and record and _cri.holds_ours(main) and not _cri.holds_ours(_cri.read(record["before"] or "", path)):
             # Edited in place by us before containerd became 2.x.
             document = Document(_without_ours(text, path, journal, drop_in), path)
         for change in proposal.changes:
@@ -150,31 +142,31 @@ class Containerd:
             if record["part"] == "drop-in" and path != current and seen["files"].get(path) is not None:
                 proposal.changes.append(FileChange(path, seen["files"][path], None, "drop-in", "no longer used"))
 
-    def judge(self, seen: t.Mapping[str, t.Any], result: t.Mapping[str, t.Any], options: Options,
+    def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
         """See C(_base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
-        path = seen["config"]
+        path, result = seen["config"], results[0]
         if result["rc"] != 0:
             raise HostError(f"containerd rejects the candidate for {path}: {_tail(result['stderr'])}.",
                             "Nothing was changed. Report this with the file.", path=path)
         before, own = _effective(seen)
         after = load(result["stdout"], "the candidate's effective configuration")
         new = lookup(after, ("plugins", _plugin(after))) or {}
-        values = _wanted(seen, own, options, Proposal(previous_default=proposal.previous_default))
-        absent = [dotted(rel) for rel, value in values.items() if lookup(new, rel) != value]
+        values = _wanted(seen, own, options, proposal)
+        absent = [dotted(rel) for rel, value in values.items() if _lookup(after, rel) != value
+                  and (rel != _cri.NRI or lookup(after, rel) is not None)]
         if absent:
-            others = [file for file, text in seen["files"].items()
-                      if text and file not in (path, options.drop_in_path or DROP_IN) and (V2 in text or V3 in text)]
+            others = [file for file in _imported(seen, options.drop_in_path or DROP_IN)
+                      if V2 in seen["files"][file] or V3 in seen["files"][file]]
             hint = (f"These files set the same plugin and hide it: {', '.join(others)}. Move their settings to {path}."
                     if others else "Nothing was changed. Report this with the file.")
             raise HostError(f"The candidate for {path} would not take effect: {', '.join(absent)}.", hint, path=path)
-        default = lookup(new, _DEFAULT)
-        if default not in (lookup(new, ("containerd", "runtimes")) or {}):
+        default = lookup(new, _cri.DEFAULT)
+        if default not in (lookup(new, _cri.RUNTIMES) or {}):
             raise HostError(f"{path}: the default runtime '{default}' is not declared, so that the CRI plugin would "
                             f"not load.", "Declare it or correct default_runtime_name.", path=path)
-        ours = {("plugins", _plugin(after)) + rel for rel in values}
-        ours |= {("plugins", _plugin(after)) + _DEFAULT, ("plugins", _plugin(after)) + _CDI}
-        moved = [dotted(leaf) for leaf, value in _leaves(before.get("plugins", {}), ("plugins",)).items()
+        ours = {place(_plugin(after), rel) for rel in (*values, _cri.DEFAULT, _cri.CDI, _cri.NRI)}
+        moved = [dotted(leaf) for leaf, value in _cri.leaves(before.get("plugins", {}), ("plugins",)).items()
                  if leaf not in ours and leaf[-2:-1] != ("imports",) and not set(leaf) & set(NAMES)
                  and (lookup(after, leaf) or None) != (value or None)]
         if moved:
@@ -242,7 +234,7 @@ def _former_default(own: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) 
     """The default runtime as it was before us."""
     if journal["default_runtime"]:
         return str(journal["default_runtime"])
-    now = lookup(own, _DEFAULT)
+    now = lookup(own, _cri.DEFAULT)
     return str(now) if now else "runc"
 
 
@@ -251,22 +243,30 @@ def _tail(text: str) -> str:
     return " / ".join(lines[-3:]) or "it printed nothing"
 
 
-def _leaves(data: t.Mapping[str, t.Any], prefix: Path = ()) -> dict[Path, t.Any]:
-    found: dict[Path, t.Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            found.update(_leaves(value, (*prefix, key)))
-        else:
-            found[(*prefix, key)] = value
-    return found
+def _lookup(effective: t.Mapping[str, t.Any], path: Path) -> t.Any:
+    """The effective value at a path of C(_cri.py)."""
+    return lookup(effective, place(_plugin(effective), path))
 
 
-def _set_leaves(table: t.Mapping[str, t.Any]) -> dict[Path, t.Any]:
-    """What a runtime table really sets: the dump also prints everything that is zero."""
-    found = {path: value for path, value in _leaves(table).items() if value and path != ("sandboxer",)}
-    if table.get("sandboxer") not in (None, "", "podsandbox"):
-        found[("sandboxer",)] = table["sandboxer"]
-    return found
+def _imported(seen: t.Mapping[str, t.Any], drop_in: str) -> list[str]:
+    """The files of others that the main file imports."""
+    found = [path for paths in seen["imports"].values() for path in paths]
+    return [path for path in dict.fromkeys(found)
+            if path not in (seen["config"], drop_in) and seen["files"].get(path) is not None]
+
+
+def _dialect(seen: t.Mapping[str, t.Any], main: t.Mapping[str, t.Any], drop_in: str) -> tuple[int | None, str]:
+    """Version (None: leave it out) and plugin id that a drop-in must have to be merged with the other files."""
+    others = [_cri.read(seen["files"][path], path) for path in _imported(seen, drop_in)]
+    tables = {plugin for one in (main, *others) for plugin in one.get("plugins", {})}
+    version = int(main.get("version", 0))
+    if version < 2:
+        # 2.x ignores version 1 settings of the CRI plugin: there is nothing to lose (seen on 2.2.7). Where the main
+        # file has no version, the lowest of those imported is the highest allowed; where it says 1, none is.
+        stated = [int(one["version"]) for one in others if "version" in one]
+        return (None if version else min([3, *stated])), V3 if V3 in tables or V2 not in tables else V2
+    own = main.get("plugins", {})
+    return version, V3 if version > 2 or V3 in own or (V2 not in own and V3 in tables) else V2
 
 
 # -- what is wanted
@@ -274,34 +274,8 @@ def _set_leaves(table: t.Mapping[str, t.Any]) -> dict[Path, t.Any]:
 
 def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Options, proposal: Proposal
             ) -> dict[Path, t.Any]:
-    """Path below the CRI plugin to value.
-
-    The runtime is a copy of the default one (so SystemdCgroup stays) with the vendor's program in front of it; where
-    the default is no runc (kata, gVisor), of runc.
-    """
-    runtimes = lookup(own, ("containerd", "runtimes")) or {}
-    source: dict[str, t.Any] = {}
-    for name in (proposal.previous_default or "runc", "runc"):
-        if name not in NAMES and lookup(runtimes, (name, "runtime_type")) == RUNC:
-            source = runtimes[name]
-            break
-    values: dict[Path, t.Any] = {}
-    if options.cdi and "enable_cdi" in own:
-        values[_CDI] = True
-    if options.set_as_default:
-        values[_DEFAULT] = "nvidia"
-    elif (_generation(seen) == 1 and lookup(own, _DEFAULT) == "nvidia"
-          and proposal.previous_default not in (None, "nvidia")):
-        # From 2.0 on it is enough that our drop-in no longer says otherwise.
-        values[_DEFAULT] = proposal.previous_default
-    for name, binary in options.classes.items():
-        table: Path = ("containerd", "runtimes", name)
-        copied = _set_leaves(source)
-        copied.update({("runtime_type",): RUNC, ("options", "BinaryName"): binary})
-        # Keys of the table before its subtables.
-        for rel in sorted(copied, key=lambda rel: (len(rel), rel[:-1], rel[-1] != "runtime_type", rel)):
-            values[table + rel] = copied[rel]
-    return values
+    # From 2.0 on it is enough that our drop-in no longer says otherwise.
+    return _cri.wanted(own, options, proposal.previous_default, restore=_generation(seen) == 1)
 
 
 def _is_before_cdi(own: t.Mapping[str, t.Any]) -> bool:
@@ -314,6 +288,20 @@ def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None
     if disabled:
         proposal.warnings.append(f"containerd's CRI plugin is disabled (disabled_plugins: {', '.join(disabled)}): "
                                  "Kubernetes cannot use this containerd until that entry is removed.")
+
+
+def _heed_theirs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> None:
+    """Refuses where the vendor's tool goes on writing the same settings; tells of a file that it has left behind."""
+    imported = _imported(seen, "")
+    for path in (path for path in THEIRS if seen["files"].get(path) is not None):
+        if path not in imported:
+            proposal.warnings.append(f"{path} was left by 'nvidia-ctk runtime configure' or the GPU Operator and has "
+                                     f"no effect, as {seen['config']} does not import it: remove it.")
+        elif proposal.changes:
+            raise HostError(f"{path}, which {seen['config']} imports, declares the runtime in another way: it is of "
+                            "'nvidia-ctk runtime configure' or the GPU Operator.",
+                            "Let the operator go on (placement 'cluster' or 'none' for container_toolkit), or remove "
+                            "that file and run again.", path=path)
 
 
 # -- imports and our part
@@ -335,49 +323,18 @@ def _drop_import(document: Document, drop_in: str) -> Document:
     return document
 
 
-def _holds_ours(data: t.Mapping[str, t.Any]) -> bool:
-    return any(lookup(data, ("plugins", plugin, "containerd", "runtimes", "nvidia")) for plugin in (V1, V2, V3))
-
-
 def _without_ours(text: str, path: str, journal: t.Mapping[str, t.Any], drop_in: str | None) -> str:
     """The text without our part; what stood there before us returns. drop_in: whose import goes too."""
-    record = _record(journal, path)
-    former = load((record or {}).get("before") or "", path)
-    document = Document(text, path)
-    for plugin in (V1, V2, V3):
-        root: Path = ("plugins", plugin)
-        if lookup(document.data, root) is None:
-            continue
-        runtimes = root + ("containerd", "runtimes")
-        for name in NAMES:
-            if lookup(document.data, runtimes + (name,)) is not None:
-                document.remove(runtimes + (name,))
-                for rel, value in _leaves(lookup(former, runtimes + (name,)) or {}).items():
-                    document.set(runtimes + (name,) + rel, value)
-        if lookup(document.data, root + _DEFAULT) in NAMES:
-            _put_back(document, former, root + _DEFAULT)
-        if lookup(document.data, root + _CDI) is True:
-            _put_back(document, former, root + _CDI)
-        if set(lookup(document.data, runtimes) or {}) == {"runc"} and not lookup(former, runtimes + ("runc",)):
-            document.remove(runtimes + ("runc",))
-        for table in (runtimes, runtimes[:3], root, root[:1]):
-            if lookup(document.data, table) == {} and lookup(former, table) is None:
-                document.remove(table)
+    before = (_record(journal, path) or {}).get("before") or ""
+    former = load(before, path)
+    document = _cri.without_ours(text, path, before)
     for known in [drop_in, *journal["config"]] if drop_in else []:
         if known and _glob(known) not in former.get("imports", []):
             pattern = _glob(known)
             if pattern in document.data.get("imports", []):
                 document.drop_item(("imports",), pattern, keep_empty="imports" in former)
-    document.drop_bare_headers(Document((record or {}).get("before") or "", path).headers)
+    document.drop_bare_headers(Document(before, path).headers)
     return document.text
-
-
-def _put_back(document: Document, former: t.Mapping[str, t.Any], path: Path) -> None:
-    value = lookup(former, path)
-    if value is None:
-        document.remove(path)
-    elif value != lookup(document.data, path):
-        document.set(path, value)
 
 
 def _trial(seen: t.Mapping[str, t.Any], main: str, changes: t.Sequence[FileChange]) -> Trial:

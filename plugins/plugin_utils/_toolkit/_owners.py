@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Who else writes the runtime's configuration, and where the setting then belongs. PRIVATE to the collection.
 
-Facts: documentation of the products named (k3s and RKE2 advanced configuration, k0s runtime, MicroK8s, Amazon EKS
-nodeadm, Bottlerocket settings, GPU Operator container toolkit).
+Only those whose file this collection cannot make survive; k3s, RKE2, k0s and MicroK8s have a runtime file of their own.
+Facts: documentation and sources of the products named (Kubespray's containerd role, Amazon EKS nodeadm, AKS AgentBaker,
+Bottlerocket settings, Talos system extensions, GPU Operator).
 """
 
 from __future__ import annotations
@@ -13,43 +14,71 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import render
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A product that rewrites the configuration. markers: paths of which one is there; advice: what to do instead."""
+    """A product that rewrites the configuration.
+
+    markers: paths of which one is there. advice: what to do instead. text: makes the very text to set there. below: the
+    folder in which the runtime's file must lie for this to count, such as one that cannot be written.
+    """
 
     name: str
     markers: t.Tuple[str, ...]
     advice: str
+    text: t.Callable[[Options], str] | None = None
+    below: str = "/"
+
+
+def _inventory(options: Options) -> str:
+    """Variables of Kubespray."""
+    lines = ["containerd_additional_runtimes:"]
+    for name, program in options.classes.items():
+        lines += [f"  - name: {name}", f"    type: {_cri.RUNC}", '    engine: ""', '    root: ""', "    options:",
+                  f"      BinaryName: {program}", '      SystemdCgroup: "true"']
+    if options.set_as_default:
+        lines.append("containerd_default_runtime: nvidia")
+    if options.cdi:
+        lines.append("enable_cdi: true")
+    return "\n".join(lines) + "\n"
+
+
+def _node_config(options: Options) -> str:
+    """A NodeConfig of Amazon EKS."""
+    own = {"containerd": {"runtimes": {"runc": {"runtime_type": _cri.RUNC, "options": {"SystemdCgroup": True}}}}}
+    values = _cri.wanted(own, options, "runc", restore=False)
+    toml = render({("version",): 3, **{_cri.place(_cri.V3, rel): value for rel, value in values.items()}})
+    indented = "".join(f"      {line}".rstrip() + "\n" for line in toml.splitlines())
+    return ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  containerd:\n    config: |\n" + indented)
 
 
 OWNERS: t.Tuple[Owner, ...] = (
-    Owner("the NVIDIA GPU Operator or 'nvidia-ctk runtime configure'",
-          ("/usr/local/nvidia/toolkit/nvidia-container-runtime", "/etc/containerd/conf.d/99-nvidia.toml",
-           "/etc/containerd/config.d/99-nvidia.toml"),
-          "Let the operator go on (placement 'cluster' or 'none' for container_toolkit), "
-          "or remove that file and its import first"),
-    Owner("k3s", ("/var/lib/rancher/k3s/agent/etc/containerd/config.toml",),
-          "k3s declares the runtime by itself when it finds the toolkit at its start: install the packages, restart "
-          "k3s or k3s-agent, and set 'default-runtime: nvidia' in /etc/rancher/k3s/config.yaml where wanted"),
-    Owner("RKE2", ("/var/lib/rancher/rke2/agent/etc/containerd/config.toml",),
-          "RKE2 declares the runtime by itself when it finds the toolkit at its start: install the packages, restart "
-          "rke2-server or rke2-agent, and set 'default-runtime: nvidia' in /etc/rancher/rke2/config.yaml where wanted"),
-    Owner("k0s", ("/etc/k0s/containerd.toml", "/var/lib/k0s/bin/containerd"),
-          "Put a drop-in into /etc/k0s/containerd.d, which k0s merges and watches"),
-    Owner("MicroK8s", ("/var/snap/microk8s/current/args/containerd-template.toml",),
-          "Edit /var/snap/microk8s/current/args/containerd-template.toml and restart "
-          "snap.microk8s.daemon-containerd"),
+    Owner("the NVIDIA GPU Operator", ("/usr/local/nvidia/toolkit/nvidia-container-runtime",),
+          "Let the operator go on (placement 'cluster' or 'none' for container_toolkit), or remove its toolkit first"),
+    Owner("Kubespray", ("/usr/local/bin/kubernetes-scripts", "/etc/kubernetes/kubeadm-client.conf"),
+          "Set this in Kubespray's inventory and run its cluster.yml, which rewrites the file at each run", _inventory),
     Owner("Amazon EKS nodeadm", ("/usr/bin/nodeadm", "/etc/eks/nodeadm.d"),
-          "Set spec.containerd.config of the NodeConfig (user data or /etc/eks/nodeadm.d): nodeadm rewrites the file "
-          "at each boot and declares the runtime when the toolkit is installed"),
+          "nodeadm rewrites the file at each boot, and declares the runtime by itself when it finds the toolkit then; "
+          "anything else belongs into the NodeConfig (user data or a file in /etc/eks/nodeadm.d; version = 2 and "
+          f"{_cri.V2} for an AMI with containerd 1.7)", _node_config),
     Owner("AKS", ("/opt/azure/containers/provision.sh",),
-          "Choose the driver and runtime in the node pool; AKS writes the file when it provisions the node"),
+          "Choose a GPU node pool, for which AKS writes the file when it provisions the node, or a pool with driver "
+          "'none' and the GPU Operator"),
+    Owner("GKE", ("/home/kubernetes/kubelet-config.yaml",),
+          "Set the GPU options of the node pool; GKE makes its nodes anew"),
     Owner("Bottlerocket", ("/usr/share/bottlerocket",),
-          "Use the settings API (settings.nvidia-container-runtime)"),
-    Owner("OpenShift (RHCOS)", ("/run/ostree-booted", ),
-          "Use the GPU Operator: the MachineConfig owns the files below /etc"),
+          "Use the settings API (settings.nvidia-container-runtime) of an NVIDIA variant, which has the toolkit"),
+    Owner("Talos Linux", ("/etc/cri/containerd.toml",),
+          "Put the NVIDIA system extensions into the image and patch the machine configuration"),
+    Owner("Flatcar", ("/usr/share/flatcar",),
+          "Copy the file to /etc/containerd/config.toml and point to it with Environment=CONTAINERD_CONFIG= in a "
+          "drop-in of containerd.service, or use the NVIDIA system extension", below="/usr/"),
+    Owner("OpenShift (RHCOS)", ("/etc/machine-config-daemon", "/run/machine-config-daemon"),
+          "Use the GPU Operator: a MachineConfig owns the files below /etc"),
 )
 
 
@@ -58,10 +87,17 @@ def markers() -> list[str]:
     return [marker for owner in OWNERS for marker in owner.markers]
 
 
-def refuse_foreign(found: t.Collection[str], config: str) -> None:
-    """Raises one HostError where somebody else owns the configuration. found: those markers that are there."""
+def refuse_foreign(found: t.Collection[str], config: str, options: Options) -> str | None:
+    """Raises one HostError where somebody else owns the configuration. found: those markers that are there.
+
+    Where the owner takes the setting from a text of the user's, that text with its place is returned instead: packages
+    and CDI are still ours to bring.
+    """
     for owner in OWNERS:
         marker = next((marker for marker in owner.markers if marker in found), None)
-        if marker is not None:
-            raise HostError(f"{config} is not ours to change: {owner.name} manages the runtime here ({marker}).",
-                            f"{owner.advice}.", owner=owner.name, marker=marker)
+        if marker is not None and config.startswith(owner.below):
+            what = f"{config} is not ours to change: {owner.name} manages the runtime here ({marker})."
+            if owner.text is None:
+                raise HostError(what, f"{owner.advice}.", owner=owner.name, marker=marker)
+            return f"{what} {owner.advice}:\n{owner.text(options)}"
+    return None

@@ -10,66 +10,75 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
 
-CDI_SPEC = "/var/run/cdi/nvidia.yaml"
 _SECRET = re.compile(r"""(?im)^(\s*["']?(?:password|auth|identitytoken|registrytoken|token|secret|authorization)["']?"""
                      r"""\s*=\s*).*$""")
 _INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken|token|secret|authorization)"""
-                            r"""(\s*=\s*)("[^"]*"|'[^']*')""")
+                            r"""(["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'[^']*')""")
+_IN_URL = re.compile(r"""(://[^/@\s"':]*:)[^/@\s"']+@""")
 
 
-def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal, cdi: bool, check: bool) -> list[Step]:
-    """The steps to the wanted state, in order. seen: the host side's answer to C(read)."""
-    steps = [_step(raw) for raw in seen["packages"]["steps"]]
-    steps += runtime_steps(seen, runtime, proposal) if runtime else []
-    if cdi and not seen["cdi"]["specs"]:
-        if seen["cdi"]["driver"]:
-            steps.append(_cdi_step("a driver is loaded and there is no specification"))
-        elif check and seen["cdi"]["gpu"] and seen["packages"]["steps"]:
-            steps.append(_cdi_step("once the driver is loaded", assumed=True))
-    return steps
+def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal,
+            settings: t.Mapping[str, t.Any]) -> list[Step]:
+    """The steps to the wanted state, in order. seen: the host side's answer to C(read). settings: the option."""
+    packages, cdi = ([_step(raw) for raw in seen[name]["steps"]] for name in ("packages", "cdi"))
+    # First: the scripts of packages make systemd read its units again: without links containers lose devices then.
+    steps = [step for step in cdi if step.action.startswith("link")]
+    steps += packages + _settings.plan(settings, seen["settings"], bool(packages))
+    steps += [step for step in cdi if step not in steps]
+    # Last: what gpu_disruption forbids holds up everything behind it.
+    return steps + (runtime_steps(seen, runtime, proposal) if runtime else [])
 
 
-def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, steps: t.Sequence[Step], cdi: bool
-            ) -> list[dict[str, t.Any]]:
+def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, told: str) -> list[dict[str, t.Any]]:
     """What has to wait for something else than gpu_disruption, in the shape of C(pending)."""
     found = []
     if runtime is None:
         found.append({**Step("configure", "container runtime").as_dict(),
                       "pending_reason": "no container runtime that can be configured is installed"})
-    step = _cdi_step("there is no specification")
-    if (cdi and seen["cdi"]["gpu"] and not seen["cdi"]["specs"] and not seen["cdi"]["driver"]
-            and step.id not in {one.id for one in steps}):
-        found.append({**step.as_dict(), "pending_reason": "no NVIDIA driver is loaded"})
-    return found
+    if told:
+        found.append({**Step("configure", str(runtime)).as_dict(), "pending_reason": told})
+    return found + list(seen["cdi"]["pending"])
 
 
-def absent(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal) -> list[Step]:
-    """The steps that take away what this collection brought, in order."""
-    steps = runtime_steps(seen, runtime, proposal) if runtime else []
+def journal_of(seen: t.Mapping[str, t.Any], runtime: str) -> dict[str, t.Any]:
+    """The part of the journal that is about one runtime, as its methods take it."""
+    journal = seen["journal"]
+    config = {path: record for path, record in journal["config"].items() if record["runtime"] == runtime}
+    return {**journal, "config": config, "default_runtime": journal["default_runtime"].get(runtime)}
+
+
+def absent(seen: t.Mapping[str, t.Any], proposals: t.Mapping[str, Proposal]) -> list[Step]:
+    """The steps that take away what this collection brought, in order. proposals: by runtime."""
+    steps = [step for runtime, one in proposals.items() for step in runtime_steps(seen, runtime, one)]
+    steps += [_step(raw) for raw in seen["cdi"]["steps"]]
     package_steps = [_step(raw) for raw in seen["packages"]["steps"]]
     purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)
-    specs = [path for path in seen["cdi"]["specs"] if path in seen["journal"]["cdi"] or purging and path == CDI_SPEC]
-    steps += [Step("remove CDI specification", path, "this collection had it generated", data={"path": path})
-              for path in specs]
     # The settings file is written by the package's scripts: it can go only after them, and before its repository.
-    last = [step for step in package_steps if step.action.startswith("remove repository")]
+    last = [step for step in package_steps if step.action.startswith(("remove repository", "release"))]
     steps += [step for step in package_steps if step not in last]
-    steps += [Step("restore file", path, "as it was before the packages", data={"path": path})
-              for path in seen["journal"]["settings"]]
-    return steps + last
+    return steps + _settings.withdraw(seen["settings"], purging) + last
 
 
 def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> list[Step]:
-    """Files, then one restart of the runtime where they change what it has read."""
+    """Files, then one restart or reload of the runtime where they change what it has read."""
     view = seen["runtimes"][runtime]
     steps = [_file_step(change, view, runtime, proposal) for change in proposal.changes]
-    owed = view["unit"] in seen["journal"]["restart"]
-    if (steps or owed) and view["running"]:
-        reason = "its configuration changes" if steps else "a former run changed its configuration and was stopped"
-        steps.append(Step("restart service", view["unit"], reason, data={
-            "unit": view["unit"], "health": view["health"], "runtime": runtime}))
+    owed = seen["journal"]["restart"].get(view["unit"])
+    act = proposal.act if steps or proposal.due else "none"
+    reason = proposal.act_reason if steps else proposal.due
+    by_reload = act == "reload" or act == "restart" and proposal.reload_first
+    if owed and owed != act and act != "restart":
+        # A restart that is owed is not made good by a reload.
+        act, reason = owed, "a former run changed its configuration and was stopped"
+    if act != "none" and view["running"]:
+        data = {"unit": view["unit"], "health": view["health"], "runtime": runtime, "confirm": proposal.confirm}
+        if act == "restart" and by_reload and proposal.needs != "never":
+            steps.append(Step("reload service", view["unit"], "what can be read again, before the restart",
+                              data={**data, "act": "reload"}))
+        steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs, data={**data, "act": act}))
     return steps
 
 
@@ -82,12 +91,8 @@ def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, pr
         action = "write file" if change.before is None or change.part == "drop-in" else "edit file"
     return Step(action, change.path, change.reason, data={
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
-        "restore": change.restore, "part": change.part, "unit": view["unit"] if view["running"] else None,
-        "runtime": runtime, "default": proposal.previous_default})
-
-
-def _cdi_step(reason: str, assumed: bool = False) -> Step:
-    return Step("generate CDI specification", CDI_SPEC, reason, assumed=assumed, data={"path": CDI_SPEC})
+        "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
+        "unit": view["unit"] if view["running"] and proposal.act != "none" else None, "act": proposal.act})
 
 
 def _step(raw: t.Mapping[str, t.Any]) -> Step:
@@ -105,8 +110,9 @@ def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
 
 
 def mask(text: str) -> str:
-    """The text without the values of keys that hold credentials (containerd's registry tables)."""
-    return _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
+    """The text without credentials: values of keys for them (registries, log drivers) and what is in URLs (proxies)."""
+    text = _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
+    return _IN_URL.sub(r"\1********@", text)
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:

@@ -7,27 +7,39 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._crio import Crio
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._k0s import K0s
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._microk8s import Microk8s
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._podman import Podman
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._rancher import Rancher
 
+# Distributions first: beside them a containerd of Docker's may run, which is not the one of the cluster. Docker comes
+# before the containerd that it brings, unless a kubelet uses that.
 RUNTIMES: dict[str, Runtime] = {
+    "k3s": Rancher("k3s", servers=("k3s.service",), agents=("k3s-agent.service",)),
+    "rke2": Rancher("rke2", servers=("rke2-server.service",), agents=("rke2-agent.service",)),
+    "k0s": K0s(),
+    "microk8s": Microk8s(),
+    "docker": Docker(),
     "containerd": Containerd(),
+    "crio": Crio(),
+    "podman": Podman(),
 }
+KUBELET = "/var/lib/kubelet/config.yaml"
 
 
-def check(name: str) -> None:
-    """Refuses a runtime that has no file here."""
-    if name != "auto" and name not in RUNTIMES:
-        raise InputError(f"this version does not configure {name}.", "Use runtime=auto or one of those allowed.",
-                         path="runtime", value=name, allowed=["auto", *RUNTIMES])
+def choose(name: str, seen: t.Mapping[str, t.Any], kubelet: bool = False) -> str | None:
+    """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None.
 
-
-def choose(name: str, seen: t.Mapping[str, t.Any]) -> str | None:
-    """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None."""
-    for candidate in RUNTIMES if name == "auto" else [name]:
-        if seen.get(candidate):
-            return candidate
-    if name == "auto":
-        return None
+    C(auto) takes the first that runs, else the first that is installed. kubelet: whether a kubelet is configured here.
+    """
+    there = [one for one in (RUNTIMES if name == "auto" else [name]) if seen.get(one)]
+    if kubelet:
+        there.sort(key=lambda one: one == "docker")
+    if there or name == "auto":
+        return next((one for one in there if seen[one]["running"]), there[0] if there else None)
     raise HostError(f"{name} is not installed on this host.", "Install it first, or use runtime=auto.", runtime=name)

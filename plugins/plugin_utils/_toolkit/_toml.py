@@ -251,6 +251,8 @@ class Document:
                 for item in value:
                     if item not in old:
                         old.append(item)
+                if list(old) != value:  # another order
+                    container[keys[-1]] = value
             elif isinstance(value, str) and isinstance(old, str) and getattr(old, "as_string", str)().startswith("'"):
                 container[keys[-1]] = tomlkit.string(value, literal=True)
             else:

@@ -55,7 +55,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
-        "toolkit": {"version": None, "packages": {}, "cdi_specs": []},
+        "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "clients": [],
     }
@@ -89,7 +89,7 @@ def a100_converged() -> Facts:
     facts["modules"].update(nvidia=True, nvidia_uvm=True, nvidia_modeset=True)
     facts["runtimes"]["containerd"]["nvidia"] = True
     facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES),
-                        "cdi_specs": ["/var/run/cdi/nvidia.yaml"]}
+                        "cdi_specs": ["/var/run/cdi/nvidia.yaml"], "cdi": {"devices": [], "driver": None}}
     facts["clients"] = [{"pid": 812, "name": "nvidia-persiste", "gpu": pci, "instance": None,
                          "unit": "nvidia-persistenced.service", "container": None} for pci in ADDRESSES]
     return facts

@@ -282,3 +282,41 @@ def test_ends_where_mig_parted_ended() -> None:
     for name, first, last in SEEN:
         go(model, name, config=DOCUMENT)
         assert list(model.counts().values()) == [first] * 4 + [last] * 4, name
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, well: bool) -> None:
+    started: list[bool] = []
+
+    def refresh(_run: t.Any) -> bool:
+        started.append(True)
+        return well
+
+    monkeypatch.setattr(_work, "refresh", refresh)
+    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    model = hosts()
+    go(model, "all-1g.10gb")
+    assert started == []
+    (tmp_path / "unit").touch()
+    go(model, "all-balanced", check=True)
+    assert started == []
+    job = _work.Work(_work.Request("present", None, "all-balanced", None, "idle", False), model)  # type: ignore[arg-type]
+    job.run()
+    assert (started, bool(job.warnings)) == ([True], not well)
+    go(model, "all-balanced")
+    assert started == [True]
+
+
+def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(_work, "refresh", lambda _run: started.append(True) or True)
+    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    (tmp_path / "unit").touch()
+    model = hosts()
+    with monkeypatch.context() as patch:
+        patch.setattr(_work.Work, "_prove", lambda *_args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            go(model, "all-1g.10gb")
+    assert started == []
+    assert go(model, "all-1g.10gb")["changed"] is False
+    assert started == [True]

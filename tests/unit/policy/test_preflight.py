@@ -199,7 +199,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "no runtime": (facts(**BARE, runtimes={"containerd": None}), None, {"runtime": "warning"}),
     "runtime stopped": (facts(**BARE, runtimes={"containerd": {"running": False}}), None, {"runtime": "warning"}),
     "no runtime, no toolkit wanted": (facts(**BARE, runtimes={"containerd": None}), plan_of(toolkit=OFF), {}),
-    "toolkit beside k3s": (facts(**BARE, host={"markers": {"kubernetes": "k3s"}}), None, {"runtime": "error"}),
+    "toolkit beside k3s": (facts(**BARE, host={"markers": {"kubernetes": "k3s"}}), None, {}),
     "old toolkit": (facts(**BARE), plan_of(toolkit={"placement": "host", "version": "1.17.5"}), {"toolkit": "warning"}),
     "toolkit in parts": (facts(**BARE, toolkit={"version": "1.20.0", "packages": {
         "nvidia-container-toolkit": "1.20.0-1", "libnvidia-container1": "1.17.8-1"}}), None, {"toolkit": "warning"}),

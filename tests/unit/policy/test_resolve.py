@@ -175,6 +175,28 @@ def test_container_toolkit(policy: Any, release: str, mine: dict[str, Any], expe
     assert (found["version"], found["cdi"], found["set_as_default"], found["runtime"]) == expected
 
 
+def test_variables_of_the_operators_pod_that_a_host_has_too() -> None:
+    environment = {"NVIDIA_CONTAINER_RUNTIME_MODE": "legacy", "NVIDIA_CONTAINER_RUNTIME_RUNTIMES": "crun, runc",
+                   "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true", "CONTAINERD_SOCKET": "/run/c.sock",
+                   "DOCKER_SET_AS_DEFAULT": "true"}
+    policy = {"toolkit": {"env": [{"name": name, "value": value} for name, value in environment.items()]},
+              "cdi": {"nriPluginEnabled": True}}
+    chosen = matrix.release(V26)
+    found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100", containerd=False)}, {}, "hosts")
+    plan_of_host = found["hosts"]["a"]["container_toolkit"]
+    assert plan_of_host["settings"] == {
+        "nvidia-container-runtime.mode": "legacy", "nvidia-container-runtime.runtimes": ["crun", "runc"],
+        "accept-nvidia-visible-devices-as-volume-mounts": True}
+    assert plan_of_host["set_as_default"] and plan_of_host["nri"]
+    assert [text for text in found["notes"] if "CONTAINERD_SOCKET" in text and "MODE" not in text]
+
+
+@pytest.mark.parametrize(("release", "settings"), [("25.3.4", {"nvidia-container-runtime.mode": "cdi"}), (V26, {})])
+def test_cdi_as_default_of_older_releases(release: str, settings: dict[str, Any]) -> None:
+    policy = {"cdi": {"enabled": True, "default": True}}
+    assert plan(["A100"], policy, release)["container_toolkit"]["settings"] == settings
+
+
 def test_mig_is_left_alone_unless_a_layout_is_selected() -> None:
     found = plan(["A100"])["mig_manager"]
     assert (found["state"], found["selected"], found["config"]) == ("gathered", None, None)

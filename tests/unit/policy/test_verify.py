@@ -16,6 +16,7 @@ TOOLKIT = {"placement": "host", "version": "1.20.0", "runtime": "auto", "cdi": T
 MIG = {"placement": "host", "selected": "all-1g.10gb", "config": MIG_CONFIG}
 LABELS = {"placement": "host", "mig_strategy": "single"}
 GOOD = facts("A100", "A100", driver="595.91.07", toolkit="1.20.0", containerd=True)
+NAMED = {"devices": ["0", "1", *(gpu["uuid"] for gpu in GOOD["gpus"])], "driver": "595.91.07"}
 SLICED = facts("A100", driver="595.91.07", mig={"1g.10gb": 7})
 LOST = changed(GOOD, driver={})
 LOST["gpus"][1].update(uuid=None, error="The GPU does not answer: it is lost.")
@@ -51,6 +52,19 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
      "there is no CDI specification"),
     ("container_toolkit", {**TOOLKIT, "cdi": False}, facts("A100", toolkit="1.20.0", containerd=True, cdi=False), "ok",
      "1.20.0, containerd"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": NAMED}), "ok", "1.20.0, containerd, CDI"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": ["0", "1"]}}), "ok", "CDI"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "driver": "580.126.20"}}), "failed",
+     "the CDI specification is of driver 580.126.20, 595.91.07 is loaded"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": NAMED["devices"][:3]}}), "failed",
+     f"the CDI specification lacks {GOOD['gpus'][1]['uuid']}"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": [*NAMED["devices"], "MIG-1"]}}),
+     "failed", "the CDI specification has MIG-1, which is not there"),
+    ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
+                                         mig={}), "ok", "1.20.0, containerd"),
+    ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
+                                         mig={"1g.10gb": 2}), "failed", "there is no CDI specification"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "rke2"}, GOOD, "ok", "1.20.0, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),
     ("mig_manager", MIG, SLICED, "ok", "all-1g.10gb (7 devices)"),

@@ -26,8 +26,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read, _work
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import V1, V2, V3, Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3
 
+SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
         "privileged_without_host_devices": False, "options": {"BinaryName": "", "SystemdCgroup": False}}
 BASE = {
@@ -113,7 +115,7 @@ class Host:
             return _run.Completed(words, 0, VERSIONS[self.version], "")
         if words[:2] == ("systemctl", "show"):
             state = "active" if self.running else "inactive"
-            return _run.Completed(words, 0, f"Id=containerd.service\nActiveState={state}\n", "")
+            return _run.Completed(words, 0, f"Id=containerd.service\nLoadState=loaded\nActiveState={state}\n", "")
         if words[:2] == ("systemctl", "restart"):
             self.restarts += 1
             data = effective(str(self.config), self.version) if self.config.exists() and not self.real else {}
@@ -133,23 +135,25 @@ class Host:
     def see(self, state: str = "present") -> dict[str, t.Any]:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
             seen = _read.observe(self.request(state), journal, self.run)
-        seen["packages"] = {"installed": {}, "steps": []}
-        seen["cdi"] = {"specs": [], "driver": None, "gpu": False}
+        seen["packages"] = {"installed": {}, "version": None, "steps": []}
+        seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
         return json.loads(json.dumps(seen))
 
     def plan(self, state: str = "present", **options: t.Any) -> tuple[list[t.Any], Proposal]:
         seen = self.see(state)
         view = seen["runtimes"]["containerd"]
         if state == "absent":
-            proposal = self.runtime.withdraw(view, seen["journal"])
-            return _plan.absent(seen, "containerd", proposal), proposal
+            proposal = self.runtime.withdraw(view, _plan.journal_of(seen, "containerd"))
+            return _plan.absent(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
-        proposal = self.runtime.propose(view, seen["journal"], wish)
-        if proposal.trial:
-            result = _read.trial({"files": proposal.trial.files, "argv": proposal.trial.argv}, self.run)
-            self.runtime.judge(view, result, wish, proposal)
-        return _plan.present(seen, "containerd", proposal, False, False), proposal
+        proposal = self.runtime.propose(view, _plan.journal_of(seen, "containerd"), wish)
+        if proposal.trials:
+            trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
+            paths = [change.path for change in proposal.changes]
+            results = _read.trials({"trials": trials, "paths": paths}, self.run)
+            self.runtime.judge(view, results, wish, proposal)
+        return _plan.present(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; the ids of the steps."""
@@ -162,7 +166,6 @@ class Host:
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
-                    work.manager.read = lambda: None  # type: ignore[method-assign,return-value,assignment]
                     work.settle()
         return [step.id for step in steps]
 
@@ -186,13 +189,18 @@ class Host:
         return {name: entry[:2] for name, entry in self.tree().items()}
 
 
+def played_host(root: pathlib.Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A host whose programs all are found."""
+    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}")
+    return Host(root, version)
+
+
 @pytest.fixture
 def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Host]:
     """Makes a host: version and the bytes of its main file (None for no file)."""
-    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}")
 
     def make(version: str, content: bytes | None) -> Host:
-        one = Host(tmp_path, version)
+        one = played_host(tmp_path, version, monkeypatch)
         if content is not None:
             one.config.write_bytes(content)
         return one

@@ -13,6 +13,9 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import effective
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 FORMS: dict[str, t.Callable[[bytes], bytes]] = {
@@ -203,6 +206,88 @@ def test_damaged_files_are_edited_rightly_or_refused(host: t.Any) -> None:
         assert one.config.read_bytes() == content
     assert refused > 20
     assert done > 20
+
+
+def _theirs(one: t.Any, monkeypatch: pytest.MonkeyPatch, text: str) -> pathlib.Path:
+    """A drop-in where nvidia-ctk and the GPU Operator put theirs."""
+    path = pathlib.Path(one.folder / "conf.d" / "99-nvidia.toml")
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setattr(_containerd, "THEIRS", (str(path),))
+    monkeypatch.setattr(_containerd.Containerd, "probe", {**_containerd.Containerd.probe, "more": [str(path)]})
+    return path
+
+
+OPERATOR = """version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+"""
+
+
+def test_the_vendors_drop_in_is_not_fought(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b'version = 3\nimports = ["conf.d/*.toml"]\n')
+    path = _theirs(one, monkeypatch, OPERATOR)
+    former = one.tree()
+    with pytest.raises(HostError, match="declares the runtime in another way.*GPU Operator") as caught:
+        one.converge()
+    assert caught.value.details["path"] == str(path)
+    assert one.tree() == former
+    path.write_text(OPERATOR.replace("/usr/local/nvidia/toolkit", "/usr/bin"))
+    assert one.converge(set_as_default=False) == []
+
+
+def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+    path = _theirs(one, monkeypatch, OPERATOR)
+    assert one.converge()[-1] == "restart service: containerd.service"
+    _steps, proposal = one.plan()
+    assert f"{path} was left by" in proposal.warnings[0]
+    assert one.effective()["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == \
+        "/usr/bin/nvidia-container-runtime"
+
+
+@pytest.mark.parametrize(("content", "version", "plugin"), [
+    ("", 3, V3),
+    ("version = 1\n", None, V3),
+    ("version = 2\n", 2, V2),
+    (f'version = 2\n[plugins."{V3}"]\nenable_selinux = false\n', 2, V3),
+    (f'version = 3\n[plugins."{V3}"]\nenable_selinux = false\n', 3, V3),
+    ("version = 4\n", 4, V3),
+    (f'imports = ["own.toml"]\n#{V2} 2', 2, V2),
+    (f'imports = ["own.toml"]\n#{V3} 3', 3, V3),
+    (f'version = 2\nimports = ["own.toml"]\n#{V3} 2', 2, V3),
+])
+def test_a_drop_in_speaks_as_the_other_files_do(content: str, version: int | None, plugin: str) -> None:
+    """Version and plugin id: containerd 2.0 to 2.2 lose one side otherwise, 2.3 does not start."""
+    name, _hash, own = content.partition("#")
+    files = {"/c/config.toml": content, "/c/conf.d/99.toml": None}
+    imports = {}
+    if own:
+        files["/c/own.toml"] = 'version = {1}\n[plugins."{0}".cni]\nbin_dir = "/x"\n'.format(*own.split())
+        imports = {"own.toml": ["/c/own.toml"]}
+    seen = {"config": "/c/config.toml", "files": files, "imports": imports}
+    assert _containerd._dialect(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_nri_is_switched_on_and_back(host: t.Any, version: str) -> None:
+    content = b'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = true # for now\n'
+    one = host(version, content)
+    one.converge(nri=True)
+    merged = effective(str(one.config), version)
+    assert merged["plugins"]["io.containerd.nri.v1.nri"]["disable"] is False
+    assert one.converge(nri=True) == []
+    one.config.write_bytes(one.config.read_bytes() + b"# mine\n")
+    one.converge("absent")
+    assert one.config.read_bytes() == content + b"# mine\n"
+
+
+def test_a_disabled_cri_plugin_is_told(host: t.Any) -> None:
+    one = host("1.7", b'disabled_plugins = ["cri"]\n')
+    _steps, proposal = one.plan()
+    assert "CRI plugin is disabled (disabled_plugins: cri)" in proposal.warnings[0]
 
 
 def test_link_stays(host: t.Any) -> None:

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import typing as t
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _result
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _files, _result
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Proposal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config, _read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan, _registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
 
 KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
 
@@ -157,42 +161,71 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
     assert one.tree() == former
 
 
-@pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
-def test_foreign_owner_is_refused(owner: _owners.Owner) -> None:
-    for marker in owner.markers:
-        assert marker in _owners.markers()
-        with pytest.raises(HostError) as caught:
-            _owners.refuse_foreign([marker], "/etc/containerd/config.toml")
-        assert owner.name in str(caught.value)
-        assert marker in str(caught.value)
-    _owners.refuse_foreign([], "/etc/containerd/config.toml")
-
-
 def test_registry() -> None:
-    with pytest.raises(InputError, match="does not configure docker"):
-        _registry.check("docker")
-    _registry.check("auto")
     assert _registry.choose("auto", {"containerd": None}) is None
     with pytest.raises(HostError, match="containerd is not installed"):
         _registry.choose("containerd", {"containerd": None})
-    assert _registry.choose("auto", {"containerd": {"config": "x"}}) == "containerd"
+    assert _registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
+    both = {"docker": {"running": True}, "containerd": {"running": True}, "podman": {"running": False}}
+    assert _registry.choose("auto", both) == "docker"
+    assert _registry.choose("auto", both, kubelet=True) == "containerd"
 
 
-def test_cdi_waits_for_the_driver() -> None:
-    view = {"unit": "containerd.service", "running": True, "health": []}
-    seen: dict[str, t.Any] = {"runtimes": {"containerd": view}, "packages": {"steps": [], "installed": {}},
-                              "journal": {"restart": []}, "cdi": {"specs": [], "driver": None, "gpu": True}}
-    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
-    waiting = _plan.waiting(seen, "containerd", [], True)
-    assert [one["pending_reason"] for one in waiting] == ["no NVIDIA driver is loaded"]
-    seen["cdi"]["driver"] = "595.91.07"
-    steps = _plan.present(seen, "containerd", Proposal(), True, False)
-    assert [step.id for step in steps] == ["generate CDI specification: /var/run/cdi/nvidia.yaml"]
-    assert _plan.waiting(seen, "containerd", steps, True) == []
-    assert [one["id"] for one in _plan.waiting(seen, None, steps, True)] == ["configure: container runtime"]
-    assert _plan.present(seen, "containerd", Proposal(), False, False) == []
-    seen["cdi"]["specs"] = ["/var/run/cdi/nvidia.yaml"]
-    assert _plan.present(seen, "containerd", Proposal(), True, False) == []
+def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
+    """Action, needs and reason of the steps of a runtime whose proposal asks for an act."""
+    view = {"unit": "x.service", "running": True, "health": []}
+    changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
+    seen = {"runtimes": {"containerd": view}, "journal": {"restart": owed}}
+    steps = _plan.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
+    return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
+
+
+def test_acts() -> None:
+    assert _acting("reload", {}) == [("reload service", "never", "its configuration changes")]
+    assert _acting("restart", {}, needs="idle", act_reason="why") == [("restart service", "idle", "why")]
+    assert _acting("none", {}) == []
+    assert _acting("reload", {}, changed=False) == []
+    assert _acting("restart", {}, changed=False, due="missing") == [("restart service", "never", "missing")]
+    stopped = "a former run changed its configuration and was stopped"
+    assert _acting("reload", {"x.service": "reload"}, changed=False) == [("reload service", "never", stopped)]
+    assert _acting("restart", {"x.service": "reload"}) == [
+        ("restart service", "never", "its configuration changes")]
+    assert _acting("reload", {"x.service": "restart"}) == [("restart service", "never", stopped)]
+    assert _acting("reload", {"other.service": "restart"}, changed=False) == []
+
+
+def test_removal_is_of_every_runtime_that_was_configured() -> None:
+    """Such as Docker first, and k3s after it took over the host."""
+    view = {"unit": "x.service", "running": True, "health": []}
+    records = {"/etc/x": "docker", "/etc/y": "k3s"}
+    seen: dict[str, t.Any] = {
+        "runtimes": {"docker": {**view, "unit": "docker.service"}, "k3s": {**view, "unit": "k3s.service"}},
+        "journal": {"config": {path: {"runtime": name} for path, name in records.items()}, "restart": {},
+                    "default_runtime": {"docker": "runc", "k3s": "crun"}},
+        "cdi": {"steps": []}, "packages": {"steps": []}, "settings": {"text": None, "ours": {}, "file": None}}
+    assert _plan.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
+                                             "default_runtime": "crun"}
+    proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
+    assert [step.id for step in _plan.absent(seen, proposals)] == [
+        "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
+        "restart service: k3s.service"]
+
+
+def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.json"
+    with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
+        work = _config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""))
+        before = None
+        for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
+            work.acts["write file"](Step("write file", str(path), data={
+                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main",
+                "runtime": "docker", "default": "runc", "unit": "docker.service", "act": act}))
+            before = text
+        assert journal.of_kind("restart")["docker.service"]["after"] == {"act": "restart", "files": {str(path): None}}
+        for act, left in (("reload", 1), ("restart", 0)):
+            work.acts[f"{act} service"](Step(f"{act} service", "docker.service", data={
+                "unit": "docker.service", "act": act, "health": []}))
+            assert len(journal.of_kind("restart")) == left
 
 
 def test_credentials_are_masked_in_diffs() -> None:
@@ -217,6 +250,30 @@ y = { identitytoken = "s3cret" }
 def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
     unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
     assert _read._configured(unit, ["-c", "--config"]) == path
+
+
+def test_removal_after_somebody_removed_our_file(host: t.Any) -> None:
+    one = host("2.2", b"version = 3\n")
+    former = one.shape()
+    one.converge()
+    one.drop_in.unlink()
+    one.converge("absent")
+    assert one.shape() == former
+
+
+def test_one_file_that_cannot_be_written_keeps_all_as_they_are(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+    former = one.tree()
+    with monkeypatch.context() as patch:
+        patch.setattr(_files, "_flags", lambda path: 0x10 if path == os.path.realpath(one.config) else 0)
+        with pytest.raises(HostError, match=r"cannot be written: .*config.toml is immutable.*Nothing was changed"):
+            one.converge()
+    with monkeypatch.context() as patch:
+        readonly = os.statvfs(one.root)
+        patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=readonly.f_flag | os.ST_RDONLY))
+        with pytest.raises(HostError, match="its file system is read-only"):
+            one.converge()
+    assert one.tree() == former
 
 
 def test_journal_ends_empty(host: t.Any) -> None:

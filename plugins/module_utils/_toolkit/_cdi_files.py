@@ -1,0 +1,125 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What stands on a host for CDI: units, a script, a udev rule, and how nvidia-ctk is called. Pure. PRIVATE.
+
+Sources: the vendor's nvidia-cdi-refresh units (toolkit 1.18 to 1.20: paths, variables, what they watch); the udev rule
+and why links of device nodes matter, NVIDIA Container Toolkit documentation, Troubleshooting.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE
+
+# Settings of the vendor's unit: variables that override options of nvidia-ctk.
+ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+PATH_UNIT = "gpuops-cdi-refresh.path"
+PATH_FILE = f"/etc/systemd/system/{PATH_UNIT}"
+UNITS = (UNIT, PATH_UNIT)
+ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
+SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
+RULE = "/etc/udev/rules.d/71-gpuops-nvidia-dev-char.rules"
+# For containers that use GPUs, and for those that administrate all of them.
+KINDS = ("gpu", "management")
+_ARGUMENTS = {"gpu": (), "management": ("--mode=management", "--vendor=management.nvidia.com")}
+_PATHS = {"gpu": "/var/run/cdi/nvidia.yaml", "management": "/var/run/cdi/nvidia-management.yaml"}
+
+RULE_TEXT = b"""\
+# Written by gpuops.nvidia: systemd finds the device nodes of a container by these links; without them the container
+# loses its GPUs at the next "systemctl daemon-reload".
+ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", \\
+  RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"
+"""
+_SCRIPT = """\
+#!/bin/sh
+# Written by gpuops.nvidia: brings the CDI specifications in step with the loaded driver and the MIG devices.
+: "${@OUTPUT@:=@GPU@}"
+if [ ! -e /proc/driver/nvidia/version ]; then
+    rm -f "$@OUTPUT@" @ALL@
+    exit 0
+fi
+# Again where nodes came or went meanwhile: systemd does not start a unit once more that is running.
+for _again in 1 2 3 4 5; do
+    nodes=$(ls -d /dev/nvidia* /dev/nvidia-caps/*)
+    @MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
+    failed=$?
+    [ "$nodes" != "$(ls -d /dev/nvidia* /dev/nvidia-caps/*)" ] || break
+done
+for node in /dev/nvidia* /dev/nvidia-caps/*; do
+    if [ -c "$node" ] && numbers=$(stat -c '0x%t 0x%T' "$node"); then
+        # shellcheck disable=SC2086
+        link=/dev/char/$(printf %d:%d $numbers)
+        [ -e "$link" ] || { mkdir -p /dev/char && ln -sf "..${node#/dev}" "$link"; }
+    fi
+done
+[ "$failed" -eq 0 ] && exit 0
+# It fails where every GPU is in MIG mode and none has a MIG device: then no device is left that could be named.
+if nvidia-smi -L | grep -q MIG- || nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader | grep -qv '^Enabled'
+then
+    exit 1
+fi
+rm -f "$@OUTPUT@"
+"""
+_SERVICE = f"""\
+# Written by gpuops.nvidia. The modules that change MIG or the driver start it: nothing below /proc can be watched.
+[Unit]
+Description=Bring the CDI specifications of NVIDIA devices in step with driver and MIG
+After=systemd-modules-load.service nvidia-persistenced.service nvidia-cdi-refresh.service
+StartLimitIntervalSec=60
+StartLimitBurst=30
+
+[Service]
+Type=oneshot
+EnvironmentFile=-{ENVIRONMENT}
+ExecStart={SCRIPT}
+
+[Install]
+WantedBy=multi-user.target
+"""
+_WATCH = """\
+# Written by gpuops.nvidia: kernel modules come and go, so do the toolkit and the nodes of MIG devices.
+[Unit]
+Description=Watch for what changes the CDI specifications of NVIDIA devices
+
+[Path]
+PathChanged=/lib/modules/%v/modules.dep
+PathChanged=/usr/bin/nvidia-ctk
+PathChanged=/dev/nvidia-caps
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def command(kind: str) -> list[str]:
+    """What prints a specification."""
+    return ["nvidia-ctk", "--quiet", "cdi", "generate", *_ARGUMENTS[kind]]
+
+
+def environment(text: str) -> dict[str, str]:
+    """The variables of an environment file (systemd.exec(5)), one a line."""
+    pairs = [line.partition("=") for line in text.splitlines() if "=" in line and line.lstrip()[0] not in "#;"]
+    return {name.strip(): value.strip().strip("\"'") for name, _sign, value in pairs}
+
+
+def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
+    """Where a specification is kept. variables: of L(environment)."""
+    return variables.get(OUTPUT, _PATHS[kind]) if kind == "gpu" else _PATHS[kind]
+
+
+def paths(variables: t.Mapping[str, str], usual: bool) -> list[str]:
+    """Where all are kept. usual: also the vendor's default, whatever the variables say."""
+    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if usual else [])))
+
+
+def unit_files(management: bool) -> dict[str, bytes]:
+    """Path to content of the units and their script. management: whether they keep that specification too."""
+    line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
+    script = _SCRIPT
+    for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),
+                        ("ALL", _PATHS["management"] if management else "")):
+        script = script.replace(f"@{mark}@", value)
+    return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE.encode(), PATH_FILE: _WATCH.encode()}

@@ -1,0 +1,173 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A runtime's files and its service, with rollback where it does not come back. PRIVATE to the collection.
+
+Journal kinds: C(config) path to C({part, runtime}); C(default_runtime) runtime to the name before us; C(restart) unit
+to C({act, files}): what is owed and the files' bytes at its last good start. That entry stands from before the first
+write until the unit has come back.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import time
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes, write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+# Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
+PATIENCE = 60
+
+
+class ConfigWork:
+    """Writes and restores configuration files, and makes the service read them."""
+
+    def __init__(self, journal: Journal, run: Runner) -> None:
+        self.journal = journal
+        self.run = run
+        self.acts: dict[str, t.Callable[[Step], None]] = {
+            "write file": self._write, "edit file": self._write, "remove file": self._write,
+            "restore file": self._restore, "restart service": self._act, "reload service": self._act}
+
+    def _write(self, step: Step) -> None:
+        data, path = step.data, str(step.data["path"])
+        self.expect(path, data["before"])
+        self.journal.keep("config", path, {"part": data["part"], "runtime": data["runtime"]})
+        self.journal.keep("default_runtime", data["runtime"], data["default"])
+        self._owe(data, path)
+        if data["text"] is None:
+            self.give_back(path)
+            return
+        text = data["text"].encode("utf-8")
+        if data["baseline"] is not None:
+            self._rebase(path, data["baseline"].encode("utf-8"), digest(text))
+        self.journal.write_file(path, text)
+
+    def give_back(self, path: str) -> None:
+        """Puts back what stood there before this collection came."""
+        if self.journal.get("file", path) is not None:
+            self.journal.restore_file(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
+        self.journal.forget("config", path)
+
+    def _restore(self, step: Step) -> None:
+        path = str(step.data["path"])
+        self.expect(path, step.data["before"])
+        self._owe(step.data, path)
+        self.give_back(path)
+
+    @staticmethod
+    def expect(path: str, before: str | None) -> None:
+        """Raises HostError where a file is not as it was when its new content was computed."""
+        data = read_bytes(path)
+        if data != (None if before is None else before.encode("utf-8")):
+            raise HostError(f"{path} changed while its new content was being computed.", "Run again.", path=path)
+
+    def _rebase(self, path: str, baseline: bytes, after: str) -> None:
+        """Somebody has edited the file since: from now on removal gives back their file without our part."""
+        entry = self.journal.get("file", path)
+        if entry is None or entry["after"] == after:
+            return
+        os.makedirs(self.journal.blobs, mode=0o700, exist_ok=True)
+        write_atomic(os.path.join(self.journal.blobs, digest(baseline)), baseline, mode=0o600)
+        shape = os.stat(path)
+        now = {"mode": f"{stat.S_IMODE(shape.st_mode):04o}", "uid": shape.st_uid, "gid": shape.st_gid}
+        entry["before"] = {"state": "file", **now, "blob": digest(baseline)}
+        self.journal.note("file", path, after)
+
+    # -- the service
+
+    def _owe(self, data: t.Mapping[str, t.Any], path: str) -> None:
+        unit = data["unit"]
+        if unit is None:
+            return
+        self.journal.keep("restart", unit, None)
+        owed = (self.journal.get("restart", unit) or {})["after"] or {"act": data["act"], "files": {}}
+        files = dict(owed["files"])
+        if path not in files:
+            former = read_bytes(path)
+            files[path] = None if former is None else base64.b64encode(former).decode()
+        # What a restart is owed for, a reload does not make good.
+        act = "restart" if "restart" in (owed["act"], data["act"]) else data["act"]
+        self.journal.note("restart", unit, {"act": act, "files": files})
+
+    def _act(self, step: Step) -> None:
+        unit, verb = str(step.data["unit"]), str(step.data["act"])
+        healthy = self._healthy(step.data["health"])
+        error = self._try(verb, unit)
+        broken = sorted(healthy - self._healthy(step.data["health"])) if error is None and healthy else []
+        if broken:
+            error = f"it came back without {', '.join(broken)}"
+        if error is None and not self._takes_over(step.data.get("confirm", ())):
+            error = "it goes on with its former configuration"
+        if error is None:
+            owed = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("act")
+            if verb == "restart" or owed != "restart":
+                self.journal.forget("restart", unit)
+            return
+        log = self.run(["journalctl", "-u", unit, "-n", "20", "--no-pager", "-o", "cat"], check=False).stdout
+        raise self._roll_back(verb, unit, error, log)
+
+    def _try(self, verb: str, unit: str) -> str | None:
+        try:
+            done = self.run(["systemctl", verb, unit], timeout=180, check=False)
+        except CommandError as stuck:
+            return stuck.message
+        if done.rc != 0:
+            first = done.stderr.strip().partition("\n")[0].rstrip(".")
+            return first or f"systemctl {verb} exited with {done.rc}"
+        state = self.run(["systemctl", "is-active", unit], check=False).stdout.strip()
+        return None if state == "active" else f"it is {state}"
+
+    def _healthy(self, argv: t.Sequence[str]) -> set[str]:
+        """The plugins that the daemon reports as loaded; empty where it cannot be asked."""
+        if not argv:
+            return set()
+        try:
+            done = self.run(list(argv), timeout=20, check=False)
+        except CommandError:
+            return set()
+        rows = [line.split() for line in done.stdout.splitlines()[1:]] if done.rc == 0 else []
+        return {".".join(row[:2]) for row in rows if len(row) > 2 and row[-1] == "ok"}
+
+    def _takes_over(self, confirm: t.Sequence[str]) -> bool:
+        """Whether the daemon has the change; a reload goes on after systemctl has ended."""
+        end = time.monotonic() + PATIENCE
+        while confirm and self.run(list(confirm), timeout=20, check=False).rc != 0:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.2)
+        return True
+
+    def _roll_back(self, verb: str, unit: str, error: str, log: str) -> HostError:
+        files = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("files", {})
+        for path, old in files.items():
+            if old is None:
+                if os.path.lexists(path):
+                    os.unlink(path)
+                if self.journal.get("file", path):
+                    self.journal.note("file", path, "absent")
+            else:
+                data = base64.b64decode(old)
+                os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+                write_atomic(path, data)
+                if self.journal.get("file", path):
+                    self.journal.note("file", path, digest(data))
+        self.run(["systemctl", "reset-failed", unit], check=False)
+        again = self._try(verb, unit)
+        tail = " / ".join(line for line in log.strip().splitlines()[-8:])
+        if again is None:
+            self.journal.forget("restart", unit)
+            state = "The former files are back and it runs with them."
+        else:
+            state = f"The former files are back, yet it does not start with them either: {again}."
+        return HostError(f"{unit} did not take its new configuration: {error}. {state} Its log: {tail or 'empty'}",
+                         "Correct what the log names, then run again.", unit=unit, files=sorted(files))

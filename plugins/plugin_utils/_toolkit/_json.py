@@ -1,0 +1,266 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""JSON files edited member by member. PRIVATE to the collection.
+
+An own reader notes where each member of each object begins and ends; an edit replaces these bytes and no others, so
+that indentation, order, the spelling of numbers, line ends and a byte order mark stay by construction. After each edit
+the text is read again and compared with the data it must hold.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+
+Path = t.Tuple[str, ...]
+BOM = "\ufeff"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None}
+_DEEPEST = 100  # nobody nests settings deeper; Python's own stack ends at some 300 calls of the reader
+_INDENT = "    "
+
+
+@dataclass
+class _Value:
+    """A value of the text from start to end. members: of an object, by key in their order."""
+
+    start: int
+    end: int
+    data: t.Any
+    members: dict[str, _Member] = field(default_factory=dict)
+
+
+@dataclass
+class _Member:
+    """A key and its value; start: of the key."""
+
+    start: int
+    value: _Value
+
+
+class _Invalid(Exception):
+    """Why and where the text is no JSON."""
+
+    def __init__(self, why: str, at: int) -> None:
+        super().__init__(why)
+        self.at = at
+
+
+class Document:
+    """A JSON object as text, open for edits. name: its path, for messages; a blank text stands for an empty object.
+
+    Raises HostError with line and column where the text is not valid, or where a key stands twice.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.text = text
+        self._bom = BOM if text.startswith(BOM) else ""
+        body = text.removeprefix(BOM)
+        self._eol = "\r\n" if body.count("\r\n") * 2 > body.count("\n") else "\n"
+        self._body = body if body.strip(" \t\r\n") else "{}" + (body or self._eol)
+        self._root = self._read(self._body)
+
+    @property
+    def data(self) -> dict[str, t.Any]:
+        """What the text holds."""
+        return t.cast("dict[str, t.Any]", self._root.data)
+
+    def set(self, path: Path, value: t.Any) -> None:
+        """Puts value at path: replaced where it stands, else added as its object's last member."""
+        expected = copy.deepcopy(self.data)
+        target, holder, depth = expected, self._root, 0
+        for depth, key in enumerate(path[:-1]):
+            target = target.setdefault(key, {})
+            if not isinstance(target, dict):
+                raise HostError(f"{self.name}: {'.'.join(path[:depth + 1])} is no object.", "Correct it, then run "
+                                "again.", path=self.name)
+        target[path[-1]] = copy.deepcopy(value)
+        rest = list(path)
+        while len(rest) > 1 and rest[0] in holder.members:
+            holder = holder.members[rest.pop(0)].value
+        for key in reversed(rest[1:]):
+            value = {key: value}
+        if rest[0] in holder.members:
+            old = holder.members[rest[0]].value
+            self._splice(old.start, old.end, self._render(value, self._indent_at(old.start), self._is_flat(holder)),
+                         expected)
+        else:
+            self._add(holder, rest[0], value, expected)
+
+    def remove(self, path: Path) -> None:
+        """Takes the member at path out; of an object that was added to before, the former bytes are left."""
+        expected = copy.deepcopy(self.data)
+        target, holder = expected, self._root
+        for key in path[:-1]:
+            target, holder = target[key], holder.members[key].value
+        del target[path[-1]]
+        members = list(holder.members.values())
+        place = list(holder.members).index(path[-1])
+        if len(members) == 1:
+            start, end = holder.start + 1, holder.end - 1
+        elif place:
+            start, end = members[place - 1].value.end, members[place].value.end
+        else:
+            start, end = members[0].start, members[1].start
+        self._splice(start, end, "", expected)
+
+    # -- layout
+
+    def _add(self, holder: _Value, key: str, value: t.Any, expected: t.Any) -> None:
+        if not holder.members:
+            flat = holder is not self._root and "\n" not in self._body[:holder.start]
+            indent = self._indent_at(holder.start)
+            inner = indent + self._unit()
+            first, last = ("", "") if flat else (self._eol + inner, self._eol + indent)
+            text = f"{first}{json.dumps(key)}: {self._render(value, inner, flat)}{last}"
+            self._splice(holder.start + 1, holder.end - 1, text, expected)
+            return
+        final = list(holder.members.values())[-1]
+        before = self._body[:final.start]
+        space = before[len(before.rstrip(" \t\r\n")):]
+        colon = self._body[self._string(self._body, final.start):final.value.start]
+        if not space and len(holder.members) == 1 and colon.endswith(" "):
+            space = " "
+        shown = self._render(value, self._indent_at(final.start), "\n" not in space)
+        self._splice(final.value.end, final.value.end, f",{space}{json.dumps(key)}{colon}{shown}", expected)
+
+    def _is_flat(self, holder: _Value) -> bool:
+        return "\n" not in self._body[holder.start:next(iter(holder.members.values())).start]
+
+    def _indent_at(self, offset: int) -> str:
+        line = self._body[self._body.rfind("\n", 0, offset) + 1:]
+        return line[:len(line) - len(line.lstrip(" \t"))]
+
+    def _unit(self) -> str:
+        """One step of indentation: that of the file's first member, where it begins a line."""
+        match = re.match(r"\s*\{[ \t\r]*\n([ \t]+)\"", self._body)
+        return match.group(1) if match else _INDENT
+
+    def _render(self, value: t.Any, indent: str, flat: bool) -> str:
+        if flat:
+            return json.dumps(value)
+        text = json.dumps(value, indent=self._unit())
+        return text.replace("\n", self._eol + indent)
+
+    def _splice(self, start: int, end: int, text: str, expected: t.Any) -> None:
+        body = self._body[:start] + text + self._body[end:]
+        root = self._read(body)
+        if root.data != expected:
+            raise HostError(f"{self.name} could not be edited.", "Report this with the file.", path=self.name)
+        self._body, self._root, self.text = body, root, self._bom + body
+
+    # -- reading
+
+    def _read(self, body: str) -> _Value:
+        try:
+            root = self._value(body, self._skip(body, 0), 0)
+            rest = self._skip(body, root.end)
+            if rest < len(body):
+                raise _Invalid(_surprise(body, rest, "the end"), rest)
+            if not isinstance(root.data, dict):
+                raise _Invalid("it must be an object in braces", root.start)
+        except _Invalid as error:
+            line = body.count("\n", 0, error.at) + 1
+            column = error.at - body.rfind("\n", 0, error.at)
+            raise HostError(f"{self.name}, line {line}, column {column}: {error}.", "Correct it, then run again.",
+                            path=self.name, line=line, column=column) from error
+        return root
+
+    def _value(self, body: str, at: int, depth: int) -> _Value:
+        if depth > _DEEPEST:
+            raise _Invalid(f"nested more than {_DEEPEST} deep", at)
+        first = body[at:at + 1]
+        if first == "{":
+            return self._object(body, at, depth)
+        if first == "[":
+            return self._array(body, at, depth)
+        if first == '"':
+            end = self._string(body, at)
+            return _Value(at, end, json.loads(body[at:end]))
+        match = _NUMBER.match(body, at)
+        if match:
+            word = match.group()
+            # An integer of thousands of digits is too much for Python, not for JSON.
+            whole = len(word) < 100 and word.lstrip("-").isdigit()
+            return _Value(at, match.end(), int(word) if whole else float(word))
+        for word, data in _WORDS.items():
+            if body.startswith(word, at):
+                return _Value(at, at + len(word), data)
+        raise _Invalid(_surprise(body, at, "a value"), at)
+
+    def _object(self, body: str, start: int, depth: int) -> _Value:
+        found = _Value(start, start, {})
+        at = self._skip(body, start + 1)
+        if body[at:at + 1] == "}":
+            found.end = at + 1
+            return found
+        while True:
+            end = self._string(body, at)
+            key = json.loads(body[at:end])
+            if key in found.members:
+                raise _Invalid(f"the key {json.dumps(key)} stands twice in one object", at)
+            colon = self._skip(body, end)
+            if body[colon:colon + 1] != ":":
+                raise _Invalid(_surprise(body, colon, "a colon"), colon)
+            value = self._value(body, self._skip(body, colon + 1), depth + 1)
+            found.members[key] = _Member(at, value)
+            found.data[key] = value.data
+            at, done = self._next(body, value.end, "}")
+            if done:
+                found.end = at
+                return found
+
+    def _array(self, body: str, start: int, depth: int) -> _Value:
+        items: list[t.Any] = []
+        at = self._skip(body, start + 1)
+        if body[at:at + 1] == "]":
+            return _Value(start, at + 1, items)
+        while True:
+            value = self._value(body, at, depth + 1)
+            items.append(value.data)
+            at, done = self._next(body, value.end, "]")
+            if done:
+                return _Value(start, at, items)
+
+    def _next(self, body: str, at: int, closing: str) -> tuple[int, bool]:
+        """After a member or item: where the next one begins, or where the object or array ends."""
+        at = self._skip(body, at)
+        if body[at:at + 1] == closing:
+            return at + 1, True
+        if body[at:at + 1] != ",":
+            raise _Invalid(_surprise(body, at, f"a comma or '{closing}'"), at)
+        after = self._skip(body, at + 1)
+        if body[after:after + 1] == closing:
+            raise _Invalid(f"a comma before '{closing}', which JSON does not allow", at)
+        return after, False
+
+    @staticmethod
+    def _string(body: str, at: int) -> int:
+        match = _STRING.match(body, at)
+        if match is None:
+            broken = body[at:at + 1] == '"'
+            raise _Invalid("a string that is not closed or not valid" if broken else _surprise(body, at, "a string"),
+                           at)
+        return match.end()
+
+    @staticmethod
+    def _skip(body: str, at: int) -> int:
+        match = _SPACE.match(body, at)
+        return match.end() if match else at
+
+
+def _surprise(body: str, at: int, wanted: str) -> str:
+    rest = body[at:at + 2]
+    if rest[:1] == "#" or rest in ("//", "/*"):
+        return "a comment, which JSON does not have"
+    found = json.dumps(rest[0], ensure_ascii=False) if rest else "the end of the file"
+    return f"{wanted} is expected, not {found}"

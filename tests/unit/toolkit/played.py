@@ -1,0 +1,90 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host as a runtime's planner sees it: files, journal and daemon, all in memory."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal, Runtime
+
+
+def shape(path: pathlib.Path) -> str:
+    """A shape's text; by C(crlf) and C(bom) in its name with these, which no file of the collection itself may have."""
+    text, name = path.read_bytes().decode(), f"{path.parent.name}/{path.name}"
+    if "crlf" in name:
+        text = text.replace("\n", "\r\n")
+    return ("\ufeff" if "bom" in name else "") + text
+
+
+@dataclass
+class Played:
+    """files: path to text. facts: what the runtime's commands print. before, written: what the journal would hold."""
+
+    runtime: Runtime
+    version: str
+    config: str
+    files: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, t.Any] = field(default_factory=dict)
+    unit: str | None = "x.service"
+    command: list[str] = field(default_factory=list)
+    running: bool = True
+    owed: dict[str, str] = field(default_factory=dict)
+    before: dict[str, str | None] = field(default_factory=dict)
+    written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    default: str | None = None
+
+    def seen(self) -> dict[str, t.Any]:
+        """As L(_base.Runtime) describes it."""
+        ours = [self.config, self.runtime.probe.get("drop_in"), *self.before]
+        return {"binary": "/usr/bin/x", "unit": self.unit, "command": self.command, "running": self.running,
+                "version": self.version, "config": self.config, "imports": {}, "dump": None, "facts": self.facts,
+                "files": {**{path: None for path in ours if path}, **self.files}}
+
+    def journal(self) -> dict[str, t.Any]:
+        """The part of the journal that planners read."""
+        config = {}
+        for path, (text, part) in self.written.items():
+            now = self.files.get(path)
+            state = "ours" if now == text else "before" if now == self.before[path] else "edited"
+            config[path] = {"part": part, "is": state, "before": self.before[path],
+                            "runtime": self.runtime.probe["name"]}
+        return {"config": config, "default_runtime": self.default, "restart": self.owed}
+
+    def propose(self, **options: t.Any) -> Proposal:
+        """The plan, as it would reach the host side and come back."""
+        wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
+        proposal = self.runtime.propose(json.loads(json.dumps(self.seen())), self.journal(), wish)
+        for trial in proposal.trials:
+            json.dumps([trial.files, trial.argv])
+        return proposal
+
+    def converge(self, **options: t.Any) -> Proposal:
+        """Writes what is wanted."""
+        return self._apply(self.propose(**options))
+
+    def remove(self) -> Proposal:
+        """Takes out what was written."""
+        return self._apply(self.runtime.withdraw(self.seen(), self.journal()))
+
+    def _apply(self, proposal: Proposal) -> Proposal:
+        for change in proposal.changes:
+            assert self.files.get(change.path) == change.before
+            self.default = self.default or proposal.previous_default
+            self.before.setdefault(change.path, change.before)
+            if change.baseline is not None:
+                self.before[change.path] = change.baseline
+            after = self.before[change.path] if change.after is None and change.part == "drop-in" else change.after
+            if after is None:
+                del self.files[change.path]
+            else:
+                self.files[change.path] = after
+            if change.restore or change.after is None:
+                del self.written[change.path], self.before[change.path]
+            else:
+                self.written[change.path] = (after, change.part)
+        return proposal

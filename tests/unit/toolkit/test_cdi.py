@@ -1,0 +1,272 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Specifications, their unit, links of device nodes: planned from a host, executed, planned again."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi as shared
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi, _cdi_files
+
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
+INSTALL = Step("install packages", "x", data={"packages": {"x": "1"}})
+EMPTY = 'level=error msg="failed to write spec: invalid device, empty device edits"\n'
+
+
+def spec(*names: str, driver: str = "595.91.07") -> str:
+    """As nvidia-ctk prints one."""
+    devices = "".join(f'    - name: "{name}"\n      containerEdits: {{}}\n' for name in (*names, "all"))
+    return (f"---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}containerEdits:\n    mounts:\n"
+            f"        - hostPath: /usr/lib/libcuda.so.{driver}\n    hooks:\n        - hookName: createContainer\n")
+
+
+class Machine:
+    """A host below a folder. says: what nvidia-ctk prints, None where it fails; modes: of MIG."""
+
+    def __init__(self, root: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.says: str | None = spec("0", "GPU-a")
+        self.modes = "Disabled\n"
+        self.calls: list[tuple[str, ...]] = []
+        for module, name, path in (
+                (_cdi, "_DRIVER", "proc/version"), (_cdi, "_PCI", "pci"), (_cdi, "_SYSTEMD", "systemd"),
+                (_cdi, "_LINKS", "dev/char"), (_cdi, "_OTHER", "etc-cdi/nvidia.yaml"), (_cdi, "UNIT_FILE", "units/s"),
+                (_cdi_files, "UNIT_FILE", "units/s"), (_cdi_files, "PATH_FILE", "units/p"),
+                (_cdi_files, "SCRIPT", "lib/cdi-refresh"), (_cdi_files, "RULE", "rules/r"),
+                (_cdi_files, "ENVIRONMENT", "env")):
+            patch.setattr(module, name, str(root / path))
+        patch.setattr(_cdi, "_NODES", (f"{root}/dev/nvidia*",))
+        patch.setattr(_cdi_files, "ENABLED", (str(root / "wants"),))
+        patch.setattr(_cdi_files, "_PATHS", {"gpu": str(root / "cdi/nvidia.yaml"),
+                                             "management": str(root / "cdi/management.yaml")})
+        for folder in ("proc", "pci/0", "systemd", "dev", "etc-cdi", "cdi"):
+            (root / folder).mkdir(parents=True)
+        (root / "pci/0/vendor").write_text("0x10de\n")
+        (root / "pci/0/class").write_text("0x030200\n")
+        self.driver("595.91.07")
+
+    @property
+    def spec(self) -> pathlib.Path:
+        """The specification for containers."""
+        return self.root / "cdi/nvidia.yaml"
+
+    def driver(self, version: str | None) -> None:
+        """Loads a driver, or unloads it."""
+        path = self.root / "proc/version"
+        path.unlink(missing_ok=True)
+        if version:
+            path.write_text(VERSION.format(version))
+
+    def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
+        words = tuple(argv)
+        self.calls.append(words)
+        if "enable" in words and not (self.root / "wants").is_symlink():
+            (self.root / "wants").symlink_to("units/s")
+        if words[0] == "nvidia-smi":
+            return Completed(words, 0, self.modes if "--query-gpu=mig.mode.current" in words else "GPU 0\n", "")
+        if words[0] != "nvidia-ctk":
+            return Completed(words, 0, "", "")
+        if self.says is None:
+            return Completed(words, 1, "", EMPTY)
+        output = [word.partition("=")[2] for word in words if word.startswith("--output=")]
+        if output:
+            pathlib.Path(output[0]).write_text(self.says)
+        return Completed(words, 0, self.says, "")
+
+    def cdi(self, journal: Journal, **options: t.Any) -> _cdi.Cdi:
+        return _cdi.Cdi({"state": "present", "cdi": True, "cdi_management": False, "check": False, **options}, journal,
+                        self.run)
+
+    def plan(self, packages: t.Sequence[Step] = (), **options: t.Any) -> dict[str, t.Any]:
+        with Journal("container_toolkit", root=str(self.root / "journal"), readonly=True) as journal:
+            return self.cdi(journal, **options).plan(packages)
+
+    def converge(self, packages: t.Sequence[Step] = (), **options: t.Any) -> list[str]:
+        """The ids of the steps, after which nothing is left to do."""
+        steps = self.plan(packages, **options)["steps"]
+        with Journal("container_toolkit", root=str(self.root / "journal")) as journal:
+            acts = self.cdi(journal, **options).acts
+            for step in steps:
+                acts[step.action](step)
+        assert self.plan((), **options)["steps"] == []
+        return [step.action for step in steps]
+
+
+@pytest.fixture
+def machine(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+FIRST = [_cdi.INSTALL_UNIT, _cdi.WRITE_RULE, _cdi.GENERATE]
+
+
+def test_first_run_and_removal(machine: Machine) -> None:
+    former = sorted(machine.root.rglob("*"))
+    assert machine.converge([INSTALL]) == FIRST
+    assert machine.spec.read_text() == machine.says
+    assert not [words for words in machine.calls if "daemon-reload" in words]
+    assert machine.converge(state="absent") == [_cdi.REMOVE_UNIT, _cdi.RESTORE_RULE, _cdi.REMOVE]
+    (machine.root / "wants").unlink()
+    with Journal("container_toolkit", root=str(machine.root / "journal")) as journal:
+        for folder in journal.of_kind("directory"):
+            journal.forget("directory", folder)
+    assert sorted(machine.root.rglob("*")) == former
+
+
+@pytest.mark.parametrize(("there", "reason"), [
+    (None, "there is no specification"),
+    (spec("0", "GPU-a", driver="580.126.20"), "it is of driver 580.126.20, 595.91.07 is loaded"),
+    (spec("0", "0:0", "GPU-a", "MIG-b"), "it lacks 0 names of devices and has 2 that are gone"),
+    (spec("0"), "it lacks 1 names of devices and has 0 that are gone"),
+    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "it is not what nvidia-ctk says now"),
+])
+def test_a_wrong_specification_is_generated_again(machine: Machine, there: str | None, reason: str) -> None:
+    machine.converge()
+    if there is None:
+        machine.spec.unlink()
+    else:
+        machine.spec.write_text(there)
+    step, = machine.plan()["steps"]
+    assert (step.action, step.target) == (_cdi.GENERATE, str(machine.spec))
+    assert reason in step.reason
+    machine.converge()
+
+
+def test_order_and_a_specification_of_the_host_do_not_matter(machine: Machine) -> None:
+    machine.converge()
+    said = spec("0", "GPU-a")
+    machine.spec.write_text("\n".join(reversed(said.splitlines())))
+    assert machine.plan()["steps"] == []
+    machine.spec.rename(machine.root / "etc-cdi/nvidia.yaml")
+    assert machine.plan()["steps"] == []
+
+
+def test_all_gpus_in_mig_mode_without_devices(machine: Machine) -> None:
+    machine.converge()
+    machine.says, machine.modes = None, "Enabled\n"
+    found = machine.plan()
+    assert [step.action for step in found["steps"]] == [_cdi.REMOVE]
+    assert [one["pending_reason"] for one in found["pending"]] == [
+        "every GPU is in MIG mode and has no MIG device yet"]
+    machine.converge()
+    assert not machine.spec.exists()
+    machine.says = spec("0:0", "MIG-b")
+    assert machine.converge() == [_cdi.GENERATE]
+
+
+def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
+    machine.converge()
+    machine.says = None
+    found = machine.plan()
+    assert (found["steps"], found["pending"]) == ([], [])
+    assert "empty device edits" in found["warnings"][0]
+    machine.spec.unlink()
+    assert [one["pending_reason"] for one in machine.plan()["pending"]] == ["nvidia-ctk cannot describe the devices"]
+
+
+def test_without_a_driver(machine: Machine) -> None:
+    machine.driver(None)
+    assert machine.converge([INSTALL]) == FIRST[:2]
+    assert [one["pending_reason"] for one in machine.plan()["pending"]] == ["no NVIDIA driver is loaded"]
+    assumed = [step.action for step in machine.plan([INSTALL], check=True)["steps"] if step.assumed]
+    assert assumed == [_cdi.LINK, _cdi.GENERATE]
+    machine.driver("595.91.07")
+    assert machine.converge() == [_cdi.GENERATE]
+    machine.driver(None)
+    assert machine.converge() == [_cdi.REMOVE]
+
+
+def test_not_wanted(machine: Machine) -> None:
+    assert machine.converge(cdi=False) == [_cdi.WRITE_RULE]
+    assert machine.converge() == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
+    assert machine.converge(cdi=False) == [_cdi.REMOVE_UNIT, _cdi.REMOVE]
+    assert not machine.spec.exists()
+
+
+def test_management(machine: Machine) -> None:
+    machine.converge()
+    assert machine.converge(cdi_management=True) == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
+    assert ("nvidia-ctk", "--quiet", "cdi", "generate", "--mode=management", "--vendor=management.nvidia.com",
+            f"--output={machine.root}/cdi/management.yaml") in machine.calls
+    assert machine.converge() == [_cdi.INSTALL_UNIT, _cdi.REMOVE]
+
+
+def test_an_edited_or_disabled_unit_is_put_right(machine: Machine) -> None:
+    machine.converge()
+    (machine.root / "lib/cdi-refresh").write_text("exit 1\n")
+    assert machine.converge() == [_cdi.INSTALL_UNIT]
+    (machine.root / "wants").unlink()
+    assert machine.converge() == [_cdi.INSTALL_UNIT]
+
+
+def test_the_output_of_the_vendors_settings(machine: Machine) -> None:
+    (machine.root / "env").write_text(f'# mine\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH="{machine.root}/cdi/own.yaml"\n')
+    machine.converge()
+    assert (machine.root / "cdi/own.yaml").exists() and not machine.spec.exists()
+
+
+def test_links_of_device_nodes(machine: Machine) -> None:
+    node = machine.root / "dev/nvidia0"
+    node.symlink_to("/dev/null")
+    (machine.root / "dev/nvidia-notes").write_text("no device")
+    assert _cdi.LINK in machine.converge()
+    assert os.path.samefile(machine.root / "dev/char/1:3", node)
+    (machine.root / "dev/char/1:3").unlink()
+    (machine.root / "dev/char/1:3").symlink_to("../gone")
+    assert machine.converge() == [_cdi.LINK]
+
+
+def test_the_script(machine: Machine) -> None:
+    """The shell script decides as the module does; nvidia-ctk, nvidia-smi and /proc are stand-ins."""
+    script = _cdi_files.unit_files(False)[_cdi_files.SCRIPT].decode()
+    assert "@" not in script.replace("$@", "")
+    script = script.replace("/proc/driver/nvidia/version", str(machine.root / "proc/version"))
+    script = script.replace("/dev/nvidia*", str(machine.root / "dev/none*")).replace("/dev/nvidia-caps/*", "")
+    tools = machine.root / "bin"
+    tools.mkdir()
+
+    def run(ctk: str, listing: str = "GPU 0", modes: str = "Disabled") -> tuple[int, bool]:
+        for name, body in (("nvidia-ctk", ctk), ("nvidia-smi", f"case $1 in -L) echo '{listing}' ;; "
+                                                               f"*) echo '{modes}' ;; esac")):
+            (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+            (tools / name).chmod(0o755)
+        done = subprocess.run(["sh", "-c", script], env={"PATH": f"{tools}:/usr/bin:/bin"}, check=False)
+        return done.returncode, machine.spec.exists()
+
+    write = f"echo new > {machine.spec}"
+    assert run(write) == (0, True)
+    assert run("exit 1") == (1, True)
+    assert run("exit 1", listing="GPU 0\n  MIG 1g.10gb (UUID: MIG-x)", modes="Enabled") == (1, True)
+    assert run("exit 1", modes="Enabled\nDisabled") == (1, True)
+    assert run("exit 1", modes="Enabled") == (0, False)
+    assert run(write) == (0, True)
+    machine.driver(None)
+    assert run(write) == (0, False)
+
+
+def test_parsing() -> None:
+    text = '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}], "x": "libcuda.so.580.126.20"}'
+    assert shared.parse(text) == {"devices": ["0"], "driver": "580.126.20"}
+    sorted_keys = "devices:\n- containerEdits:\n    deviceNodes: []\n  name: \"0:1\"\nkind: nvidia.com/gpu\n"
+    assert shared.parse(sorted_keys) == {"devices": ["0:1"], "driver": None}
+    assert shared.parse(spec("0", "MIG-b"))["devices"] == ["0", "MIG-b"]
+
+
+def test_starting_the_unit() -> None:
+    calls: list[t.Any] = []
+
+    def run(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        calls.append((tuple(argv), options["check"]))
+        return Completed(tuple(argv), len(calls) - 1, "", "")
+
+    assert shared.refresh(run) and not shared.refresh(run)
+    assert calls == [(("systemctl", "start", "gpuops-cdi-refresh.service"), False)] * 2

@@ -1,0 +1,146 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The set of packages on a made-up host: when it is left alone, what is named together, what is refused."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages
+
+NEWEST = "1.20.1-1"
+
+
+class Packager:
+    """A package manager and its view of a repository. installed: name to version."""
+
+    repair_command = ("repair",)
+    key = b"key"
+
+    def __init__(self, installed: dict[str, str]) -> None:
+        self.installed = installed
+        self.probed: list[Repository] = []
+        names = (*_packages.NAMES, _packages.EXTENSIONS)
+        self.candidates = dict.fromkeys(names, [NEWEST, "1.19.1-1"])
+
+    def __call__(self, _run: t.Any) -> Packager:
+        return self
+
+    def __enter__(self) -> Packager:
+        return self
+
+    def __exit__(self, *exc: t.Any) -> None:
+        pass
+
+    def read(self) -> PackageState:
+        return PackageState(self.installed)
+
+    def is_consistent(self) -> bool:
+        return True
+
+    def is_configured(self, repository: Repository) -> bool:
+        return False
+
+    def probe(self, repository: Repository) -> Packager:
+        self.probed.append(repository)
+        return self
+
+    def resolve(self, name: str, version: str | None) -> str:
+        return next(one for one in self.candidates[name] if version in (None, one, one.partition("-")[0]))
+
+    def simulate(self, install: dict[str, str], *_more: t.Any) -> list[Change]:
+        return [Change(name, None, version) for name, version in install.items()]
+
+
+def plan(root: pathlib.Path, patch: pytest.MonkeyPatch, packager: Packager | None, family: str = "debian",
+         said: str | None = None, **request: t.Any) -> dict[str, t.Any]:
+    """The plan of a host. said: what nvidia-ctk prints, None where it is not there."""
+    patch.setattr(_packages, "read_os", lambda _root: {"family": family})
+    patch.setattr(_packages, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
+    patch.setattr(_packages, "MANAGERS", {family: packager} if packager else {})
+    patch.setattr(_packages, "SOURCES", str(root / "sources"))
+    whole = {"state": "present", "mode": "auto", "version": None, "repository": {
+        "url": None, "key": "k", "fingerprint": "A" * 40}, **request}
+    with Journal("container_toolkit", root=str(root / "journal"), readonly=True) as journal:
+        return _packages.Packages(whole, journal, lambda argv, **_options: Completed(tuple(argv), 0, said or "", "")
+                                  ).plan()
+
+
+def steps(found: dict[str, t.Any]) -> list[str]:
+    return [step.action for step in found["steps"]]
+
+
+@pytest.mark.parametrize(("family", "url", "hold", "content"), [
+    ("debian", "stable/deb/", "/etc/apt/preferences.d/gpuops-container-toolkit.pref", "Pin: version 1.19.1-*\n"),
+    ("redhat", "stable/rpm/", "/etc/dnf/vars/gpuops_container_toolkit", "*-1.19.1-*\n"),
+    ("suse", "stable/rpm/", "/etc/zypp/systemCheck.d/gpuops-container-toolkit.check",
+     "conflicts:libnvidia-container1 > 1.19.1_z\n"),
+])
+def test_the_set_is_named_and_held_together(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, family: str,
+                                            url: str, hold: str, content: str) -> None:
+    packager = Packager({})
+    found = plan(tmp_path, monkeypatch, packager, family, version="1.19.1")
+    assert steps(found) == ["add repository", "hold versions", "refresh package lists", "install packages"]
+    assert found["steps"][3].data["packages"] == dict.fromkeys(_packages.NAMES, "1.19.1-1")
+    assert found["steps"][1].target == hold and content in found["steps"][1].data["content"].decode()
+    assert url in packager.probed[0].url and "$" not in packager.probed[0].url
+    assert not packager.probed[0].signed
+
+
+def test_newest_where_nothing_is_asked_and_more_for_other_modes(tmp_path: pathlib.Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plan(tmp_path, monkeypatch, Packager({}), mode="cdi")
+    assert found["steps"][3].data["packages"] == dict.fromkeys((*_packages.NAMES, _packages.EXTENSIONS), NEWEST)
+
+
+@pytest.mark.parametrize(("version", "touched"), [(None, False), ("1.19.1", False), ("1.19.1-1", False),
+                                                  ("1.20.1", True)])
+def test_packages_of_somebody_else_at_the_version_are_left_alone(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, version: str | None, touched: bool) -> None:
+    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    found = plan(tmp_path, monkeypatch, packager, version=version)
+    assert bool(found["steps"]) == bool(packager.probed) == touched
+    assert found["version"] == "1.19.1"
+
+
+def test_a_part_of_the_set_is_made_whole_at_its_version(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+                                                        ) -> None:
+    found = plan(tmp_path, monkeypatch, Packager({_packages.NAMES[1]: "1.19.1-1"}))
+    assert set(found["steps"][-1].data["packages"].values()) == {"1.19.1-1"}
+
+
+@pytest.mark.parametrize(("text", "refused"), [
+    ("deb [signed-by=/usr/share/keyrings/a.gpg] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n",
+     True),
+    ("Types: deb\nURIs: https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)/\nSuites: /\n", True),
+    ("#deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n", False),
+    ("deb https://nvidia.github.io/libnvidia-container/experimental/deb/$(ARCH) /\n", False),
+])
+def test_sources_of_the_same_place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, text: str, refused: bool
+                                   ) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "nvidia.list").write_text(text)
+    if not refused:
+        assert steps(plan(tmp_path, monkeypatch, Packager({})))
+        return
+    with pytest.raises(HostError, match="named in .*nvidia.list already"):
+        plan(tmp_path, monkeypatch, Packager({}))
+
+
+def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "NVIDIA Container Toolkit CLI version 1.20.1\ncommit: x\n"
+    for version in (None, "1.20.1", "1.20.1-1"):
+        found = plan(tmp_path, monkeypatch, None, "other", said, version=version)
+        assert found == {"installed": {}, "version": "1.20.1", "steps": []}
+    with pytest.raises(HostError, match=r"It has the toolkit 1.20.1, 1.19.1 is wanted"):
+        plan(tmp_path, monkeypatch, None, "other", said, version="1.19.1")
+    with pytest.raises(HostError, match="It has no toolkit"):
+        plan(tmp_path, monkeypatch, None, "other")
+    assert plan(tmp_path, monkeypatch, None, "other", state="absent")["steps"] == []
