@@ -63,7 +63,7 @@ def repository_id(repository: Repository) -> str:
 def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = ()) -> bytes:
     """A file of a repository (dnf.conf(5), zypper(8)). key: path of the armored key of packages and metadata.
 
-    The vendor's repositories have both; what names packages is trusted no less strictly than what is in them.
+    What names packages is trusted no less strictly than what is in them: the metadata's signature is always wanted.
     """
     lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", f"[{repository_id(repository)}]",
              f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1",
