@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,10 +54,10 @@ def script(name: str, **words: str) -> bytes:
     return b"#!/bin/sh\n" + text(name, **words).encode()
 
 
-def dkms_conf(version: str) -> str:
+def dkms_conf(version: str, modules: Sequence[str] = MODULES) -> str:
     """The dkms.conf of the stand-in modules."""
     lines = [text("dkms.conf", VERSION=version)]
-    for index, name in enumerate(MODULES):
+    for index, name in enumerate(modules):
         lines.append(f'BUILT_MODULE_NAME[{index}]="{name}"\nDEST_MODULE_LOCATION[{index}]="/updates/dkms"\n'
                      f'STRIP[{index}]="no"\n')
     return "".join(lines)

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import uuid
 from pathlib import Path
 
 from lab.host import image as host_image
@@ -24,7 +23,6 @@ INCLUDE = ("systemd", "systemd-sysv", "udev", "dbus", "openssh-server", "python3
 SECTOR = 512
 FIRST = 2048  # the partition's first sector; GRUB's image lies before it
 MIB = 6144  # what the disk may hold; it is stored sparse
-UUID = uuid.uuid5(uuid.NAMESPACE_DNS, "gpu-vm.gpuops.example")
 
 
 def rootfs() -> Path:
@@ -64,12 +62,11 @@ def disk() -> Path:
             for part in parts:
                 shutil.copy(part, setup)
             shutil.copy(keys / "id_ed25519.pub", setup / "authorized_keys")
-            run_quietly(["chroot", str(root), "sh", "/setup/setup.sh", str(UUID), kernels()[0]],
-                        "the virtual machine's files")
+            run_quietly(["chroot", str(root), "sh", "/setup/setup.sh", kernels()[0]], "the virtual machine's files")
             shutil.rmtree(setup)
             raw = Path(made) / "disk.raw"
             boot_record(raw, base)
-            run_quietly(["mke2fs", "-q", "-t", "ext4", "-U", str(UUID), "-d", str(root), "-E",
+            run_quietly(["mke2fs", "-q", "-t", "ext4", "-d", str(root), "-E",
                          f"offset={FIRST * SECTOR}", str(raw), f"{MIB - FIRST * SECTOR // 2**20}M"], "the file system")
             run_quietly(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(folder / "disk.qcow2")],
                         "the disk")

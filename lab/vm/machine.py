@@ -133,7 +133,7 @@ def load(name: str) -> Machine:
     return Machine(**{**found, "mark": tuple(found["mark"])})
 
 
-FIRST_BOOT = "update-grub && systemctl is-system-running --wait"  # GRUB's file is written by packages from then on
+FIRST_BOOT = "systemctl is-system-running --wait"
 
 
 def booted() -> Path:

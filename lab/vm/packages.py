@@ -19,6 +19,8 @@ from lab.packages.driver_debs import KEY_FILE, branch_debs, driver_debs, keyring
 from lab.packages.keys import keys
 from lab.tools import cached
 
+# Those that every server loads: a compiler takes long in an emulated machine, which goes without drm and peermem.
+MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 DRIVERS = ("580.126.20", "595.91.07")
 SOURCE = Path(__file__).resolve().parent / "dkms"
 FLAVOURS = {"nvidia-kernel-open-dkms": "open", "nvidia-kernel-dkms": "proprietary"}
@@ -72,5 +74,5 @@ def with_source(deb: Deb, driver: Driver) -> Deb:
     release = f"RELEASE := {driver.version}\nLICENSE := {LICENSES[FLAVOURS[deb.name]]}\n"
     sources = {f"{folder}/{path.name}": path for path in sorted(SOURCE.iterdir())}
     files: Files = {**sources, f"{folder}/release.mk": release,
-                    f"{folder}/dkms.conf": dkms_conf(driver.version) + BUILD}
+                    f"{folder}/dkms.conf": dkms_conf(driver.version, MODULES) + BUILD}
     return replace(deb, files=files)

@@ -3,7 +3,6 @@
  * For modules that need little of the kernel: without <linux/module.h> the compiler is done in half the time, which
  * counts where a machine is emulated. */
 #include <linux/errno.h>
-#include <linux/export.h>
 #include <linux/moduleparam.h>
 #include "nvidia.h"
 
