@@ -18,13 +18,14 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill", "cluster", "sources", "vm")
-ON_HOSTS = {"lab", "kill", "sources", "driver", "integration", "molecule", "bench"}
+BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit", "vm", "kernel")
+ON_HOSTS = {"lab", "kill", "sources", "toolkit", "driver", "integration", "molecule", "bench"}
 # What measures runs when it is named.
 BY_NAME = ("bench",)
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
+         "toolkit": ("toolkit", "toolkit_docker", "toolkit_cdi"),
          "driver": ("switch", "around", "components")}
 
 
@@ -65,9 +66,11 @@ def commands() -> dict[str, list[str]]:
         "ansible-lint": ["ansible-lint"],
         "conformance": [python, "-m", "pytest", "tests/conformance"],
         "lab": [python, "-m", "pytest", "tests/lab"],
-        "vm": [python, "-m", "pytest", "tests/vm"],
+        "vm": [python, "-m", "pytest", "tests/vm/test_driver.py"],
+        "kernel": [python, "-m", "pytest", "tests/vm/test_kernel.py"],
         "kill": on_hosts["kill"],
         "sources": on_hosts["sources"],
+        "toolkit": on_hosts["toolkit"],
         "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
         "driver": on_hosts["driver"],
         "integration": [python, "-m", "pytest", "tests/integration",
@@ -91,9 +94,10 @@ def main(names: list[str]) -> int:
         print(f"Only by name: {', '.join(BY_NAME)}", flush=True)
     try:
         # What others stand on, started before anything else: by gates that need it, the command that provides it.
-        bases = [(needed, stages.start(name, [sys.executable, "-m", "lab", *words])) for needed, name, words in (
-            (IN_CLUSTER, "control plane build", ["cluster", "build"]), (ON_HOSTS, "lab up", ["up"]),
-            ({"vm"}, "vm build", ["vm", "build"]),
+        bases = [(needed, stages.start(name, [sys.executable, "-m", *words])) for needed, name, words in (
+            (IN_CLUSTER, "control plane build", ["lab", "cluster", "build"]), (ON_HOSTS, "lab up", ["lab", "up"]),
+            ({"conformance", "toolkit"}, "containerd build", ["lab.tools", "containerd"]),
+            ({"vm", "kernel"}, "vm build", ["lab", "vm", "build"]),
         ) if needed & set(wanted)]
         if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
             return finish(stages)

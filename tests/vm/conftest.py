@@ -16,6 +16,7 @@ from lab.vm import image, inventory, machine, packages
 from tests.integration import user
 
 FIRST, OTHER = "595.91.07", "580.126.20"
+MODULES = {"nvidia", "nvidia_uvm", "nvidia_modeset"}
 PLAY = """\
 - hosts: all
   gather_facts: false
@@ -57,6 +58,17 @@ class Guest:
         """The step ids that check mode names."""
         return [step["id"] for step in self.role("--check", **variables)["plan"]]
 
+    def works(self, version: str) -> None:
+        """The kernel, the library, the tool and the device nodes agree."""
+        assert self.sh("cat /sys/module/nvidia/version") == version
+        assert f" {version} " in self.sh("cat /proc/driver/nvidia/version")
+        assert {line.split()[0] for line in self.sh("cat /proc/modules").splitlines()} >= MODULES
+        assert len(self.sh("nvidia-smi -L").splitlines()) == 2
+        assert version in self.sh("nvidia-smi")
+        assert self.sh("ls /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl /dev/nvidia-uvm | wc -l") == "4"
+        # The kernel accepts these numbers: there is a driver behind the nodes.
+        self.sh("exec 3< /dev/nvidia1 4< /dev/nvidiactl 5< /dev/nvidia-uvm")
+
     def situation(self) -> str:
         """All that an install, a switch or an unload would change."""
         return self.sh("cat /proc/modules | cut -d ' ' -f 1,4 | sort; dpkg-query -W; dkms status; systemctl is-active "
@@ -69,15 +81,16 @@ def install(made: machine.Machine) -> None:
     assert result["changed"]
 
 
-@pytest.fixture(scope="session")
-def guest() -> Iterator[Guest]:
-    """A machine that goes on from the first driver's state."""
+@pytest.fixture(scope="module")
+def guest(request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """A machine that goes on from the first driver's state; each file of tests has its own."""
+    name = request.path.stem.replace("_", "-")
     needs.ensure((*needs.PACKAGES, *needs.VM_PACKAGES))
     user.install()
     inputs = [(packages.repository() / "digest").read_bytes()]
-    made = machine.up("tests", machine.state("driver", inputs, machine.booted(), install))
+    made = machine.up(name, machine.state("driver", inputs, machine.booted(), install))
     yield Guest(made)
-    machine.remove("tests")
+    machine.remove(name)
 
 
 @pytest.fixture(scope="session")
