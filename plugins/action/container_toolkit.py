@@ -103,8 +103,8 @@ class ActionModule(ActionBase):
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
-            proposal = _registry.RUNTIMES[runtime].propose(view, _plan.journal_of(seen, runtime),
-                                                            self._wish(options))
+            kept = _plan.journal_of(seen, runtime)
+            proposal = _registry.RUNTIMES[runtime].propose(view, kept, self._wish(options))
             if proposal.changes and not options["config_path"]:
                 told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
                 if told:

@@ -77,7 +77,7 @@ def test_upgrades_leave_the_version_even_with_the_vendors_own_repository(host: D
     before = host.brought()
     url = host.sh("sed -n s/^baseurl=//p /etc/yum.repos.d/gpuops-driver.repo").strip()
     host.sh(f"printf '[cuda-rhel9-x86_64]\\nname=cuda\\nbaseurl={url}\\ngpgcheck=0\\n' "
-           "> /etc/yum.repos.d/cuda-rhel9.repo")
+            "> /etc/yum.repos.d/cuda-rhel9.repo")
     said = host.sh("dnf -y upgrade")
     host.sh("rm /etc/yum.repos.d/cuda-rhel9.repo")
     assert "Nothing to do" in said
@@ -106,7 +106,7 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
 
 def test_a_run_killed_in_the_transaction_goes_on(host: DriverHost) -> None:
     host.sh(f"(while ! rpm -q libnvidia-ml-{NEW} > /dev/null; do sleep 0.01; done; pkill -9 -x python3; "
-           "pkill -9 -x dnf) < /dev/null > /dev/null 2>&1 &")
+            "pkill -9 -x dnf) < /dev/null > /dev/null 2>&1 &")
     cut = host.role(driver_version=NEW)
     assert cut.rc != 0, cut.output
     assert len(host.sh("rpm -q nvidia-kmod-common").splitlines()) == 2

@@ -17,8 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml impor
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _SPECS = tuple(f"{folder}/nvidia.yaml" for folder in _FOLDERS)
-_HOOKS = tuple(f"{folder}/oci-nvidia-hook.json" for folder in ("/usr/share/containers/oci/hooks.d",
-                                                              "/etc/containers/oci/hooks.d"))
+_HOOKS = tuple(f"{folder}/containers/oci/hooks.d/oci-nvidia-hook.json" for folder in ("/usr/share", "/etc"))
 # Later files win.
 _CONF = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
          "/etc/containers/containers.conf.d/*.conf")

@@ -314,7 +314,7 @@ def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "unit").touch()
     model = hosts()
     with monkeypatch.context() as patch:
-        patch.setattr(_work.Work, "_prove", lambda *_args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(_work.Work, "_prove", lambda *_args: (one for one in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             go(model, "all-1g.10gb")
     assert started == []

@@ -129,9 +129,9 @@ def test_broken_text_is_refused_as_the_standard_reader_does(text: str) -> None:
         return dict(members)
 
     try:
-        data = json.loads(body, object_pairs_hook=pairs, parse_int=float, parse_constant=lambda word: [][0])
+        data = json.loads(body, object_pairs_hook=pairs, parse_int=float, parse_constant=int)
         valid = isinstance(data, dict) and not repeated
-    except (ValueError, IndexError):
+    except ValueError:
         valid = not body.strip(" \t\r\n")
     if valid:
         Document(text, "x.json")

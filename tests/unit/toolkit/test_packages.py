@@ -94,8 +94,7 @@ def test_the_set_is_named_and_held_together(tmp_path: pathlib.Path, monkeypatch:
     assert not packager.probed[0].signed
 
 
-def test_newest_where_nothing_is_asked_and_more_for_other_modes(tmp_path: pathlib.Path,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_and_more_for_other_modes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plan(tmp_path, monkeypatch, Packager({}), mode="cdi")
     assert found["steps"][3].data["packages"] == dict.fromkeys((*_packages.NAMES, _packages.EXTENSIONS), NEWEST)
 
