@@ -20,8 +20,8 @@ MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
 BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit", "vm", "kernel")
 ON_HOSTS = {"lab", "kill", "sources", "toolkit", "driver", "integration", "molecule", "bench"}
-# What measures runs when it is named.
-BY_NAME = ("bench",)
+# These run when they are named: what measures, and the virtual machine, whose state takes long to build from nothing.
+BY_NAME = ("bench", "vm", "kernel")
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
