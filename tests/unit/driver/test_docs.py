@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 import typing as t
 
@@ -15,18 +14,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures import explain
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import SOURCES, source_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.packages import installs
+from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
-HOME = pathlib.Path(__file__).parents[3]
 PAGE = (HOME / "docs" / "driver.md").read_text(encoding="utf-8")
 ARCHES = ("x86_64", "aarch64")
 
 
 def sources() -> dict[tuple[str, str, str, str], str]:
     """By source, distribution, version and machine what the page says."""
-    table = PAGE.partition("<!-- sources -->")[2].partition("<!-- /sources -->")[0]
     found = {}
-    for line in table.strip().splitlines()[2:]:
-        source, systems, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+    for source, systems, *cells in rows(PAGE, "sources"):
         for group in systems.split(";"):
             names, versions, distributions = [], [], group.replace(",", " ").split()
             for word in distributions:
@@ -54,9 +51,8 @@ def test_sources() -> None:
 def test_real_names_its_test() -> None:
     real = [cell for cell in sources().values() if cell.startswith("real")]
     assert len(real) > 5
-    for cell in real:
-        name, = re.findall(r"`(\w+\.py)`", cell)
-        assert (HOME / "tests" / "integration" / name).is_file(), name
+    for path in named_tests(real):
+        assert path.is_file(), path
 
 
 def test_examples_use_variables_of_the_role() -> None:

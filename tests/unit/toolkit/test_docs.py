@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 import typing as t
 
@@ -15,38 +14,31 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi_files, _packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_toolkit
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _registry, _settings
+from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
-HOME = pathlib.Path(__file__).parents[3]
 PAGE = (HOME / "docs" / "container_toolkit.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[list[str]]:
-    """The cells of a marked table, without its head."""
-    rows = PAGE.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-
-
 def test_runtimes() -> None:
-    rows = table("runtimes")
-    assert {row[0].strip("`") for row in rows} == set(_registry.RUNTIMES)
-    for _runtime, _distribution, _how, state in rows:
+    found = rows(PAGE, "runtimes")
+    assert {row[0].strip("`") for row in found} == set(_registry.RUNTIMES)
+    for _runtime, _distribution, _how, state in found:
         assert state == "published shapes only" or state.startswith("real (`"), state
 
 
 def test_packages() -> None:
-    rows = {row[0].strip("`"): row for row in table("packages")}
-    assert set(MANAGERS) <= set(rows) == set(_packages._HOLDS)
+    found = {row[0].strip("`"): row for row in rows(PAGE, "packages")}
+    assert set(MANAGERS) <= set(found) == set(_packages._HOLDS)
     for family in ("debian", "suse"):
         for path in _packages._HOLDS[family]("1.20.1"):
-            assert path in rows[family][2]
+            assert path in found[family][2]
 
 
 def test_real_names_its_test() -> None:
-    cells = [row[-1] for name in ("runtimes", "packages") for row in table(name) if row[-1].startswith("real")]
+    cells = [row[-1] for name in ("runtimes", "packages") for row in rows(PAGE, name) if row[-1].startswith("real")]
     assert len(cells) > 4
-    for cell in cells:
-        name, = re.findall(r"`(\w+\.py)`", cell)
-        assert (HOME / "tests" / "integration" / name).is_file(), name
+    for path in named_tests(cells):
+        assert path.is_file(), path
 
 
 def test_examples_use_variables_of_the_role_and_known_settings() -> None:
