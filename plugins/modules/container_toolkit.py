@@ -27,8 +27,8 @@ description:
   - Where another product owns the runtime's configuration (GPU Operator, AKS, GKE, OpenShift and others) the task fails
     before anything is changed and names the right place. For Kubespray and Amazon EKS it returns as RV(pending) and as
     a warning what to set in the inventory or the NodeConfig.
-  - O(state=absent) gives back the former bytes, or takes out only its own part of files edited since, and removes the
-    packages, repository and key that it brought.
+  - O(state=absent) gives back the former bytes, or takes out only its own part of files edited since (the drop-ins of
+    CRI-O, k0s, k3s and RKE2 go as a whole), and removes the packages, repository and key that it brought.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 notes:
@@ -88,7 +88,8 @@ options:
     type: path
   drop_in_path:
     description: The drop-in file of containerd 2.0 and newer, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by
-      default, or of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf).
+      default, of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf), or of k0s,
+      C(/etc/k0s/containerd.d/99-gpuops-nvidia.toml); the latter two read no other folder.
     type: path
   set_as_default:
     description:

@@ -68,7 +68,7 @@ class Containerd:
             if text is not None and (_record(journal, path) or {}).get("is") == "edited":
                 baseline = _without_ours(text, path, journal, drop_in)
             proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
-        _heed_theirs(seen, proposal)
+        _heed_theirs(seen, journal, proposal)
         if proposal.changes:
             if options.cdi and _is_before_cdi(own):
                 proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
@@ -180,6 +180,8 @@ class Containerd:
         for path, record in sorted(journal["config"].items(), key=lambda item: item[1]["part"]):
             text = seen["files"].get(path)
             if record["is"] == "before":
+                # Of a drop-in that a former removal has left to its owner, the import stays.
+                keep_import = keep_import or record["part"] == "drop-in" and text is not None
                 continue
             if record["is"] == "ours":
                 if record["part"] == "main" and keep_import:
@@ -197,7 +199,8 @@ class Containerd:
                 keep_import = True
             proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
             if rest != text:
-                proposal.changes.append(FileChange(path, text, rest, record["part"], "edited since: only our part"))
+                proposal.changes.append(FileChange(path, text, rest, record["part"], "edited since: only our part",
+                                                   baseline=rest))
         return proposal
 
 
@@ -290,10 +293,10 @@ def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None
                                  "Kubernetes cannot use this containerd until that entry is removed.")
 
 
-def _heed_theirs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> None:
+def _heed_theirs(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> None:
     """Refuses where the vendor's tool goes on writing the same settings; tells of a file that it has left behind."""
     imported = _imported(seen, "")
-    for path in (path for path in THEIRS if seen["files"].get(path) is not None):
+    for path in (path for path in THEIRS if seen["files"].get(path) is not None and not _record(journal, path)):
         if path not in imported:
             proposal.warnings.append(f"{path} was left by 'nvidia-ctk runtime configure' or the GPU Operator and has "
                                      f"no effect, as {seen['config']} does not import it: remove it.")

@@ -95,19 +95,22 @@ class Docker:
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
         """See C(_base.Runtime)."""
         proposal = Proposal(previous_default=journal["default_runtime"])
-        path, text = seen["config"], seen["files"][seen["config"]]
-        before = after = Document(text or "", path).data
-        record = journal["config"].get(path)
-        if record and record["is"] == "ours":
-            after = Document(record["before"] or "", path).data
-            proposal.changes.append(FileChange(path, text, record["before"], "main", "", restore=True))
-        elif record and record["is"] == "edited":
-            rest = _without_ours(text or "", path, record)
-            after = Document(rest, path).data
+        before = after = Document(seen["files"].get(seen["config"]) or "", seen["config"]).data
+        # The file that the daemon reads comes last: it says how the removal takes effect.
+        for path, record in sorted(journal["config"].items(), key=lambda item: item[0] == seen["config"]):
+            text = seen["files"].get(path)
+            if text is None or record["is"] == "before":
+                continue  # removed by somebody: it is theirs
+            rest = record["before"] if record["is"] == "ours" else _without_ours(text, path, record)
+            before, after = Document(text, path).data, Document(rest or "", path).data
+            if record["is"] == "ours":
+                proposal.changes.append(FileChange(path, text, rest, "main", "", restore=True))
+                continue
             proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
             if rest != text:
                 _check_default(path, after, _flags(seen))
-                proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part"))
+                proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part",
+                                                   baseline=rest))
         _choose_act(seen, journal, before, after, proposal)
         return proposal
 

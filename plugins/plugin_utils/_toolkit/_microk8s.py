@@ -86,7 +86,8 @@ class Microk8s:
                 proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken "
                                          "out.")
                 if rest != text:
-                    proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part"))
+                    proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part",
+                                                       baseline=rest))
         return proposal
 
 

@@ -59,8 +59,11 @@ class Rancher:
             if seen["running"]:
                 raise HostError(f"{path} does not exist although {seen['unit']} runs.",
                                 f"Where {name} has another data-dir, give its file as config_path.", path=path)
-            return Proposal(act="none", warnings=[f"{name} has not been started yet: it declares the runtime by itself "
-                                                  "at its first start after the toolkit has been installed."])
+            proposal = Proposal(act="none", previous_default=journal["default_runtime"] or "runc", warnings=[
+                f"{name} has not been started yet: it declares the runtime by itself at its first start after the "
+                "toolkit has been installed."])
+            self._default(seen, options, proposal)
+            return proposal
         data = _cri.read(text, path)
         plugin = V3 if lookup(data, ("plugins", V3)) is not None else V2
         own = lookup(data, ("plugins", plugin)) or {}

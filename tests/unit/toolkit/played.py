@@ -50,7 +50,7 @@ class Played:
         config = {}
         for path, (text, part) in self.written.items():
             now = self.files.get(path)
-            state = "ours" if now == text else "before" if now == self.before[path] else "edited"
+            state = "before" if now == self.before[path] else "ours" if now == text else "edited"
             config[path] = {"part": part, "is": state, "before": self.before[path],
                             "runtime": self.runtime.probe["name"]}
         return {"config": config, "default_runtime": self.default, "restart": self.owed}

@@ -238,6 +238,14 @@ def test_the_vendors_drop_in_is_not_fought(host: t.Any, monkeypatch: pytest.Monk
     assert one.converge(set_as_default=False) == []
 
 
+def test_our_drop_in_at_the_vendors_path_is_ours(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+    one.drop_in = _theirs(one, monkeypatch, "")
+    one.drop_in.unlink()
+    one.converge()
+    assert one.converge(mode="cdi")[0] == f"write file: {one.drop_in}"
+
+
 def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = host("2.2", b"version = 3\n")
     path = _theirs(one, monkeypatch, OPERATOR)

@@ -12,7 +12,7 @@ import typing as t
 import pytest
 import tomllib
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3
@@ -84,10 +84,13 @@ class Host:
         return steps
 
     def remove(self) -> list[tuple[str, str, str]]:
-        steps, proposal = self._steps(self.runtime.withdraw(self.seen(), self.journal()))
+        steps, proposal = self.removal()
         for change in proposal.changes:
             self.files[change.path] = change.after
         return steps
+
+    def removal(self) -> tuple[list[tuple[str, str, str]], Proposal]:
+        return self._steps(self.runtime.withdraw(self.seen(), self.journal()))
 
     def bare(self) -> dict[str, str]:
         return {path: text for path, text in self.files.items() if text is not None}
@@ -195,8 +198,10 @@ def test_k3s_never_started_or_elsewhere() -> None:
     with pytest.raises(HostError, match="another data-dir, give its file as config_path"):
         host.plan()
     seen = {**host.seen(), "running": False}
-    proposal = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
+    proposal = host.runtime.propose(seen, EMPTY, Options(False, True, "auto"))
     assert proposal.changes == []
+    later = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
+    assert [(change.path, later.act) for change in later.changes] == [(K3S_OURS, "none")]
     assert "at its first start" in proposal.warnings[0]
 
 
@@ -240,6 +245,19 @@ def test_k0s_drop_in_by_generation(release: str, plugin: str, version: int) -> N
     assert host.converge(set_as_default=True) == [("write file", K0S_OURS, "never")]
     assert host.remove() == [("remove file", K0S_OURS, "never")]
     assert host.bare() == before
+
+
+def test_k0s_drop_in_path() -> None:
+    host = Host("k0s", {K0S: shape("k0s-managed.toml")}, version="v1.36.0+k0s.0")
+    with pytest.raises(InputError, match="k0s does not read it"):
+        host.plan(drop_in_path="/etc/containerd/conf.d/99-gpuops-nvidia.toml")
+    with pytest.raises(InputError, match="k0s does not read it"):
+        host.plan(drop_in_path="/etc/k0s/containerd.d/99.conf")
+    host.converge()
+    other = "/etc/k0s/containerd.d/50-gpu.toml"
+    assert host.converge(drop_in_path=other) == [("remove file", K0S_OURS, "never"), ("write file", other, "never")]
+    assert K0S_OURS not in host.bare()
+    assert host.plan(drop_in_path=other)[0] == []
 
 
 def test_k0s_own_merge_tells_the_defaults() -> None:
@@ -302,6 +320,8 @@ def test_microk8s_default_and_back() -> None:
     assert 'default_runtime_name = "${RUNTIME}"' in (host.files[TEMPLATE] or "")
     host.converge(set_as_default=True)
     host.files[TEMPLATE] = (host.files[TEMPLATE] or "") + "# mine\n"
+    _steps, proposal = host.removal()
+    assert proposal.changes[0].baseline == proposal.changes[0].after  # a second removal leaves it so
     host.remove()
     assert host.files[TEMPLATE] == shape("microk8s-v2.toml") + "# mine\n"
 
