@@ -101,6 +101,7 @@ options:
     description:
       - Whether the runtime hands out devices by CDI. Switches it on where it is off, has the specification generated
         where it is missing or wrong, and keeps it right.
+      - V(false) gives the runtime's switch back as it was before this module switched it on.
       - Where every GPU is in MIG mode and none has a MIG device there is nothing to name, and so no specification.
     type: bool
     default: true
@@ -121,7 +122,8 @@ options:
   nri:
     description:
       - Whether to switch on the Node Resource Interface of containerd, by which NRI plugins are called.
-      - It is off in containerd 1.7 and on from 2.0; V(false) leaves it as it is.
+      - It is off in containerd 1.7 and on from 2.0; V(false) leaves it as it is, or gives back what it
+        was before this module switched it on.
     type: bool
     default: false
   mode:

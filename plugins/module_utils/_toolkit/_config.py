@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A runtime's files and its service, with rollback where it does not come back. PRIVATE to the collection.
 
-Journal kinds: C(config) path to C({part, runtime}); C(default_runtime) runtime to the name before us; C(restart) unit
-to C({act, invocation, files}): what is owed, the run of the unit that owes it (systemd's InvocationID), and by path the
-bytes and the journal's entry at its last good start. That entry stands from before the first write until the unit has
-come back.
+Journal kinds: C(config) path to C({part, runtime}) and, as C(after), the list of what we have ever set in it;
+C(default_runtime) runtime to the name before us; C(restart) unit to C({act, invocation, files}): what is owed, the run of
+the unit that owes it (systemd's InvocationID), and by path the bytes and the journal's entry at its last good start.
+That entry stands from before the first write until the unit has come back.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class ConfigWork:
         data, path = step.data, str(step.data["path"])
         self.expect(path, data["before"])
         self.journal.keep("config", path, {"part": data["part"], "runtime": data["runtime"]})
+        ours = (self.journal.get("config", path) or {})["after"] or []
+        self.journal.note("config", path, sorted({*ours, *data["parts"]}))
         self.journal.keep("default_runtime", data["runtime"], data["default"])
         self._owe(data, path)
         if data["text"] is None:
@@ -165,6 +167,7 @@ class ConfigWork:
             else:
                 # A removal has forgotten it; what stands there again is ours again.
                 self.journal.keep("config", path, old["config"]["before"])
+                self.journal.note("config", path, old["config"]["after"])
                 self.journal.write_file(path, base64.b64decode(old["bytes"]))
         self.run(["systemctl", "reset-failed", unit], check=False)
         again = self._try(verb, unit)

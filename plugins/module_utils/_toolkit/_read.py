@@ -43,7 +43,7 @@ def _journalled(journal: Journal, units: t.Mapping[str, t.Mapping[str, str]]) ->
         before = journal.former_bytes(path) if known else None
         config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
                         "before": None if before is None else _decode(path, before),
-                        "runtime": entry["before"]["runtime"]}
+                        "runtime": entry["before"]["runtime"], "parts": entry["after"] or []}
     defaults = {runtime: entry["before"] for runtime, entry in journal.of_kind("default_runtime").items()}
     return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": defaults,
             "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()

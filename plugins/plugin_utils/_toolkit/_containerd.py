@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     Options,
     Proposal,
     Trial,
+    switched_off,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
@@ -55,12 +56,13 @@ class Containerd:
         effective, own = _effective(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
         main = _cri.read(text or "", path)
-        proposal = Proposal(previous_default=_former_default(own, journal))
-        values = _wanted(seen, own, options, proposal)
+        proposal = Proposal(previous_default=_former_default(own, journal), parts=options.parts)
+        values = _cri.wanted(own, options, proposal.previous_default)
         _warn_disabled(effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _generation(seen) == 1:
-            changed = self._edit(seen, journal, effective, main, values, proposal)
+            off = switched_off(journal, options, lookup(own, _cri.DEFAULT))
+            changed = self._edit(seen, journal, effective, main, values, off, proposal)
         else:
             changed = self._add_drop_in(seen, journal, effective, main, values, drop_in, proposal)
         if text != changed:
@@ -84,15 +86,17 @@ class Containerd:
         return "it was changed by somebody since" if record and record["is"] == "edited" else ""
 
     def _edit(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], effective: t.Mapping[str, t.Any],
-              main: dict[str, t.Any], values: dict[Path, t.Any], proposal: Proposal) -> str | None:
+              main: dict[str, t.Any], values: dict[Path, t.Any], off: set[str], proposal: Proposal) -> str | None:
         """The main file's text for containerd 1.x."""
         path = seen["config"]
         text: str | None = seen["files"][path]
         missing = {rel: value for rel, value in values.items() if _lookup(effective, rel) != value}
         self._drop_stale(seen, journal, None, proposal)
-        if not missing and not proposal.changes:
+        record = _record(journal, path)
+        left = _cri.take_back(text, path, record["before"] or "", off) if text and record else text
+        if not missing and not proposal.changes and left == text:
             return text
-        document = Document(text or "version = 2\n", path)
+        document = Document(left or "version = 2\n", path)
         for change in proposal.changes:
             document = _drop_import(document, change.path)
         own = lookup(effective, ("plugins", _plugin(effective))) or {}
@@ -152,7 +156,7 @@ class Containerd:
         before, own = _effective(seen)
         after = load(result["stdout"], "the candidate's effective configuration")
         new = lookup(after, ("plugins", _plugin(after))) or {}
-        values = _wanted(seen, own, options, proposal)
+        values = _cri.wanted(own, options, proposal.previous_default)
         absent = [dotted(rel) for rel, value in values.items() if _lookup(after, rel) != value
                   and (rel != _cri.NRI or lookup(after, rel) is not None)]
         if absent:
@@ -273,12 +277,6 @@ def _dialect(seen: t.Mapping[str, t.Any], main: t.Mapping[str, t.Any], drop_in: 
 
 
 # -- what is wanted
-
-
-def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Options, proposal: Proposal
-            ) -> dict[Path, t.Any]:
-    # From 2.0 on it is enough that our drop-in no longer says otherwise.
-    return _cri.wanted(own, options, proposal.previous_default, restore=_generation(seen) == 1)
 
 
 def _is_before_cdi(own: t.Mapping[str, t.Any]) -> bool:

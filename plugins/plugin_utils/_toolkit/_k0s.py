@@ -60,7 +60,7 @@ class K0s:
             proposal.warnings.append("k0s before 1.36 runs containerd 1.7, which has NRI switched off.")
         proposal.changes = [FileChange(path, seen["files"][path], None, "drop-in", "no longer used")
                             for path in journal["config"] if path != drop_in and seen["files"].get(path) is not None]
-        values = _cri.wanted(own, replace(options, nri=False), former, restore=False)
+        values = _cri.wanted(own, replace(options, nri=False), former)
         old = seen["files"].get(drop_in)
         if old is None and all(lookup(own, rel) == value for rel, value in values.items()):
             return proposal  # a drop-in of somebody else's does it already

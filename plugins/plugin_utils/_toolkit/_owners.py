@@ -50,7 +50,7 @@ def _inventory(options: Options) -> str:
 def _node_config(options: Options) -> str:
     """A NodeConfig of Amazon EKS."""
     own = {"containerd": {"runtimes": {"runc": {"runtime_type": _cri.RUNC, "options": {"SystemdCgroup": True}}}}}
-    values = _cri.wanted(own, options, "runc", restore=False)
+    values = _cri.wanted(own, options, "runc")
     toml = render({("version",): 3, **{_cri.place(_cri.V3, rel): value for rel, value in values.items()}})
     indented = "".join(f"      {line}".rstrip() + "\n" for line in toml.splitlines())
     return ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  containerd:\n    config: |\n" + indented)

@@ -74,7 +74,7 @@ class Rancher:
         self._default(seen, options, proposal)
         # k3s switches CDI on by itself where its containerd has it, and has an option of its own for the default.
         wish = replace(options, nri=False, cdi=False, set_as_default=False)
-        values = _cri.wanted(own, wish, former, restore=False)
+        values = _cri.wanted(own, wish, former)
         self._drop_in(seen, data, values if options.mode != "auto" else {}, proposal)
         missing = [runtime for runtime in options.classes if lookup(own, (*_cri.RUNTIMES, runtime)) is None]
         if options.mode != "auto":

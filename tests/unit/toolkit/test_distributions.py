@@ -41,6 +41,7 @@ class Host:
         self.facts = {name: {"rc": 0, "stdout": text, "stderr": ""} for name, text in facts.items()}
         self.kept: dict[str, t.Any] = {}
         self.default: str | None = None
+        self.parts: set[str] = set()
 
     @property
     def config(self) -> str:
@@ -62,7 +63,8 @@ class Host:
         for path, (part, after) in self.kept.items():
             now = self.files.get(path)
             is_ = "before" if now == self.first.get(path) else "ours" if now == after else "edited"
-            records[path] = {"part": part, "is": is_, "before": self.first.get(path), "runtime": self.name}
+            records[path] = {"part": part, "is": is_, "before": self.first.get(path), "runtime": self.name,
+                             "parts": sorted(self.parts)}
         return {"config": records, "default_runtime": self.default, "restart": {}}
 
     def plan(self, **options: t.Any) -> tuple[list[tuple[str, str, str]], Proposal]:
@@ -81,6 +83,7 @@ class Host:
             self.files[change.path] = change.after
             self.kept[change.path] = (change.part, change.after)
             self.default = self.default or proposal.previous_default
+            self.parts |= set(proposal.parts)
         return steps
 
     def remove(self) -> list[tuple[str, str, str]]:
@@ -324,6 +327,19 @@ def test_microk8s_default_and_back() -> None:
     assert proposal.changes[0].baseline == proposal.changes[0].after  # a second removal leaves it so
     host.remove()
     assert host.files[TEMPLATE] == shape("microk8s-v2.toml") + "# mine\n"
+
+
+def test_microk8s_options_switched_off_go() -> None:
+    host = Host("microk8s", {TEMPLATE: shape("microk8s-v2.toml")}, version="containerd x v1.7.27 y")
+    host.converge(set_as_default=False, cdi=False)
+    plain = host.files[TEMPLATE]
+    host.converge(mode="cdi")
+    assert host.converge(cdi=False) != []
+    assert host.files[TEMPLATE] == plain
+    host.files[TEMPLATE] = (plain or "").replace('default_runtime_name = "${RUNTIME}"',
+                                                 'default_runtime_name = "nvidia"')
+    assert host.files[TEMPLATE] != plain
+    assert host.plan(cdi=False)[0] == []
 
 
 def test_microk8s_refusals() -> None:

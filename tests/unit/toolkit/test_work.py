@@ -303,7 +303,7 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
         before = None
         for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
             work.acts["write file"](Step("write file", str(path), data={
-                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main",
+                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main", "parts": [],
                 "runtime": "docker", "default": "runc", "unit": "docker.service", "act": act}))
             before = text
         owed = journal.of_kind("restart")["docker.service"]["after"]
