@@ -4,8 +4,8 @@
 """A runtime's files and its service, with rollback where it does not come back. PRIVATE to the collection.
 
 Journal kinds: C(config) path to C({part, runtime}) and, as C(after), the list of what we have ever set in it;
-C(default_runtime) runtime to the name before us; C(restart) unit to C({act, invocation, files}): what is owed, the run of
-the unit that owes it (systemd's InvocationID), and by path the bytes and the journal's entry at its last good start.
+C(default_runtime) runtime to the name before us; C(restart) unit to C({act, invocation, files}): what is owed, the run
+of the unit that owes it (systemd's InvocationID), and by path the bytes and the journal's entry at its last good start.
 That entry stands from before the first write until the unit has come back.
 """
 
