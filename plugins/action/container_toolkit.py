@@ -108,10 +108,11 @@ class ActionModule(ActionBase):
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
+            _registry.check_paths(runtime, view, options["drop_in_path"])
             proposal = _registry.RUNTIMES[runtime].propose(view, _plan.journal_of(seen, runtime),
                                                             self._wish(options))
             if proposal.changes and not options["config_path"]:
-                told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
+                told = _owners.refuse_foreign(seen["markers"], runtime, view, self._wish(options))
                 if told:
                     proposal = Proposal(act="none", previous_default=proposal.previous_default, told=told)
         steps = _plan.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})
