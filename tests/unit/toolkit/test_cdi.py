@@ -13,6 +13,7 @@ import typing as t
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi as shared
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -179,6 +180,15 @@ def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -
     assert machine.converge([INSTALL]) == [_cdi.GENERATE]
     assert machine.spec.read_text() == spec("0")
     assert "empty device edits" in machine.plan()["warnings"][0]
+
+
+def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = object.__new__(ActionModule)
+    plans = [([], [{"pending_reason": "every GPU is in MIG mode"}], None, None)]
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"seen": {"specs": []}})
+    monkeypatch.setattr(action, "_plan", lambda *_args: plans.pop())
+    assert action._apply([INSTALL], {}, settle=False, prove=True) == (
+        {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
