@@ -75,8 +75,9 @@ options:
   runtime:
     description:
       - The container runtime to configure. V(auto) takes the one that runs, else one that is installed, in the order
-        of the choices; Docker comes last on a host with a kubelet. Where there is none, packages and CDI specification
-        are set up and the configuration is returned as RV(pending).
+        of the choices; Docker comes last on a host with a kubelet, and after it a containerd without CRI, as it is
+        Docker's own. Where there is none, packages and CDI specification are set up and the configuration is returned
+        as RV(pending).
       - A restart of a server of k3s or RKE2 interrupts its control plane and needs O(disruption=idle).
     type: str
     choices: [auto, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
@@ -85,6 +86,7 @@ options:
     description:
       - The runtime's main configuration file. Without it, the one that its systemd unit names, else the usual place.
       - A path given here is taken as the user's own, also where another product is found on the host.
+      - It has to be given where the unit names the file by a variable of an C(EnvironmentFile).
     type: path
   drop_in_path:
     description: The drop-in file of containerd 2.0 and newer, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by

@@ -14,7 +14,7 @@ import re
 import tempfile
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
@@ -22,6 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 # Only to know which files to read beside the main one; the controller parses the real thing.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
+# Seconds until a daemon has answered a question; one that hangs must not keep others from being configured.
+_PATIENCE = 20
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
@@ -101,7 +103,7 @@ def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, 
         return _answer([word.format(**words) for word in argv], run) if argv else None
 
     return {"binary": binary, "unit": name, "running": _runs(unit), "command": _command(unit), "config": config,
-            "version": run([binary, "--version"], check=False).stdout.strip(), "imports": imports,
+            "version": _answer([binary, "--version"], run)["stdout"].strip(), "imports": imports,
             "files": {path: _text(path) for path in paths if path}, "health": probe.get("health", []),
             "dump": ask(probe.get("dump", ())),
             "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
@@ -120,7 +122,11 @@ def _gone(probe: t.Mapping[str, t.Any], request: t.Mapping[str, t.Any], journall
 
 
 def _answer(argv: t.Sequence[str], run: Runner) -> dict[str, t.Any]:
-    done = run(argv, check=False)
+    """C({rc, stdout, stderr}); rc is 124 where time ran out."""
+    try:
+        done = run(argv, timeout=_PATIENCE, check=False)
+    except CommandError:
+        return {"rc": 124, "stdout": "", "stderr": f"it did not answer within {_PATIENCE} s"}
     return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
 
 
@@ -145,7 +151,7 @@ def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None
             value = value if sign else "".join(words[index + 1:index + 2])
             for setting in unit.get("Environment", "").split():
                 name, _sign, content = setting.partition("=")
-                value = value.replace(f"${{{name}}}", content)
+                value = content if value == f"${name}" else value.replace(f"${{{name}}}", content)
             return value or None
     return None
 

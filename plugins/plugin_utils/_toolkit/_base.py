@@ -8,13 +8,9 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-# The runtime classes that this collection may declare, and the program behind each mode
-# (package nvidia-container-toolkit-base; the other two are in -operator-extensions).
-BINARIES = {
-    "auto": "/usr/bin/nvidia-container-runtime",
-    "cdi": "/usr/bin/nvidia-container-runtime.cdi",
-    "legacy": "/usr/bin/nvidia-container-runtime.legacy",
-}
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import BINARIES
+
+# The runtime classes that this collection may declare.
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 # All that a file may say by our hand: runtime classes, and options that are on.
 PARTS = (*NAMES, "set_as_default", "cdi", "nri")

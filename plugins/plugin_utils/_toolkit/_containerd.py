@@ -229,6 +229,11 @@ def _effective(seen: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], dict[str,
     return data, lookup(data, ("plugins", _plugin(data))) or {}
 
 
+def cri_table(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The effective table of the CRI plugin. Raises HostError where containerd rejects its file."""
+    return _effective(seen)[1]
+
+
 def _plugin(effective: t.Mapping[str, t.Any]) -> str:
     return V3 if V3 in effective.get("plugins", {}) else V2
 
@@ -284,8 +289,18 @@ def _is_before_cdi(own: t.Mapping[str, t.Any]) -> bool:
     return "sandbox_image" in own and "enable_cdi" not in own
 
 
+def serves_cri(seen: t.Mapping[str, t.Any]) -> bool:
+    """Whether the CRI plugin is on, as far as it is known. Docker's packages switch it off: it is Docker's own then."""
+    dump = seen.get("dump")
+    return dump is None or dump["rc"] != 0 or not _disabled(load(dump["stdout"], "the effective configuration"))
+
+
+def _disabled(effective: t.Mapping[str, t.Any]) -> set[str]:
+    return {V1, V2, V3} & set(effective.get("disabled_plugins", []))
+
+
 def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None:
-    disabled = {V1, V2, V3} & set(effective.get("disabled_plugins", []))
+    disabled = _disabled(effective)
     if disabled:
         proposal.warnings.append(f"containerd's CRI plugin is disabled (disabled_plugins: {', '.join(disabled)}): "
                                  "Kubernetes cannot use this containerd until that entry is removed.")

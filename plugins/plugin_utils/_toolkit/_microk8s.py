@@ -13,9 +13,9 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
-    BINARIES,
     FileChange,
     Options,
     Proposal,

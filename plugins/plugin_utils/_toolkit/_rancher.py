@@ -79,12 +79,15 @@ class Rancher:
         missing = [runtime for runtime in options.classes if lookup(own, (*_cri.RUNTIMES, runtime)) is None]
         if options.mode != "auto":
             missing = []  # a drop-in of ours declares them
+        confirm = ["grep", "-qF", "nvidia-container-runtime", path]
         if options.set_as_default and lookup(own, _cri.DEFAULT) != "nvidia":
             missing.append("nvidia as the default")
+            # The former file may have the program already.
+            confirm = ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", path]
         if missing:
             self._check_template(seen, plugin)
             proposal.due = f"{name} declares {', '.join(missing)} at its start"
-            proposal.confirm = ["grep", "-qF", "nvidia-container-runtime", path]
+            proposal.confirm = confirm
         return proposal
 
     def _check_own(self, seen: t.Mapping[str, t.Any]) -> None:

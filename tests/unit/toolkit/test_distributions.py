@@ -112,7 +112,10 @@ def test_k3s_is_restarted_until_it_has_found_the_toolkit(unit: str, needs: str) 
     assert steps == [("restart service", unit, needs)]
     assert proposal.confirm == ["grep", "-qF", "nvidia-container-runtime", K3S]
     assert "nvidia" in proposal.due
+    confirm = host.plan(set_as_default=True)[1].confirm
+    assert confirm == ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", K3S]
     host.files[K3S] = shape("k3s-v3.toml")
+    assert host.plan(set_as_default=True)[1].confirm == confirm
     assert host.plan()[0] == []
     assert host.remove() == []
 
@@ -357,6 +360,16 @@ def test_microk8s_refusals() -> None:
 # -- those that are told or refused
 
 CONFIG = "/etc/containerd/config.toml"
+EFFECTIVE = f'''version = 3
+[plugins."{V3}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "/etc/containerd/cri-base.json"
+options = {{BinaryName = "/usr/local/bin/runc", Root = "", SystemdCgroup = true}}
+'''
+
+
+def _view(config: str) -> dict[str, t.Any]:
+    return {"config": config, "dump": {"rc": 0, "stdout": EFFECTIVE, "stderr": ""}}
 
 
 @pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
@@ -365,21 +378,23 @@ def test_every_owner_names_the_right_place(owner: _owners.Owner) -> None:
     wish = Options(True, True, "auto")
     for marker in owner.markers:
         assert marker in _owners.markers()
+        view = _view(config)
         if owner.text is None:
             with pytest.raises(HostError) as caught:
-                _owners.refuse_foreign([marker], config, wish)
+                _owners.refuse_foreign([marker], "docker", view, wish)
             message = str(caught.value)
         else:
-            message = _owners.refuse_foreign([marker], config, wish) or ""
+            message = _owners.refuse_foreign([marker], "containerd", view, wish) or ""
+            assert _owners.refuse_foreign([marker], "crio", view, wish) is None
         assert owner.name in message
         assert marker in message
         assert owner.advice in message
-    assert _owners.refuse_foreign([], config, wish) is None
+    assert _owners.refuse_foreign([], "containerd", _view(config), wish) is None
 
 
 def _told(marker: str, **options: t.Any) -> str:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-    message = _owners.refuse_foreign([marker], CONFIG, wish)
+    message = _owners.refuse_foreign([marker], "containerd", _view(CONFIG), wish)
     assert message is not None
     return message.partition("\n")[2]
 
@@ -390,6 +405,7 @@ def test_kubespray_is_told_its_variables() -> None:
     assert variables["enable_cdi"] is True
     assert variables["containerd_additional_runtimes"] == [{
         "name": "nvidia", "type": "io.containerd.runc.v2", "engine": "", "root": "",
+        "base_runtime_spec": "cri-base.json",
         "options": {"BinaryName": PROGRAM, "SystemdCgroup": "true"}}]
     plain = yaml.safe_load(_told("/etc/kubernetes/kubeadm-client.conf", set_as_default=False, cdi=False, mode="cdi"))
     assert list(plain) == ["containerd_additional_runtimes"]
@@ -402,11 +418,13 @@ def test_eks_is_told_its_node_config() -> None:
     data = tomllib.loads(document["spec"]["containerd"]["config"])
     assert data["version"] == 3
     assert data["plugins"][V3]["containerd"] == {"default_runtime_name": "nvidia", "runtimes": {"nvidia": {
-        "runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": PROGRAM, "SystemdCgroup": True}}}}
+        "runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "/etc/containerd/cri-base.json",
+        "options": {"BinaryName": PROGRAM, "SystemdCgroup": True}}}}
 
 
 def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
-    assert _owners.refuse_foreign(["/usr/share/flatcar"], CONFIG, Options(True, True, "auto")) is None
+    wish = Options(True, True, "auto")
+    assert _owners.refuse_foreign(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
 
 
 @pytest.mark.parametrize(("there", "kubelet", "name"), [
@@ -419,3 +437,21 @@ def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
 def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | None) -> None:
     seen = {one: {"running": running} for one, running in there.items()}
     assert _registry.choose("auto", seen, kubelet) == name
+
+
+@pytest.mark.parametrize("kubelet", [True, False])
+@pytest.mark.parametrize("running", [True, False])
+def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
+    own = {"running": True, "dump": {"rc": 0, "stdout": 'disabled_plugins = ["cri"]\n', "stderr": ""}}
+    assert _registry.choose("auto", {"docker": {"running": running}, "containerd": own}, kubelet) == "docker"
+    assert _registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
+    assert _registry.choose("containerd", {"docker": {"running": running}, "containerd": own}) == "containerd"
+
+
+def test_paths_that_cannot_be_told() -> None:
+    view = {"config": "${CONTAINERD_CONFIG}", "unit": "containerd.service"}
+    with pytest.raises(HostError, match="configuration file of containerd is not known.*CONTAINERD_CONFIG"):
+        _registry.check_paths("containerd", view, None)
+    with pytest.raises(InputError, match="drop_in_path"):
+        _registry.check_paths("containerd", {**view, "config": CONFIG}, "conf.d/x.toml")
+    _registry.check_paths("containerd", {**view, "config": CONFIG}, "/etc/containerd/conf.d/x.toml")

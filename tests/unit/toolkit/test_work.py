@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _files, _result
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -332,10 +332,29 @@ y = { identitytoken = "s3cret" }
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml ; x }", "/srv/c.toml"),
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd -c=/srv/d.toml ; x }", "/srv/d.toml"),
     ("{ path=/bin/containerd ; argv[]=/bin/containerd --config ${CONTAINERD_CONFIG} ; x }", "/usr/share/c.toml"),
+    ("{ path=/bin/containerd ; argv[]=/bin/containerd --config $CONTAINERD_CONFIG ; x }", "/usr/share/c.toml"),
+    ("{ path=/bin/containerd ; argv[]=/bin/containerd --config $OTHER ; x }", "$OTHER"),
 ])
 def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
     unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
     assert _read._configured(unit, ["-c", "--config"]) == path
+
+
+def test_a_daemon_that_hangs_is_one_that_cannot_be_asked(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+
+    def hang(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if argv[0] != "systemctl":
+            assert options["timeout"] < 30
+            raise CommandError(list(argv), None, "", "")
+        return type(one).run(one, argv, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "run", hang)
+        view = one.see()["runtimes"]["containerd"]
+        assert (view["version"], view["dump"]["rc"]) == ("", 124)
+        with pytest.raises(HostError, match="did not answer"):
+            one.plan()
 
 
 def test_removal_after_somebody_removed_our_file(host: t.Any) -> None:
