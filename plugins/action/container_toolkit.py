@@ -60,7 +60,8 @@ class ActionModule(ActionBase):
         settle = options["state"] == "absent" and not forbidden
         diff = [*_settings.diffs(steps), *_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
         if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
-            seen = self._apply(steps, options, settle, prove=not forbidden)
+            seen, left = self._apply(steps, options, settle, prove=not forbidden)
+            pending = [*forbidden, *left]
         result = outcome(steps, pending, diff, **self._facts(seen, steps, proposal, runtime))
         if not self._task.diff:
             del result["diff"]
@@ -71,18 +72,22 @@ class ActionModule(ActionBase):
             result["warnings"] = warnings
         return result
 
-    def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool, prove: bool) -> dict[str, t.Any]:
-        """Executes; what the packages' scripts leave in the settings file is known only after them."""
+    def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool, prove: bool
+               ) -> tuple[dict[str, t.Any], list[dict[str, t.Any]]]:
+        """Executes; what the packages' scripts leave in the settings file is known only after them.
+
+        What the host says then, and what waits for something else.
+        """
         now = [step for step in steps if not step.assumed]
         seen: dict[str, t.Any] = self._ask("apply", steps=_plan.as_request(now), settle=settle)["seen"]
-        left = self._plan(seen, options)[0]
+        left, pending = self._plan(seen, options)[:2]
         again = [step for step in left if step.action == _settings.EDIT]
         if again:
             seen = self._ask("apply", steps=_plan.as_request(again), settle=settle)["seen"]
-            left = self._plan(seen, options)[0]
+            left, pending = self._plan(seen, options)[:2]
         if prove:
             _plan.prove(steps, left)
-        return seen
+        return seen, pending
 
     def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
               ) -> tuple[list[Step], list[dict[str, t.Any]], Proposal, str | None]:
@@ -103,10 +108,11 @@ class ActionModule(ActionBase):
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
+            _registry.check_paths(runtime, view, options["drop_in_path"])
             kept = _plan.journal_of(seen, runtime)
             proposal = _registry.RUNTIMES[runtime].propose(view, kept, self._wish(options))
             if proposal.changes and not options["config_path"]:
-                told = _owners.refuse_foreign(seen["markers"], view["config"], self._wish(options))
+                told = _owners.refuse_foreign(seen["markers"], runtime, view, self._wish(options))
                 if told:
                     proposal = Proposal(act="none", previous_default=proposal.previous_default, told=told)
         steps = _plan.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})

@@ -17,9 +17,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 UNIT = "gpuops-cdi-refresh.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
-# As nvidia-ctk writes them: one device a C(name); the library of every CUDA program has the driver's version.
+# As nvidia-ctk writes them: one device a C(name); the library of every CUDA program has the driver's version
+# (libcuda.so.1.1 on WSL and Jetson).
 _NAME = re.compile(r"^\s*(?:- )?name: [\"']?([^\s\"']+)", re.MULTILINE)
-_LIBRARY = re.compile(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)")
+_LIBRARY = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)")
 
 
 def refresh(run: Runner) -> bool:

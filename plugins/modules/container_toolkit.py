@@ -27,8 +27,8 @@ description:
   - Where another product owns the runtime's configuration (GPU Operator, AKS, GKE, OpenShift and others) the task fails
     before anything is changed and names the right place. For Kubespray and Amazon EKS it returns as RV(pending) and as
     a warning what to set in the inventory or the NodeConfig.
-  - O(state=absent) gives back the former bytes, or takes out only its own part of files edited since, and removes the
-    packages, repository and key that it brought.
+  - O(state=absent) gives back the former bytes, or takes out only its own part of files edited since (the drop-ins of
+    CRI-O, k0s, k3s and RKE2 go as a whole), and removes the packages, repository and key that it brought.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 notes:
@@ -75,8 +75,9 @@ options:
   runtime:
     description:
       - The container runtime to configure. V(auto) takes the one that runs, else one that is installed, in the order
-        of the choices; Docker comes last on a host with a kubelet. Where there is none, packages and CDI specification
-        are set up and the configuration is returned as RV(pending).
+        of the choices; Docker comes last on a host with a kubelet, and after it a containerd without CRI, as it is
+        Docker's own. Where there is none, packages and CDI specification are set up and the configuration is returned
+        as RV(pending).
       - A restart of a server of k3s or RKE2 interrupts its control plane and needs O(disruption=idle).
     type: str
     choices: [auto, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
@@ -85,10 +86,12 @@ options:
     description:
       - The runtime's main configuration file. Without it, the one that its systemd unit names, else the usual place.
       - A path given here is taken as the user's own, also where another product is found on the host.
+      - It has to be given where the unit names the file by a variable of an C(EnvironmentFile).
     type: path
   drop_in_path:
     description: The drop-in file of containerd 2.0 and newer, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by
-      default, or of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf).
+      default, of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf), or of k0s,
+      C(/etc/k0s/containerd.d/99-gpuops-nvidia.toml); the latter two read no other folder.
     type: path
   set_as_default:
     description:
@@ -100,6 +103,7 @@ options:
     description:
       - Whether the runtime hands out devices by CDI. Switches it on where it is off, has the specification generated
         where it is missing or wrong, and keeps it right.
+      - V(false) gives the runtime's switch back as it was before this module switched it on.
       - Where every GPU is in MIG mode and none has a MIG device there is nothing to name, and so no specification.
     type: bool
     default: true
@@ -120,7 +124,8 @@ options:
   nri:
     description:
       - Whether to switch on the Node Resource Interface of containerd, by which NRI plugins are called.
-      - It is off in containerd 1.7 and on from 2.0; V(false) leaves it as it is.
+      - It is off in containerd 1.7 and on from 2.0; V(false) leaves it as it is, or gives back what it
+        was before this module switched it on.
     type: bool
     default: false
   mode:

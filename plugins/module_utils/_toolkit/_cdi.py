@@ -4,7 +4,7 @@
 """CDI specifications, the unit that refreshes them, and links for device nodes. PRIVATE to the collection.
 
 A specification is right when it says what the vendor's nvidia-ctk says now. Journal kind: C(cdi), a specification that
-we had generated.
+we had generated, with C({state}) as it was before: C(absent), or C(file) for one that is not ours to remove.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -91,6 +91,8 @@ class Cdi:
         if not wanted or not os.path.isdir(_SYSTEMD):
             return [Step(REMOVE_UNIT, UNIT, "it is not wanted")] if ours else []
         if len(ours) < len(texts) or any(read_bytes(path) != text for path, text in texts.items()):
+            for path in texts:
+                check_writable(path)
             why = "it is not as wanted" if ours else "the vendor's does not follow MIG and the driver's removal"
             return [Step(INSTALL_UNIT, UNIT, why)]
         return [] if all(os.path.islink(path) for path in files.ENABLED) else [
@@ -99,7 +101,7 @@ class Cdi:
     def _spec_steps(self, kind: str, driver: str | None, changing: bool, assumed: bool) -> list[Step]:
         path = files.path_of(kind, self.environment)
         there = read_text(path)
-        ours = self.journal.get("cdi", path) is not None
+        ours = self._is_ours(path)
         if not self.request["cdi"] or kind == "management" and not self.request["cdi_management"]:
             return [Step(REMOVE, path, "it is not wanted")] if ours and there is not None else []
         if assumed:
@@ -107,13 +109,17 @@ class Cdi:
         if driver is None:
             if there is None and _has_gpu():
                 self._wait(path, "no NVIDIA driver is loaded")
-            return [] if there is None else [Step(REMOVE, path, "no NVIDIA driver is loaded")]
+            # WSL and Jetson have no such driver: a specification of theirs names none.
+            stale = there is not None and (ours or parse(there)["driver"] is not None)
+            return [Step(REMOVE, path, "no NVIDIA driver is loaded")] if stale else []
         if changing:
             return [Step(GENERATE, path, "the toolkit changes")]
         return self._compare(kind, path, there, driver)
 
     def _compare(self, kind: str, path: str, there: str | None, driver: str) -> list[Step]:
-        done = self.run(files.command(kind), env=self.environment, timeout=120, check=False)
+        words = [*files.command(kind), *(["--format=json"] if path.endswith(".json") else [])]
+        # With the variable the vendor's tool would write the file and print nothing.
+        done = self.run(words, env={**self.environment, files.OUTPUT: ""}, timeout=120, check=False)
         if done.rc != 0 and self._has_no_devices():
             self._wait(path, "every GPU is in MIG mode and has no MIG device yet")
             return [] if there is None else [Step(REMOVE, path, "no device is left that it could name")]
@@ -152,10 +158,22 @@ class Cdi:
         if self.journal.get("file", files.RULE) is not None:
             steps.append(Step(RESTORE_RULE, files.RULE, "this collection brought it"))
         specs = [path for path in files.paths(self.environment, False) if os.path.isfile(path)
-                 and (purging or self.journal.get("cdi", path) is not None)]
+                 and (purging or self._is_ours(path))]
         return steps + [Step(REMOVE, path, "nothing keeps it right any more") for path in specs]
 
+    def _is_ours(self, path: str) -> bool:
+        entry = self.journal.get("cdi", path)
+        return entry is not None and entry["before"]["state"] == "absent"
+
     # -- execution
+
+    def keep(self) -> None:
+        """Notes what is there, before packages come whose scripts write it too."""
+        if self.request["cdi"]:
+            self._keep(files.path_of("gpu", self.environment))
+
+    def _keep(self, path: str) -> None:
+        self.journal.keep("cdi", path, {"state": "file" if os.path.isfile(path) else "absent"})
 
     @property
     def acts(self) -> dict[str, t.Callable[[Step], None]]:
@@ -167,10 +185,15 @@ class Cdi:
 
     def _generate(self, step: Step) -> None:
         path = step.target
-        self.journal.keep("cdi", path, {"state": "absent"})
+        self._keep(path)
         kind = next(kind for kind in files.KINDS if files.path_of(kind, self.environment) == path)
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        self.run([*files.command(kind), f"--output={path}"], env=self.environment, timeout=120)
+        done = self.run([*files.command(kind), f"--output={path}"], env=self.environment, timeout=120, check=False)
+        if done.rc != 0:
+            # The plan could not ask a toolkit that was yet to come. The read after the run says why there is none.
+            if self._has_no_devices() and os.path.lexists(path):
+                os.unlink(path)
+            return
         if not os.path.isfile(path):
             raise HostError(f"nvidia-ctk wrote no CDI specification to {path}.", "Run nvidia-ctk cdi generate by hand.")
         self._link(step)  # of nodes that this has made

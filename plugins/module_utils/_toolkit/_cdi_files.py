@@ -38,8 +38,9 @@ _SCRIPT = """\
 # Written by gpuops.nvidia: brings the CDI specifications in step with the loaded driver and the MIG devices.
 : "${@OUTPUT@:=@GPU@}"
 if [ ! -e /proc/driver/nvidia/version ]; then
-    rm -f "$@OUTPUT@" @ALL@
-    exit 0
+    # One that names no driver is of WSL or Jetson, and not stale.
+    ! grep -qsE 'libcuda[.]so[.][0-9]{3}' "$@OUTPUT@" || rm -f "$@OUTPUT@"
+    @GONE@exit 0
 fi
 # Again where nodes came or went meanwhile: systemd does not start a unit once more that is running.
 for _again in 1 2 3 4 5; do
@@ -120,6 +121,6 @@ def unit_files(management: bool) -> dict[str, bytes]:
     line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
     script = _SCRIPT
     for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),
-                        ("ALL", _PATHS["management"] if management else "")):
+                        ("GONE", f"rm -f {_PATHS['management']}\n    " if management else "")):
         script = script.replace(f"@{mark}@", value)
     return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE.encode(), PATH_FILE: _WATCH.encode()}

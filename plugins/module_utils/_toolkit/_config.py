@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A runtime's files and its service, with rollback where it does not come back. PRIVATE to the collection.
 
-Journal kinds: C(config) path to C({part, runtime}); C(default_runtime) runtime to the name before us; C(restart) unit
-to C({act, files}): what is owed and the files' bytes at its last good start. That entry stands from before the first
-write until the unit has come back.
+Journal kinds: C(config) path to C({part, runtime}) and, as C(after), the list of what we have ever set in it;
+C(default_runtime) runtime to the name before us; C(restart) unit to C({act, invocation, files}): what is owed, the run
+of the unit that owes it (systemd's InvocationID), and by path the bytes and the journal's entry at its last good start.
+That entry stands from before the first write until the unit has come back.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class ConfigWork:
         data, path = step.data, str(step.data["path"])
         self.expect(path, data["before"])
         self.journal.keep("config", path, {"part": data["part"], "runtime": data["runtime"]})
+        ours = (self.journal.get("config", path) or {})["after"] or []
+        self.journal.note("config", path, sorted({*ours, *data["parts"]}))
         self.journal.keep("default_runtime", data["runtime"], data["default"])
         self._owe(data, path)
         if data["text"] is None:
@@ -90,14 +93,20 @@ class ConfigWork:
         if unit is None:
             return
         self.journal.keep("restart", unit, None)
-        owed = (self.journal.get("restart", unit) or {})["after"] or {"act": data["act"], "files": {}}
+        owed, now = (self.journal.get("restart", unit) or {})["after"], self._invocation(unit)
+        if not owed or owed["invocation"] != now:  # what was owed is made good where it was started again since
+            owed = {"act": data["act"], "files": {}}
         files = dict(owed["files"])
         if path not in files:
             former = read_bytes(path)
-            files[path] = None if former is None else base64.b64encode(former).decode()
+            files[path] = {"bytes": None if former is None else base64.b64encode(former).decode(),
+                           "config": self.journal.get("config", path)}
         # What a restart is owed for, a reload does not make good.
         act = "restart" if "restart" in (owed["act"], data["act"]) else data["act"]
-        self.journal.note("restart", unit, {"act": act, "files": files})
+        self.journal.note("restart", unit, {"act": act, "invocation": now, "files": files})
+
+    def _invocation(self, unit: str) -> str:
+        return self.run(["systemctl", "show", unit, "--value", "-p", "InvocationID"], check=False).stdout.strip()
 
     def _act(self, step: Step) -> None:
         unit, verb = str(step.data["unit"]), str(step.data["act"])
@@ -150,17 +159,16 @@ class ConfigWork:
     def _roll_back(self, verb: str, unit: str, error: str, log: str) -> HostError:
         files = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("files", {})
         for path, old in files.items():
-            if old is None:
+            if old["bytes"] is None:
                 if os.path.lexists(path):
                     os.unlink(path)
                 if self.journal.get("file", path):
                     self.journal.note("file", path, "absent")
             else:
-                data = base64.b64decode(old)
-                os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-                write_atomic(path, data)
-                if self.journal.get("file", path):
-                    self.journal.note("file", path, digest(data))
+                # A removal has forgotten it; what stands there again is ours again.
+                self.journal.keep("config", path, old["config"]["before"])
+                self.journal.note("config", path, old["config"]["after"])
+                self.journal.write_file(path, base64.b64decode(old["bytes"]))
         self.run(["systemctl", "reset-failed", unit], check=False)
         again = self._try(verb, unit)
         tail = " / ".join(line for line in log.strip().splitlines()[-8:])

@@ -29,8 +29,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 # Named together: apt does not find an older set by its dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
          "libnvidia-container1")
-# Holds nvidia-container-runtime.cdi and nvidia-container-runtime.legacy.
+# Holds the programs of the modes cdi and legacy.
 EXTENSIONS = "nvidia-container-toolkit-operator-extensions"
+# The program that a runtime class starts, by mode.
+BINARIES = {
+    "auto": "/usr/bin/nvidia-container-runtime",
+    "cdi": "/usr/bin/nvidia-container-runtime.cdi",
+    "legacy": "/usr/bin/nvidia-container-runtime.legacy",
+}
 NAME = "container-toolkit"
 _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
 # The vendor's repository by family of distribution; the marks are those of the vendor's own source files.
@@ -113,6 +119,10 @@ class Packages:
             raise HostError(f"Packages of this distribution are not supported by this version. {have}.",
                             "Install the toolkit by hand, then run again; or leave this host out.",
                             allowed=list(MANAGERS))
+        program = BINARIES[self.request["mode"]]
+        if not os.access(program, os.X_OK):
+            raise HostError(f"The toolkit {version} of this host has no program {program}, which the runtime is to "
+                            "start.", "Install it there or choose another mode; or leave this host out.", path=program)
         return {"installed": {}, "version": version, "steps": []}
 
     def _releases(self) -> list[Step]:

@@ -14,7 +14,7 @@ import re
 import tempfile
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
@@ -22,31 +22,40 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 # Only to know which files to read beside the main one; the controller parses the real thing.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
+# Seconds until a daemon has answered a question; one that hangs must not keep others from being configured.
+_PATIENCE = 20
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
 def observe(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
     """Shape: C({runtimes, markers, journal, settings}); C(packages) and C(cdi) come from C(_work.py)."""
-    kept = _journalled(journal)
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
-    runtimes = {probe["name"]: _runtime(probe, units, request, list(kept["config"]), run) for probe in probes}
+    kept = _journalled(journal, units)
+    runtimes = {probe["name"]: _runtime(probe, units, request, list(kept["config"]), run)
+                or _gone(probe, request, kept["config"]) for probe in probes}
     return {"runtimes": runtimes, "markers": [path for path in request["markers"] if os.path.lexists(path)],
             "journal": kept, "settings": _settings(journal)}
 
 
-def _journalled(journal: Journal) -> dict[str, t.Any]:
+def _journalled(journal: Journal, units: t.Mapping[str, t.Mapping[str, str]]) -> dict[str, t.Any]:
     config: dict[str, t.Any] = {}
     for path, entry in journal.of_kind("config").items():
         known = journal.get("file", path) is not None
         before = journal.former_bytes(path) if known else None
         config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
                         "before": None if before is None else _decode(path, before),
-                        "runtime": entry["before"]["runtime"]}
+                        "runtime": entry["before"]["runtime"], "parts": entry["after"] or []}
     defaults = {runtime: entry["before"] for runtime, entry in journal.of_kind("default_runtime").items()}
     return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": defaults,
             "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
-                        if entry["after"]}}
+                        if entry["after"] and not _made_good(entry["after"], units.get(unit, {}))}}
+
+
+def _made_good(owed: t.Mapping[str, t.Any], unit: t.Mapping[str, str]) -> bool:
+    """Whether the unit was started again by somebody since the act was owed, such as by a reboot."""
+    then, now = owed["invocation"], unit.get("InvocationID", "")
+    return _runs(unit) and "" not in (then, now) and then != now
 
 
 def _settings(journal: Journal) -> dict[str, t.Any]:
@@ -59,7 +68,8 @@ def _settings(journal: Journal) -> dict[str, t.Any]:
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
     """systemd's properties of units, by name; empty where there is no systemd."""
-    done = run(["systemctl", "show", *names, "-p", "Id,LoadState,ActiveState,ExecStart,Environment"], check=False)
+    done = run(["systemctl", "show", *names, "-p", "Id,LoadState,ActiveState,InvocationID,ExecStart,Environment"],
+               check=False)
     found = {}
     for block in done.stdout.split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
@@ -93,14 +103,30 @@ def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, 
         return _answer([word.format(**words) for word in argv], run) if argv else None
 
     return {"binary": binary, "unit": name, "running": _runs(unit), "command": _command(unit), "config": config,
-            "version": run([binary, "--version"], check=False).stdout.strip(), "imports": imports,
+            "version": _answer([binary, "--version"], run)["stdout"].strip(), "imports": imports,
             "files": {path: _text(path) for path in paths if path}, "health": probe.get("health", []),
             "dump": ask(probe.get("dump", ())),
             "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
 
 
+def _gone(probe: t.Mapping[str, t.Any], request: t.Mapping[str, t.Any], journalled: t.Mapping[str, t.Any]
+          ) -> dict[str, t.Any] | None:
+    """What a removal sees of a runtime that was uninstalled: the files that we have left there."""
+    ours = [path for path, record in journalled.items() if record["runtime"] == probe["name"]]
+    if request["state"] != "absent" or not ours:
+        return None
+    config = request.get("config_path") or probe["config"]
+    return {"binary": "", "unit": None, "running": False, "command": [], "config": config, "version": "",
+            "imports": {}, "files": {path: _text(path) for path in (config, *ours)}, "health": [], "dump": None,
+            "facts": {}}
+
+
 def _answer(argv: t.Sequence[str], run: Runner) -> dict[str, t.Any]:
-    done = run(argv, check=False)
+    """C({rc, stdout, stderr}); rc is 124 where time ran out."""
+    try:
+        done = run(argv, timeout=_PATIENCE, check=False)
+    except CommandError:
+        return {"rc": 124, "stdout": "", "stderr": f"it did not answer within {_PATIENCE} s"}
     return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
 
 
@@ -125,7 +151,7 @@ def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None
             value = value if sign else "".join(words[index + 1:index + 2])
             for setting in unit.get("Environment", "").split():
                 name, _sign, content = setting.partition("=")
-                value = value.replace(f"${{{name}}}", content)
+                value = content if value == f"${name}" else value.replace(f"${{{name}}}", content)
             return value or None
     return None
 

@@ -52,8 +52,9 @@ class Work:
         self.absent = request["state"] == "absent"
         self.packages = Packages(request, journal, run)
         self.config = ConfigWork(journal, run)
+        self.cdi = Cdi(request, journal, run)
         self._acts: dict[str, t.Callable[[Step], None]] = {
-            **self.config.acts, **Cdi(request, journal, run).acts,
+            **self.config.acts, **self.cdi.acts,
             "edit settings": self._edit_settings, "restore settings": self._restore_settings}
 
     def execute(self, step: Step) -> None:
@@ -61,6 +62,7 @@ class Work:
         if step.action == INSTALL:
             # Written by the packages' scripts, and left behind by their removal.
             self.journal.keep_file(SETTINGS)
+            self.cdi.keep()
         act = self._acts.get(step.action)
         if act is not None:
             act(step)

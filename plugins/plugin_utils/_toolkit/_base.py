@@ -8,14 +8,12 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-# The runtime classes that this collection may declare, and the program behind each mode
-# (package nvidia-container-toolkit-base; the other two are in -operator-extensions).
-BINARIES = {
-    "auto": "/usr/bin/nvidia-container-runtime",
-    "cdi": "/usr/bin/nvidia-container-runtime.cdi",
-    "legacy": "/usr/bin/nvidia-container-runtime.legacy",
-}
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import BINARIES
+
+# The runtime classes that this collection may declare.
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+# All that a file may say by our hand: runtime classes, and options that are on.
+PARTS = (*NAMES, "set_as_default", "cdi", "nri")
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,11 @@ class Options:
         """Runtime class to program."""
         names = ["nvidia"] if self.mode == "auto" else ["nvidia", f"nvidia-{self.mode}"]
         return dict.fromkeys(names, BINARIES[self.mode])
+
+    @property
+    def parts(self) -> list[str]:
+        """Those of C(PARTS) that are wanted."""
+        return [*self.classes, *(name for name in PARTS if getattr(self, name, False))]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Proposal:
     confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
     after the act. told: what somebody has to set elsewhere, as the file is another product's; there is no change then.
     settings: what the settings file of nvidia-container-runtime must say for this runtime, where the user says nothing.
+    parts: what the files then say by our hand, see C(Options.parts).
     """
 
     changes: list[FileChange] = field(default_factory=list)
@@ -88,8 +92,15 @@ class Proposal:
     confirm: list[str] = field(default_factory=list)
     told: str = ""
     settings: dict[str, t.Any] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+
+def switched_off(journal: t.Mapping[str, t.Any], options: Options, default: t.Any) -> set[str]:
+    """What a former run has set and this one does not want; the class that is the default now stays declared."""
+    ours = {part for record in journal["config"].values() for part in record["parts"]}
+    return ours - set(options.parts) - {name for name in NAMES if name == default}
 
 
 def give_back(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> Proposal:

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base impor
     Options,
     Proposal,
     Trial,
+    switched_off,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
@@ -55,12 +56,13 @@ class Containerd:
         effective, own = _effective(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
         main = _cri.read(text or "", path)
-        proposal = Proposal(previous_default=_former_default(own, journal))
-        values = _wanted(seen, own, options, proposal)
+        proposal = Proposal(previous_default=_former_default(own, journal), parts=options.parts)
+        values = _cri.wanted(own, options, proposal.previous_default)
         _warn_disabled(effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _generation(seen) == 1:
-            changed = self._edit(seen, journal, effective, main, values, proposal)
+            off = switched_off(journal, options, lookup(own, _cri.DEFAULT))
+            changed = self._edit(seen, journal, effective, main, values, off, proposal)
         else:
             changed = self._add_drop_in(seen, journal, effective, main, values, drop_in, proposal)
         if text != changed:
@@ -68,7 +70,7 @@ class Containerd:
             if text is not None and (_record(journal, path) or {}).get("is") == "edited":
                 baseline = _without_ours(text, path, journal, drop_in)
             proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
-        _heed_theirs(seen, proposal)
+        _heed_theirs(seen, journal, proposal)
         if proposal.changes:
             if options.cdi and _is_before_cdi(own):
                 proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
@@ -84,15 +86,17 @@ class Containerd:
         return "it was changed by somebody since" if record and record["is"] == "edited" else ""
 
     def _edit(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], effective: t.Mapping[str, t.Any],
-              main: dict[str, t.Any], values: dict[Path, t.Any], proposal: Proposal) -> str | None:
+              main: dict[str, t.Any], values: dict[Path, t.Any], off: set[str], proposal: Proposal) -> str | None:
         """The main file's text for containerd 1.x."""
         path = seen["config"]
         text: str | None = seen["files"][path]
         missing = {rel: value for rel, value in values.items() if _lookup(effective, rel) != value}
         self._drop_stale(seen, journal, None, proposal)
-        if not missing and not proposal.changes:
+        record = _record(journal, path)
+        left = _cri.take_back(text, path, record["before"] or "", off) if text and record else text
+        if not missing and not proposal.changes and left == text:
             return text
-        document = Document(text or "version = 2\n", path)
+        document = Document(left or "version = 2\n", path)
         for change in proposal.changes:
             document = _drop_import(document, change.path)
         own = lookup(effective, ("plugins", _plugin(effective))) or {}
@@ -152,7 +156,7 @@ class Containerd:
         before, own = _effective(seen)
         after = load(result["stdout"], "the candidate's effective configuration")
         new = lookup(after, ("plugins", _plugin(after))) or {}
-        values = _wanted(seen, own, options, proposal)
+        values = _cri.wanted(own, options, proposal.previous_default)
         absent = [dotted(rel) for rel, value in values.items() if _lookup(after, rel) != value
                   and (rel != _cri.NRI or lookup(after, rel) is not None)]
         if absent:
@@ -180,6 +184,8 @@ class Containerd:
         for path, record in sorted(journal["config"].items(), key=lambda item: item[1]["part"]):
             text = seen["files"].get(path)
             if record["is"] == "before":
+                # Of a drop-in that a former removal has left to its owner, the import stays.
+                keep_import = keep_import or record["part"] == "drop-in" and text is not None
                 continue
             if record["is"] == "ours":
                 if record["part"] == "main" and keep_import:
@@ -197,7 +203,8 @@ class Containerd:
                 keep_import = True
             proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
             if rest != text:
-                proposal.changes.append(FileChange(path, text, rest, record["part"], "edited since: only our part"))
+                proposal.changes.append(FileChange(path, text, rest, record["part"], "edited since: only our part",
+                                                   baseline=rest))
         return proposal
 
 
@@ -220,6 +227,11 @@ def _effective(seen: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], dict[str,
                         "Correct the file first; nothing was changed.", path=seen["config"])
     data = load(dump["stdout"], f"the effective configuration of {seen['config']}")
     return data, lookup(data, ("plugins", _plugin(data))) or {}
+
+
+def cri_table(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The effective table of the CRI plugin. Raises HostError where containerd rejects its file."""
+    return _effective(seen)[1]
 
 
 def _plugin(effective: t.Mapping[str, t.Any]) -> str:
@@ -272,28 +284,32 @@ def _dialect(seen: t.Mapping[str, t.Any], main: t.Mapping[str, t.Any], drop_in: 
 # -- what is wanted
 
 
-def _wanted(seen: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any], options: Options, proposal: Proposal
-            ) -> dict[Path, t.Any]:
-    # From 2.0 on it is enough that our drop-in no longer says otherwise.
-    return _cri.wanted(own, options, proposal.previous_default, restore=_generation(seen) == 1)
-
-
 def _is_before_cdi(own: t.Mapping[str, t.Any]) -> bool:
     """Whether the CRI plugin is older than CDI; from 2.4 on CDI is always on and the key is gone again."""
     return "sandbox_image" in own and "enable_cdi" not in own
 
 
+def serves_cri(seen: t.Mapping[str, t.Any]) -> bool:
+    """Whether the CRI plugin is on, as far as it is known. Docker's packages switch it off: it is Docker's own then."""
+    dump = seen.get("dump")
+    return dump is None or dump["rc"] != 0 or not _disabled(load(dump["stdout"], "the effective configuration"))
+
+
+def _disabled(effective: t.Mapping[str, t.Any]) -> set[str]:
+    return {V1, V2, V3} & set(effective.get("disabled_plugins", []))
+
+
 def _warn_disabled(effective: t.Mapping[str, t.Any], proposal: Proposal) -> None:
-    disabled = {V1, V2, V3} & set(effective.get("disabled_plugins", []))
+    disabled = _disabled(effective)
     if disabled:
         proposal.warnings.append(f"containerd's CRI plugin is disabled (disabled_plugins: {', '.join(disabled)}): "
                                  "Kubernetes cannot use this containerd until that entry is removed.")
 
 
-def _heed_theirs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> None:
+def _heed_theirs(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> None:
     """Refuses where the vendor's tool goes on writing the same settings; tells of a file that it has left behind."""
     imported = _imported(seen, "")
-    for path in (path for path in THEIRS if seen["files"].get(path) is not None):
+    for path in (path for path in THEIRS if seen["files"].get(path) is not None and not _record(journal, path)):
         if path not in imported:
             proposal.warnings.append(f"{path} was left by 'nvidia-ctk runtime configure' or the GPU Operator and has "
                                      f"no effect, as {seen['config']} does not import it: remove it.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import NAMES, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import NAMES, PARTS, Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import (
     Document,
     Path,
@@ -56,12 +56,11 @@ def read(text: str, name: str) -> dict[str, t.Any]:
     return data
 
 
-def wanted(own: t.Mapping[str, t.Any], options: Options, former: str | None, restore: bool) -> dict[Path, t.Any]:
+def wanted(own: t.Mapping[str, t.Any], options: Options, former: str | None) -> dict[Path, t.Any]:
     """Path to value. own: the effective table of the CRI plugin. former: the default runtime before us.
 
     The runtime is a copy of the default one (so SystemdCgroup stays) with the vendor's program in front of it; where
-    the default is no runc (kata, gVisor), of runc. restore: whether a default of ours has to be overwritten by the
-    former one.
+    the default is no runc (kata, gVisor), of runc.
     """
     runtimes = lookup(own, RUNTIMES) or {}
     source: dict[str, t.Any] = {}
@@ -78,8 +77,6 @@ def wanted(own: t.Mapping[str, t.Any], options: Options, former: str | None, res
         values[CDI] = True
     if options.set_as_default:
         values[DEFAULT] = "nvidia"
-    elif restore and lookup(own, DEFAULT) == "nvidia" and former not in (None, "nvidia"):
-        values[DEFAULT] = former
     for name, binary in options.classes.items():
         copied = set_leaves(source)
         copied.update({("runtime_type",): RUNC, ("options", "BinaryName"): binary})
@@ -126,7 +123,14 @@ def holds_ours(data: t.Mapping[str, t.Any]) -> bool:
     return any(lookup(data, place(plugin, RUNTIMES + ("nvidia",))) for plugin in (V1, V2, V3))
 
 
-def without_ours(text: str, name: str, before: str) -> Document:
+def take_back(text: str, name: str, before: str, parts: t.Collection[str]) -> str:
+    """The text without some of C(PARTS), what stood there before us instead; the very same where it has none."""
+    document = without_ours(text, name, before, parts)
+    document.drop_bare_headers(Document(before, name).headers)
+    return text if leaves(load(document.text, name)) == leaves(load(text, name)) else document.text
+
+
+def without_ours(text: str, name: str, before: str, parts: t.Collection[str] = PARTS) -> Document:
     """The text without our runtime classes and settings; what stood there before us returns. name: for messages."""
     former = read(before, name)
     document = Document(text, name)
@@ -137,20 +141,20 @@ def without_ours(text: str, name: str, before: str) -> Document:
             continue
         runtimes = root + RUNTIMES
         for runtime in NAMES:
-            if lookup(document.data, runtimes + (runtime,)) is not None:
+            if runtime in parts and lookup(document.data, runtimes + (runtime,)) is not None:
                 document.remove(runtimes + (runtime,))
                 for rel, value in leaves(lookup(former, runtimes + (runtime,)) or {}).items():
                     document.set(runtimes + (runtime,) + rel, value)
-        if lookup(document.data, root + DEFAULT) in NAMES:
+        if "set_as_default" in parts and lookup(document.data, root + DEFAULT) in NAMES:
             _put_back(document, former, root + DEFAULT)
-        if lookup(document.data, root + CDI) is True:
+        if "cdi" in parts and lookup(document.data, root + CDI) is True:
             _put_back(document, former, root + CDI)
         if set(lookup(document.data, runtimes) or {}) == {"runc"} and not lookup(former, runtimes + ("runc",)):
             document.remove(runtimes + ("runc",))
         for table in (runtimes, runtimes[:3], root):
             if lookup(document.data, table) == {} and lookup(former, table) is None:
                 document.remove(table)
-    if lookup(document.data, NRI) is False:
+    if "nri" in parts and lookup(document.data, NRI) is False:
         _put_back(document, former, NRI)
     for table in (NRI[:2], NRI[:1]):
         if lookup(document.data, table) == {} and lookup(former, table) is None:

@@ -19,10 +19,12 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     NAMES,
+    PARTS,
     FileChange,
     Options,
     Proposal,
     Trial,
+    switched_off,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._json import Document, Path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import lookup
@@ -58,13 +60,16 @@ class Docker:
         document, flags = Document(text or "", path), _flags(seen)
         before = copy.deepcopy(document.data)
         effective = str(flags.get("default-runtime") or before.get("default-runtime") or "runc")
-        proposal = Proposal(previous_default=journal["default_runtime"] or effective)
-        for member, value in _wanted(seen, before, flags, options, proposal).items():
+        proposal = Proposal(previous_default=journal["default_runtime"] or effective, parts=options.parts)
+        record = journal["config"].get(path)
+        off = switched_off(journal, options, effective)
+        if record:
+            _take_back(document, Document(record["before"] or "", path).data, off)
+        for member, value in _wanted(seen, before, flags, options, proposal, off).items():
             document.set(member, value)
         if document.data != before:
             _check_flags(path, before, document.data, flags)
             _check_default(path, document.data, flags)
-            record = journal["config"].get(path)
             edited = record is not None and record["is"] == "edited"
             baseline = _without_ours(text or "", path, record) if edited else None
             proposal.changes.append(FileChange(path, text, document.text, "main", "it was changed by somebody since"
@@ -95,19 +100,22 @@ class Docker:
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
         """See C(_base.Runtime)."""
         proposal = Proposal(previous_default=journal["default_runtime"])
-        path, text = seen["config"], seen["files"][seen["config"]]
-        before = after = Document(text or "", path).data
-        record = journal["config"].get(path)
-        if record and record["is"] == "ours":
-            after = Document(record["before"] or "", path).data
-            proposal.changes.append(FileChange(path, text, record["before"], "main", "", restore=True))
-        elif record and record["is"] == "edited":
-            rest = _without_ours(text or "", path, record)
-            after = Document(rest, path).data
+        before = after = Document(seen["files"].get(seen["config"]) or "", seen["config"]).data
+        # The file that the daemon reads comes last: it says how the removal takes effect.
+        for path, record in sorted(journal["config"].items(), key=lambda item: item[0] == seen["config"]):
+            text = seen["files"].get(path)
+            if text is None or record["is"] == "before":
+                continue  # removed by somebody: it is theirs
+            rest = record["before"] if record["is"] == "ours" else _without_ours(text, path, record)
+            before, after = Document(text, path).data, Document(rest or "", path).data
+            if record["is"] == "ours":
+                proposal.changes.append(FileChange(path, text, rest, "main", "", restore=True))
+                continue
             proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken out.")
             if rest != text:
                 _check_default(path, after, _flags(seen))
-                proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part"))
+                proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part",
+                                                   baseline=rest))
         _choose_act(seen, journal, before, after, proposal)
         return proposal
 
@@ -189,7 +197,7 @@ def _hands_out_cdi(seen: t.Mapping[str, t.Any], data: t.Any) -> bool:
 
 
 def _wanted(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str, t.Any], options: Options,
-            proposal: Proposal) -> dict[Path, t.Any]:
+            proposal: Proposal, off: set[str]) -> dict[Path, t.Any]:
     """Member to value, only those that differ."""
     values: dict[Path, t.Any] = {}
     for name, binary in options.classes.items():
@@ -204,7 +212,7 @@ def _wanted(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str, t.An
     if options.set_as_default:
         if default != "nvidia":
             values[("default-runtime",)] = "nvidia"
-    elif default in NAMES and proposal.previous_default not in (None, *NAMES):
+    elif "set_as_default" in off and default in NAMES and proposal.previous_default not in (None, *NAMES):
         # Said aloud: without the member the daemon would keep the one it has.
         values[("default-runtime",)] = proposal.previous_default
     if options.cdi and data.get("cdi-spec-dirs") == []:
@@ -250,16 +258,23 @@ def _without_ours(text: str, path: str, record: t.Mapping[str, t.Any] | None) ->
     """The text without our part; what stood there before us returns."""
     document = Document(text, path)
     former = Document((record or {}).get("before") or "", path).data
-    for name in NAMES:
-        _put_back(document, former, ("runtimes", name))
+    _take_back(document, former, PARTS)
     if document.data.get("default-runtime") in (*NAMES, "runc"):  # runc: said aloud by us, see _wanted
         _put_back(document, former, ("default-runtime",))
-    if lookup(document.data, _CDI) is True:
+    return document.text
+
+
+def _take_back(document: Document, former: t.Any, parts: t.Collection[str]) -> None:
+    """Takes out classes of ours and the switch for CDI."""
+    filled = [key for key in ("runtimes", "features") if document.data.get(key)]
+    for name in NAMES:
+        if name in parts:
+            _put_back(document, former, ("runtimes", name))
+    if "cdi" in parts and lookup(document.data, _CDI) is True:
         _put_back(document, former, _CDI)
-    for key in ("runtimes", "features"):
+    for key in filled:
         if document.data.get(key) == {} and key not in former:
             document.remove((key,))
-    return document.text
 
 
 def _put_back(document: Document, former: t.Any, path: Path) -> None:

@@ -11,11 +11,12 @@ first line of containerd.toml is k0s's own; up to 1.35 (containerd 1.7) files ho
 from __future__ import annotations
 
 import copy
+import pathlib
 import re
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     FileChange,
@@ -47,14 +48,19 @@ class K0s:
         release = _release(seen)
         plugin, version = (V3, 3) if release >= (1, 36) else (V2, 2)
         drop_in = options.drop_in_path or DROP_IN
+        if not pathlib.PurePosixPath(drop_in).match(f"{FOLDER}/*.toml"):
+            raise InputError("k0s does not read it.", f"Choose a file {FOLDER}/*.toml, or leave the option out.",
+                             path="drop_in_path", value=drop_in)
         others = {path: _cri.read(text, path) for path, text in sorted(seen["files"].items())
-                  if text and path.startswith(f"{FOLDER}/") and path != drop_in}
+                  if text and path.startswith(f"{FOLDER}/") and path not in (drop_in, *journal["config"])}
         own = _merged(seen, plugin, others.values())
         former = journal["default_runtime"] or lookup(own, _cri.DEFAULT) or "runc"
         proposal = Proposal(act="none", previous_default=former)
         if options.nri and plugin == V2:
             proposal.warnings.append("k0s before 1.36 runs containerd 1.7, which has NRI switched off.")
-        values = _cri.wanted(own, replace(options, nri=False), former, restore=False)
+        proposal.changes = [FileChange(path, seen["files"][path], None, "drop-in", "no longer used")
+                            for path in journal["config"] if path != drop_in and seen["files"].get(path) is not None]
+        values = _cri.wanted(own, replace(options, nri=False), former)
         old = seen["files"].get(drop_in)
         if old is None and all(lookup(own, rel) == value for rel, value in values.items()):
             return proposal  # a drop-in of somebody else's does it already

@@ -13,13 +13,14 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
-    BINARIES,
     FileChange,
     Options,
     Proposal,
     Trial,
+    switched_off,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, lookup
@@ -48,14 +49,17 @@ class Microk8s:
         own = dict(lookup(data, ("plugins", plugin)) or {})
         if re.search(r"\bv?1\.7\.", seen["facts"]["version"]["stdout"]):
             own.setdefault("enable_cdi", False)
-        proposal = Proposal(previous_default=journal["default_runtime"] or lookup(own, _cri.DEFAULT) or "runc")
+        proposal = Proposal(previous_default=journal["default_runtime"] or lookup(own, _cri.DEFAULT) or "runc",
+                            parts=options.parts)
         former = str(proposal.previous_default)
-        values = {rel: value for rel, value in _cri.wanted(own, options, former, restore=True).items()
+        values = {rel: value for rel, value in _cri.wanted(own, options, former).items()
                   if lookup(data, place(plugin, rel)) != value}
-        if values:
-            document = Document(text, path)
+        record = journal["config"].get(path)
+        off = switched_off(journal, options, lookup(own, _cri.DEFAULT))
+        left = _cri.take_back(text, path, record["before"] or "", off) if record else text
+        if values or left != text:
+            document = Document(left, path)
             _cri.declare(document, plugin, values, own, former)
-            record = journal["config"].get(path)
             edited = bool(record and record["is"] == "edited")
             proposal.changes.append(FileChange(
                 path, text, document.text, "main", "it was changed by somebody since" if edited else "",
@@ -86,7 +90,8 @@ class Microk8s:
                 proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken "
                                          "out.")
                 if rest != text:
-                    proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part"))
+                    proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part",
+                                                       baseline=rest))
         return proposal
 
 

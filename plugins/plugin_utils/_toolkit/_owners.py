@@ -10,36 +10,47 @@ Bottlerocket settings, Talos system extensions, GPU Operator).
 
 from __future__ import annotations
 
+import json
+import pathlib
 import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import cri_table
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Path, render
 
 
 @dataclass(frozen=True)
 class Owner:
     """A product that rewrites the configuration.
 
-    markers: paths of which one is there. advice: what to do instead. text: makes the very text to set there. below: the
+    markers: paths of which one is there. advice: what to do instead. text: makes the very text to set there, of
+    L(_base.Options) and the effective table of containerd's CRI plugin; there is one for containerd alone. below: the
     folder in which the runtime's file must lie for this to count, such as one that cannot be written.
     """
 
     name: str
     markers: t.Tuple[str, ...]
     advice: str
-    text: t.Callable[[Options], str] | None = None
+    text: t.Callable[[Options, t.Mapping[str, t.Any]], str] | None = None
     below: str = "/"
 
 
-def _inventory(options: Options) -> str:
-    """Variables of Kubespray."""
+def _inventory(options: Options, own: t.Mapping[str, t.Any]) -> str:
+    """Variables of Kubespray, which puts containerd's folder before the name of a base specification."""
+    values = _cri.wanted(own, options, None)
     lines = ["containerd_additional_runtimes:"]
-    for name, program in options.classes.items():
-        lines += [f"  - name: {name}", f"    type: {_cri.RUNC}", '    engine: ""', '    root: ""', "    options:",
-                  f"      BinaryName: {program}", '      SystemdCgroup: "true"']
+    for name in options.classes:
+        table: Path = (*_cri.RUNTIMES, name)
+        lines += [f"  - name: {name}", f"    type: {_cri.RUNC}", '    engine: ""', '    root: ""']
+        if (*table, "base_runtime_spec") in values:
+            base = pathlib.PurePosixPath(values[(*table, "base_runtime_spec")])
+            lines.append(f"    base_runtime_spec: {base.name}")
+        lines.append("    options:")
+        lines += [f"      {path[-1]}: {_word(value)}" for path, value in values.items()
+                  if path[:-1] == (*table, "options")]
     if options.set_as_default:
         lines.append("containerd_default_runtime: nvidia")
     if options.cdi:
@@ -47,10 +58,14 @@ def _inventory(options: Options) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _node_config(options: Options) -> str:
+def _word(value: t.Any) -> str:
+    """A value in YAML as Kubespray wants it: truth as text."""
+    return json.dumps(str(value).lower() if isinstance(value, bool) else value)
+
+
+def _node_config(options: Options, own: t.Mapping[str, t.Any]) -> str:
     """A NodeConfig of Amazon EKS."""
-    own = {"containerd": {"runtimes": {"runc": {"runtime_type": _cri.RUNC, "options": {"SystemdCgroup": True}}}}}
-    values = _cri.wanted(own, options, "runc", restore=False)
+    values = _cri.wanted(own, options, None)
     toml = render({("version",): 3, **{_cri.place(_cri.V3, rel): value for rel, value in values.items()}})
     indented = "".join(f"      {line}".rstrip() + "\n" for line in toml.splitlines())
     return ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  containerd:\n    config: |\n" + indented)
@@ -87,17 +102,22 @@ def markers() -> list[str]:
     return [marker for owner in OWNERS for marker in owner.markers]
 
 
-def refuse_foreign(found: t.Collection[str], config: str, options: Options) -> str | None:
+def refuse_foreign(found: t.Collection[str], runtime: str, seen: t.Mapping[str, t.Any], options: Options) -> str | None:
     """Raises one HostError where somebody else owns the configuration. found: those markers that are there.
+
+    runtime, seen: the one to configure, and what the host side read of it.
 
     Where the owner takes the setting from a text of the user's, that text with its place is returned instead: packages
     and CDI are still ours to bring.
     """
+    config = seen["config"]
     for owner in OWNERS:
+        if owner.text is not None and runtime != "containerd":
+            continue
         marker = next((marker for marker in owner.markers if marker in found), None)
         if marker is not None and config.startswith(owner.below):
             what = f"{config} is not ours to change: {owner.name} manages the runtime here ({marker})."
             if owner.text is None:
                 raise HostError(what, f"{owner.advice}.", owner=owner.name, marker=marker)
-            return f"{what} {owner.advice}:\n{owner.text(options)}"
+            return f"{what} {owner.advice}:\n{owner.text(options, cri_table(seen))}"
     return None

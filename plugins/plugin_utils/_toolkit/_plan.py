@@ -92,6 +92,7 @@ def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, pr
     return Step(action, change.path, change.reason, data={
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
         "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
+        "parts": proposal.parts,
         "unit": view["unit"] if view["running"] and proposal.act != "none" else None, "act": proposal.act})
 
 

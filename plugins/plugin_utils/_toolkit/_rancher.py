@@ -59,8 +59,11 @@ class Rancher:
             if seen["running"]:
                 raise HostError(f"{path} does not exist although {seen['unit']} runs.",
                                 f"Where {name} has another data-dir, give its file as config_path.", path=path)
-            return Proposal(act="none", warnings=[f"{name} has not been started yet: it declares the runtime by itself "
-                                                  "at its first start after the toolkit has been installed."])
+            proposal = Proposal(act="none", previous_default=journal["default_runtime"] or "runc", warnings=[
+                f"{name} has not been started yet: it declares the runtime by itself at its first start after the "
+                "toolkit has been installed."])
+            self._default(seen, options, proposal)
+            return proposal
         data = _cri.read(text, path)
         plugin = V3 if lookup(data, ("plugins", V3)) is not None else V2
         own = lookup(data, ("plugins", plugin)) or {}
@@ -71,17 +74,20 @@ class Rancher:
         self._default(seen, options, proposal)
         # k3s switches CDI on by itself where its containerd has it, and has an option of its own for the default.
         wish = replace(options, nri=False, cdi=False, set_as_default=False)
-        values = _cri.wanted(own, wish, former, restore=False)
+        values = _cri.wanted(own, wish, former)
         self._drop_in(seen, data, values if options.mode != "auto" else {}, proposal)
         missing = [runtime for runtime in options.classes if lookup(own, (*_cri.RUNTIMES, runtime)) is None]
         if options.mode != "auto":
             missing = []  # a drop-in of ours declares them
+        confirm = ["grep", "-qF", "nvidia-container-runtime", path]
         if options.set_as_default and lookup(own, _cri.DEFAULT) != "nvidia":
             missing.append("nvidia as the default")
+            # The former file may have the program already.
+            confirm = ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", path]
         if missing:
             self._check_template(seen, plugin)
             proposal.due = f"{name} declares {', '.join(missing)} at its start"
-            proposal.confirm = ["grep", "-qF", "nvidia-container-runtime", path]
+            proposal.confirm = confirm
         return proposal
 
     def _check_own(self, seen: t.Mapping[str, t.Any]) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Runtime
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd, serves_cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._crio import Crio
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._k0s import K0s
@@ -36,10 +36,23 @@ def choose(name: str, seen: t.Mapping[str, t.Any], kubelet: bool = False) -> str
     """The runtime to configure, None where C(auto) finds none. seen: runtime to what the host side read, or None.
 
     C(auto) takes the first that runs, else the first that is installed. kubelet: whether a kubelet is configured here.
+    A containerd without CRI serves Docker alone: it comes last, whether it runs or not.
     """
     there = [one for one in (RUNTIMES if name == "auto" else [name]) if seen.get(one)]
     if kubelet:
         there.sort(key=lambda one: one == "docker")
+    private = [one for one in there if one == "containerd" and not serves_cri(seen[one])]
+    there.sort(key=lambda one: one in private)
     if there or name == "auto":
-        return next((one for one in there if seen[one]["running"]), there[0] if there else None)
+        running = [one for one in there if seen[one]["running"] and one not in private]
+        return next(iter(running + there), None)
     raise HostError(f"{name} is not installed on this host.", "Install it first, or use runtime=auto.", runtime=name)
+
+
+def check_paths(name: str, seen: t.Mapping[str, t.Any], drop_in: str | None) -> None:
+    """Raises where a file of the chosen runtime cannot be told. seen: what the host side read of this one."""
+    if drop_in and not drop_in.startswith("/"):
+        raise InputError("it is no absolute path.", "Give the whole path.", path="drop_in_path", value=drop_in)
+    if not seen["config"].startswith("/"):
+        raise HostError(f"The configuration file of {name} is not known: '{seen['config']}' is no absolute path.",
+                        "Give the whole path as config_path.", unit=seen["unit"])

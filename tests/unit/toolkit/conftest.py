@@ -97,7 +97,9 @@ class Host:
         self.drop_in = self.folder / "conf.d" / "99-gpuops-nvidia.toml"
         self.running = True
         self.restarts = 0
+        self.invocation = "a1"
         self.breaks = False  # whether the daemon refuses to start with our runtime
+        self.bad_restart = 0  # the one that fails, counted from 1
         self.real = os.environ.get(f"GPUOPS_CONTAINERD_{version.replace('.', '_')}")
         self.runtime = Containerd()
         self.journal_root = str(root / "state" / "journal")
@@ -114,12 +116,15 @@ class Host:
         if words[-1] == "--version":
             return _run.Completed(words, 0, VERSIONS[self.version], "")
         if words[:2] == ("systemctl", "show"):
-            state = "active" if self.running else "inactive"
+            if "--value" in words:
+                return _run.Completed(words, 0, f"{self.invocation}\n", "")
+            state = f"{'active' if self.running else 'inactive'}\nInvocationID={self.invocation}"
             return _run.Completed(words, 0, f"Id=containerd.service\nLoadState=loaded\nActiveState={state}\n", "")
         if words[:2] == ("systemctl", "restart"):
             self.restarts += 1
+            self.invocation = f"a{self.restarts + 1}"
             data = effective(str(self.config), self.version) if self.config.exists() and not self.real else {}
-            bad = self.breaks and "nvidia" in json.dumps(data)
+            bad = self.breaks and "nvidia" in json.dumps(data) or self.restarts == self.bad_restart
             return _run.Completed(words, 1 if bad else 0, "", "Job for containerd.service failed." if bad else "")
         if words[:2] == ("systemctl", "is-active"):
             return _run.Completed(words, 0, "active\n", "")

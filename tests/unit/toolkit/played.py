@@ -36,6 +36,7 @@ class Played:
     owed: dict[str, str] = field(default_factory=dict)
     before: dict[str, str | None] = field(default_factory=dict)
     written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
     default: str | None = None
 
     def seen(self) -> dict[str, t.Any]:
@@ -50,9 +51,9 @@ class Played:
         config = {}
         for path, (text, part) in self.written.items():
             now = self.files.get(path)
-            state = "ours" if now == text else "before" if now == self.before[path] else "edited"
+            state = "before" if now == self.before[path] else "ours" if now == text else "edited"
             config[path] = {"part": part, "is": state, "before": self.before[path],
-                            "runtime": self.runtime.probe["name"]}
+                            "runtime": self.runtime.probe["name"], "parts": sorted(self.parts)}
         return {"config": config, "default_runtime": self.default, "restart": self.owed}
 
     def propose(self, **options: t.Any) -> Proposal:
@@ -75,6 +76,7 @@ class Played:
         for change in proposal.changes:
             assert self.files.get(change.path) == change.before
             self.default = self.default or proposal.previous_default
+            self.parts |= set(proposal.parts)
             self.before.setdefault(change.path, change.before)
             if change.baseline is not None:
                 self.before[change.path] = change.baseline

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
 import typing as t
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi as shared
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -77,10 +81,12 @@ class Machine:
             return Completed(words, 0, "", "")
         if self.says is None:
             return Completed(words, 1, "", EMPTY)
-        output = [word.partition("=")[2] for word in words if word.startswith("--output=")]
+        output = (options.get("env") or {}).get("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "")
+        output = next((word.partition("=")[2] for word in words if word.startswith("--output=")), output)
+        said = json.dumps({"said": self.says}) if output.endswith(".json") or "--format=json" in words else self.says
         if output:
-            pathlib.Path(output[0]).write_text(self.says)
-        return Completed(words, 0, self.says, "")
+            pathlib.Path(output).write_text(said)
+        return Completed(words, 0, "" if output else said, "")
 
     def cdi(self, journal: Journal, **options: t.Any) -> _cdi.Cdi:
         return _cdi.Cdi({"state": "present", "cdi": True, "cdi_management": False, "check": False, **options}, journal,
@@ -163,6 +169,28 @@ def test_all_gpus_in_mig_mode_without_devices(machine: Machine) -> None:
     assert machine.converge() == [_cdi.GENERATE]
 
 
+def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -> None:
+    machine.says, machine.modes = None, "Enabled\n"
+    assert machine.converge([INSTALL]) == FIRST
+    machine.spec.write_text(spec("0"))
+    assert machine.converge([INSTALL]) == [_cdi.GENERATE]
+    assert not machine.spec.exists()
+    machine.modes = "Disabled\n"
+    machine.spec.write_text(spec("0"))
+    assert machine.converge([INSTALL]) == [_cdi.GENERATE]
+    assert machine.spec.read_text() == spec("0")
+    assert "empty device edits" in machine.plan()["warnings"][0]
+
+
+def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = object.__new__(ActionModule)
+    plans = [([], [{"pending_reason": "every GPU is in MIG mode"}], None, None)]
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"seen": {"specs": []}})
+    monkeypatch.setattr(action, "_plan", lambda *_args: plans.pop())
+    assert action._apply([INSTALL], {}, settle=False, prove=True) == (
+        {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
+
+
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
     machine.converge()
     machine.says = None
@@ -192,6 +220,40 @@ def test_not_wanted(machine: Machine) -> None:
     assert not machine.spec.exists()
 
 
+def test_a_specification_of_somebody_else_stays(machine: Machine) -> None:
+    machine.spec.write_text(spec("0"))
+    assert machine.converge() == FIRST
+    assert _cdi.REMOVE not in machine.converge(cdi=False)
+    machine.converge()
+    assert _cdi.REMOVE not in machine.converge(state="absent")
+    assert machine.spec.exists()
+
+
+def test_a_specification_without_a_driver_is_of_wsl_or_jetson(machine: Machine) -> None:
+    machine.driver(None)
+    machine.spec.write_text(spec("all", driver="1.1"))
+    assert machine.converge() == FIRST[:2]
+    assert machine.plan()["pending"] == []
+    machine.spec.write_text(spec("0"))
+    assert machine.converge() == [_cdi.REMOVE]
+
+
+def test_what_the_packages_write_is_ours(machine: Machine) -> None:
+    with Journal("container_toolkit", root=str(machine.root / "journal")) as journal:
+        machine.cdi(journal).keep()
+    machine.spec.write_text(spec("0"))
+    machine.converge()
+    assert _cdi.REMOVE in machine.converge(cdi=False)
+
+
+def test_a_read_only_system_is_named_before_anything_changes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = os.statvfs(machine.root)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=shape.f_flag | os.ST_RDONLY))
+    with pytest.raises(HostError, match="cdi-refresh cannot be written: its file system is read-only"):
+        machine.plan()
+    assert machine.plan(cdi=False)["steps"]
+
+
 def test_management(machine: Machine) -> None:
     machine.converge()
     assert machine.converge(cdi_management=True) == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
@@ -208,10 +270,14 @@ def test_an_edited_or_disabled_unit_is_put_right(machine: Machine) -> None:
     assert machine.converge() == [_cdi.INSTALL_UNIT]
 
 
-def test_the_output_of_the_vendors_settings(machine: Machine) -> None:
-    (machine.root / "env").write_text(f'# mine\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH="{machine.root}/cdi/own.yaml"\n')
-    machine.converge()
-    assert (machine.root / "cdi/own.yaml").exists() and not machine.spec.exists()
+@pytest.mark.parametrize("name", ["own.yaml", "own.json"])
+def test_the_output_of_the_vendors_settings(machine: Machine, name: str) -> None:
+    own = machine.root / "cdi" / name
+    (machine.root / "env").write_text(f'# mine\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH="{own}"\n')
+    assert _cdi.GENERATE in [step.action for step in machine.plan(cdi_management=True)["steps"]]
+    assert not own.exists()  # a plan writes nothing
+    machine.converge(cdi_management=True)
+    assert own.exists() and not machine.spec.exists()
 
 
 def test_links_of_device_nodes(machine: Machine) -> None:
@@ -242,7 +308,7 @@ def test_the_script(machine: Machine) -> None:
         done = subprocess.run(["sh", "-c", script], env={"PATH": f"{tools}:/usr/bin:/bin"}, check=False)
         return done.returncode, machine.spec.exists()
 
-    write = f"echo new > {machine.spec}"
+    write = f"echo libcuda.so.595.91.07 > {machine.spec}"
     assert run(write) == (0, True)
     assert run("exit 1") == (1, True)
     assert run("exit 1", listing="GPU 0\n  MIG 1g.10gb (UUID: MIG-x)", modes="Enabled") == (1, True)
@@ -251,6 +317,8 @@ def test_the_script(machine: Machine) -> None:
     assert run(write) == (0, True)
     machine.driver(None)
     assert run(write) == (0, False)
+    machine.spec.write_text("libcuda.so.1.1")
+    assert run(write) == (0, True)
 
 
 def test_parsing() -> None:

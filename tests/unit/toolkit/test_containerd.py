@@ -238,6 +238,38 @@ def test_the_vendors_drop_in_is_not_fought(host: t.Any, monkeypatch: pytest.Monk
     assert one.converge(set_as_default=False) == []
 
 
+def test_our_drop_in_at_the_vendors_path_is_ours(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+    one.drop_in = _theirs(one, monkeypatch, "")
+    one.drop_in.unlink()
+    one.converge()
+    assert one.converge(mode="cdi")[0] == f"write file: {one.drop_in}"
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_options_switched_off_go(host: t.Any, version: str) -> None:
+    content = b'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = true # for now\n'
+    one = host(version, content)
+    one.converge(set_as_default=False, cdi=False)
+    plain = one.config.read_bytes()
+    merged = effective(str(one.config), version)
+    one.converge(set_as_default=True, mode="cdi", nri=True)
+    assert one.converge(set_as_default=False, cdi=False) != []
+    assert (one.config.read_bytes(), effective(str(one.config), version)) == (plain, merged)
+    assert one.converge(set_as_default=False, cdi=False) == []
+    one.converge("absent")
+    assert one.config.read_bytes() == content
+
+
+def test_a_default_that_the_user_set_by_hand_stays(host: t.Any) -> None:
+    one = host("1.7", b'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n'
+                      b'default_runtime_name = "runc"\n')
+    one.converge(set_as_default=False)
+    one.config.write_text(one.config.read_text().replace('"runc"', '"nvidia"', 1))
+    assert one.effective()["containerd"]["default_runtime_name"] == "nvidia"
+    assert one.converge(set_as_default=False) == []
+
+
 def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = host("2.2", b"version = 3\n")
     path = _theirs(one, monkeypatch, OPERATOR)

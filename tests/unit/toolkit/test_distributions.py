@@ -12,7 +12,7 @@ import typing as t
 import pytest
 import tomllib
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3
@@ -41,6 +41,7 @@ class Host:
         self.facts = {name: {"rc": 0, "stdout": text, "stderr": ""} for name, text in facts.items()}
         self.kept: dict[str, t.Any] = {}
         self.default: str | None = None
+        self.parts: set[str] = set()
 
     @property
     def config(self) -> str:
@@ -62,7 +63,8 @@ class Host:
         for path, (part, after) in self.kept.items():
             now = self.files.get(path)
             is_ = "before" if now == self.first.get(path) else "ours" if now == after else "edited"
-            records[path] = {"part": part, "is": is_, "before": self.first.get(path), "runtime": self.name}
+            records[path] = {"part": part, "is": is_, "before": self.first.get(path), "runtime": self.name,
+                             "parts": sorted(self.parts)}
         return {"config": records, "default_runtime": self.default, "restart": {}}
 
     def plan(self, **options: t.Any) -> tuple[list[tuple[str, str, str]], Proposal]:
@@ -81,13 +83,17 @@ class Host:
             self.files[change.path] = change.after
             self.kept[change.path] = (change.part, change.after)
             self.default = self.default or proposal.previous_default
+            self.parts |= set(proposal.parts)
         return steps
 
     def remove(self) -> list[tuple[str, str, str]]:
-        steps, proposal = self._steps(self.runtime.withdraw(self.seen(), self.journal()))
+        steps, proposal = self.removal()
         for change in proposal.changes:
             self.files[change.path] = change.after
         return steps
+
+    def removal(self) -> tuple[list[tuple[str, str, str]], Proposal]:
+        return self._steps(self.runtime.withdraw(self.seen(), self.journal()))
 
     def bare(self) -> dict[str, str]:
         return {path: text for path, text in self.files.items() if text is not None}
@@ -106,7 +112,10 @@ def test_k3s_is_restarted_until_it_has_found_the_toolkit(unit: str, needs: str) 
     assert steps == [("restart service", unit, needs)]
     assert proposal.confirm == ["grep", "-qF", "nvidia-container-runtime", K3S]
     assert "nvidia" in proposal.due
+    confirm = host.plan(set_as_default=True)[1].confirm
+    assert confirm == ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", K3S]
     host.files[K3S] = shape("k3s-v3.toml")
+    assert host.plan(set_as_default=True)[1].confirm == confirm
     assert host.plan()[0] == []
     assert host.remove() == []
 
@@ -195,8 +204,10 @@ def test_k3s_never_started_or_elsewhere() -> None:
     with pytest.raises(HostError, match="another data-dir, give its file as config_path"):
         host.plan()
     seen = {**host.seen(), "running": False}
-    proposal = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
+    proposal = host.runtime.propose(seen, EMPTY, Options(False, True, "auto"))
     assert proposal.changes == []
+    later = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
+    assert [(change.path, later.act) for change in later.changes] == [(K3S_OURS, "none")]
     assert "at its first start" in proposal.warnings[0]
 
 
@@ -240,6 +251,19 @@ def test_k0s_drop_in_by_generation(release: str, plugin: str, version: int) -> N
     assert host.converge(set_as_default=True) == [("write file", K0S_OURS, "never")]
     assert host.remove() == [("remove file", K0S_OURS, "never")]
     assert host.bare() == before
+
+
+def test_k0s_drop_in_path() -> None:
+    host = Host("k0s", {K0S: shape("k0s-managed.toml")}, version="v1.36.0+k0s.0")
+    with pytest.raises(InputError, match="k0s does not read it"):
+        host.plan(drop_in_path="/etc/containerd/conf.d/99-gpuops-nvidia.toml")
+    with pytest.raises(InputError, match="k0s does not read it"):
+        host.plan(drop_in_path="/etc/k0s/containerd.d/99.conf")
+    host.converge()
+    other = "/etc/k0s/containerd.d/50-gpu.toml"
+    assert host.converge(drop_in_path=other) == [("remove file", K0S_OURS, "never"), ("write file", other, "never")]
+    assert K0S_OURS not in host.bare()
+    assert host.plan(drop_in_path=other)[0] == []
 
 
 def test_k0s_own_merge_tells_the_defaults() -> None:
@@ -302,8 +326,23 @@ def test_microk8s_default_and_back() -> None:
     assert 'default_runtime_name = "${RUNTIME}"' in (host.files[TEMPLATE] or "")
     host.converge(set_as_default=True)
     host.files[TEMPLATE] = (host.files[TEMPLATE] or "") + "# mine\n"
+    _steps, proposal = host.removal()
+    assert proposal.changes[0].baseline == proposal.changes[0].after  # a second removal leaves it so
     host.remove()
     assert host.files[TEMPLATE] == shape("microk8s-v2.toml") + "# mine\n"
+
+
+def test_microk8s_options_switched_off_go() -> None:
+    host = Host("microk8s", {TEMPLATE: shape("microk8s-v2.toml")}, version="containerd x v1.7.27 y")
+    host.converge(set_as_default=False, cdi=False)
+    plain = host.files[TEMPLATE]
+    host.converge(mode="cdi")
+    assert host.converge(cdi=False) != []
+    assert host.files[TEMPLATE] == plain
+    host.files[TEMPLATE] = (plain or "").replace('default_runtime_name = "${RUNTIME}"',
+                                                 'default_runtime_name = "nvidia"')
+    assert host.files[TEMPLATE] != plain
+    assert host.plan(cdi=False)[0] == []
 
 
 def test_microk8s_refusals() -> None:
@@ -321,6 +360,16 @@ def test_microk8s_refusals() -> None:
 # -- those that are told or refused
 
 CONFIG = "/etc/containerd/config.toml"
+EFFECTIVE = f'''version = 3
+[plugins."{V3}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "/etc/containerd/cri-base.json"
+options = {{BinaryName = "/usr/local/bin/runc", Root = "", SystemdCgroup = true}}
+'''
+
+
+def _view(config: str) -> dict[str, t.Any]:
+    return {"config": config, "dump": {"rc": 0, "stdout": EFFECTIVE, "stderr": ""}}
 
 
 @pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
@@ -329,21 +378,23 @@ def test_every_owner_names_the_right_place(owner: _owners.Owner) -> None:
     wish = Options(True, True, "auto")
     for marker in owner.markers:
         assert marker in _owners.markers()
+        view = _view(config)
         if owner.text is None:
             with pytest.raises(HostError) as caught:
-                _owners.refuse_foreign([marker], config, wish)
+                _owners.refuse_foreign([marker], "docker", view, wish)
             message = str(caught.value)
         else:
-            message = _owners.refuse_foreign([marker], config, wish) or ""
+            message = _owners.refuse_foreign([marker], "containerd", view, wish) or ""
+            assert _owners.refuse_foreign([marker], "crio", view, wish) is None
         assert owner.name in message
         assert marker in message
         assert owner.advice in message
-    assert _owners.refuse_foreign([], config, wish) is None
+    assert _owners.refuse_foreign([], "containerd", _view(config), wish) is None
 
 
 def _told(marker: str, **options: t.Any) -> str:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-    message = _owners.refuse_foreign([marker], CONFIG, wish)
+    message = _owners.refuse_foreign([marker], "containerd", _view(CONFIG), wish)
     assert message is not None
     return message.partition("\n")[2]
 
@@ -354,6 +405,7 @@ def test_kubespray_is_told_its_variables() -> None:
     assert variables["enable_cdi"] is True
     assert variables["containerd_additional_runtimes"] == [{
         "name": "nvidia", "type": "io.containerd.runc.v2", "engine": "", "root": "",
+        "base_runtime_spec": "cri-base.json",
         "options": {"BinaryName": PROGRAM, "SystemdCgroup": "true"}}]
     plain = yaml.safe_load(_told("/etc/kubernetes/kubeadm-client.conf", set_as_default=False, cdi=False, mode="cdi"))
     assert list(plain) == ["containerd_additional_runtimes"]
@@ -366,11 +418,13 @@ def test_eks_is_told_its_node_config() -> None:
     data = tomllib.loads(document["spec"]["containerd"]["config"])
     assert data["version"] == 3
     assert data["plugins"][V3]["containerd"] == {"default_runtime_name": "nvidia", "runtimes": {"nvidia": {
-        "runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": PROGRAM, "SystemdCgroup": True}}}}
+        "runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "/etc/containerd/cri-base.json",
+        "options": {"BinaryName": PROGRAM, "SystemdCgroup": True}}}}
 
 
 def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
-    assert _owners.refuse_foreign(["/usr/share/flatcar"], CONFIG, Options(True, True, "auto")) is None
+    wish = Options(True, True, "auto")
+    assert _owners.refuse_foreign(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
 
 
 @pytest.mark.parametrize(("there", "kubelet", "name"), [
@@ -383,3 +437,21 @@ def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
 def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | None) -> None:
     seen = {one: {"running": running} for one, running in there.items()}
     assert _registry.choose("auto", seen, kubelet) == name
+
+
+@pytest.mark.parametrize("kubelet", [True, False])
+@pytest.mark.parametrize("running", [True, False])
+def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
+    own = {"running": True, "dump": {"rc": 0, "stdout": 'disabled_plugins = ["cri"]\n', "stderr": ""}}
+    assert _registry.choose("auto", {"docker": {"running": running}, "containerd": own}, kubelet) == "docker"
+    assert _registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
+    assert _registry.choose("containerd", {"docker": {"running": running}, "containerd": own}) == "containerd"
+
+
+def test_paths_that_cannot_be_told() -> None:
+    view = {"config": "${CONTAINERD_CONFIG}", "unit": "containerd.service"}
+    with pytest.raises(HostError, match="configuration file of containerd is not known.*CONTAINERD_CONFIG"):
+        _registry.check_paths("containerd", view, None)
+    with pytest.raises(InputError, match="drop_in_path"):
+        _registry.check_paths("containerd", {**view, "config": CONFIG}, "conf.d/x.toml")
+    _registry.check_paths("containerd", {**view, "config": CONFIG}, "/etc/containerd/conf.d/x.toml")

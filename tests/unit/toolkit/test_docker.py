@@ -100,6 +100,60 @@ def test_edited_since_loses_only_our_part(path: pathlib.Path) -> None:
     assert content(one) == {**wanted, "debug": True}
 
 
+def test_options_switched_off_go() -> None:
+    one = host('{"debug": true}')
+    one.converge(mode="auto", cdi=False, set_as_default=False)
+    plain = one.files[FILE]
+    one.converge(mode="cdi", set_as_default=False)
+    assert one.converge(cdi=False, set_as_default=False).act == "restart"
+    assert one.files[FILE] == plain
+    assert one.propose(cdi=False, set_as_default=False).changes == []
+
+
+def test_a_class_that_is_the_default_stays() -> None:
+    one = host("{}")
+    one.converge(mode="cdi", set_as_default=False)
+    one.files[FILE] = one.files[FILE].replace("{", '{"default-runtime": "nvidia-cdi",', 1)
+    one.converge(set_as_default=False)
+    assert content(one)["default-runtime"] == "nvidia-cdi"
+    assert "nvidia-cdi" in content(one)["runtimes"]
+
+
+def test_a_default_that_the_user_set_by_hand_stays() -> None:
+    one = host("{}")
+    one.converge(set_as_default=False)
+    one.files[FILE] = one.files[FILE].replace("{", '{"default-runtime": "nvidia",', 1)
+    assert one.propose(set_as_default=False).changes == []
+
+
+def test_a_second_removal_keeps_the_edits() -> None:
+    """The restart of the first one waits: it is asked for again."""
+    one = host('{\n  "log-driver": "journald"\n}\n')
+    one.converge()
+    one.files[FILE] = one.files[FILE].replace('"journald"', '"journald",\n  "debug": true')
+    one.remove()
+    rest = one.files[FILE]
+    assert json.loads(rest) == {"log-driver": "journald", "debug": True}
+    assert one.remove().changes == []
+    assert one.files[FILE] == rest
+
+
+def test_removal_without_the_path_that_was_given() -> None:
+    one = host("{}")
+    one.config, one.files = "/srv/daemon.json", {"/srv/daemon.json": "{}\n"}
+    one.converge()
+    one.config = FILE
+    assert one.remove().act == "restart"
+    assert one.files == {"/srv/daemon.json": "{}\n"}
+
+
+def test_removal_of_a_file_that_somebody_removed() -> None:
+    one = host("{}")
+    one.converge()
+    del one.files[FILE]
+    assert one.remove().changes == []
+
+
 def test_no_file() -> None:
     one = host()
     one.converge()

@@ -135,11 +135,16 @@ def test_sources_of_the_same_place(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
 def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "NVIDIA Container Toolkit CLI version 1.20.1\ncommit: x\n"
+    programs = {mode: str(tmp_path / f"runtime.{mode}") for mode in _packages.BINARIES}
+    monkeypatch.setattr(_packages, "BINARIES", programs)
+    pathlib.Path(programs["auto"]).touch(mode=0o755)
     for version in (None, "1.20.1", "1.20.1-1"):
         found = plan(tmp_path, monkeypatch, None, "other", said, version=version)
         assert found == {"installed": {}, "version": "1.20.1", "steps": []}
     with pytest.raises(HostError, match=r"It has the toolkit 1.20.1, 1.19.1 is wanted"):
         plan(tmp_path, monkeypatch, None, "other", said, version="1.19.1")
+    with pytest.raises(HostError, match=f"has no program {programs['cdi']}"):
+        plan(tmp_path, monkeypatch, None, "other", said, mode="cdi")
     with pytest.raises(HostError, match="It has no toolkit"):
         plan(tmp_path, monkeypatch, None, "other")
     assert plan(tmp_path, monkeypatch, None, "other", state="absent")["steps"] == []

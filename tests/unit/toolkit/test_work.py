@@ -11,8 +11,9 @@ import typing as t
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _files, _result
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -102,6 +103,90 @@ def test_former_files_return_when_it_does_not_come_back(host: t.Any, version: st
     one.converge("absent")
     assert one.config.read_bytes() == KUBEADM
     assert not one.drop_in.parent.exists()
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_a_removal_rolled_back_can_be_done_again(host: t.Any, version: str) -> None:
+    one = host(version, KUBEADM)
+    former = one.shape()
+    one.converge()
+    wanted = one.effective()
+    one.bad_restart = one.restarts + 1
+    with pytest.raises(HostError, match="former files are back and it runs with them"):
+        one.converge("absent")
+    assert one.effective() == wanted
+    assert one.converge("absent") != []
+    assert one.shape() == former
+
+
+def test_another_drop_in_path_rolled_back_is_still_known(host: t.Any) -> None:
+    one = host("2.2", b"version = 3\n")
+    former = one.shape()
+    one.converge()
+    old, one.drop_in = one.drop_in, one.folder / "other.d" / "50-gpu.toml"
+    one.bad_restart = one.restarts + 1
+    with pytest.raises(HostError, match="former files are back"):
+        one.converge()
+    assert old.exists()
+    one.converge("absent")
+    assert one.shape() == former
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_a_removal_killed_before_its_end_keeps_the_users_edits(host: t.Any, monkeypatch: pytest.MonkeyPatch,
+                                                               version: str) -> None:
+    one = host(version, KUBEADM)
+    one.converge()
+    for path in (one.config, one.drop_in) if version == "2.2" else (one.config,):
+        path.write_text(path.read_text() + '\n[plugins."io.containerd.internal.v1.opt"]\npath = "/srv" # mine\n')
+    files = len([step for step in one.plan("absent")[0] if "file" in step.action])
+    with monkeypatch.context() as patch:
+        _kill(patch, files - 1, before=False)
+        with pytest.raises(_Killed):
+            one.converge("absent")
+    rest = one.config.read_bytes()
+    assert b"# mine" in rest
+    one.converge("absent")
+    assert one.config.read_bytes() == rest
+    assert one.drop_in.exists() == (version == "2.2")
+
+
+def test_an_owed_restart_that_somebody_did_is_not_owed(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("1.7", KUBEADM)
+    with monkeypatch.context() as patch:
+        _kill(patch, 0, before=False)
+        with pytest.raises(_Killed):
+            one.converge()
+    assert one.see()["journal"]["restart"] == {"containerd.service": "restart"}
+    one.invocation = "b1"
+    assert one.see()["journal"]["restart"] == {}
+    assert one.converge() == []
+    # The next one is owed anew, with what has been read since as the last good start.
+    read = one.config.read_bytes()
+    one.bad_restart = 1
+    with pytest.raises(HostError, match="former files are back and it runs with them"):
+        one.converge(mode="cdi")
+    assert one.config.read_bytes() == read
+
+
+@pytest.mark.parametrize("version", ["1.7", "2.2"])
+def test_removal_after_the_runtime_was_uninstalled(host: t.Any, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    one = host(version, KUBEADM)
+    former = one.shape()
+    one.converge()
+    monkeypatch.setattr(_read, "which", lambda _name: None)
+    assert one.see()["runtimes"]["containerd"] is None
+    steps = one.converge("absent")
+    assert not any("service" in step for step in steps)
+    assert one.shape() == former
+
+
+def test_the_roles_removal_passes_what_it_was_given() -> None:
+    role = pathlib.Path(__file__).parents[3] / "roles" / "container_toolkit"
+    task = yaml.safe_load((role / "tasks" / "remove.yml").read_text())[0]["gpuops.nvidia.container_toolkit"]
+    options = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["remove"]["options"]
+    assert set(task) - {"state"} == {name.removeprefix("container_toolkit_") for name in options}
+    assert task["disruption"] == "{{ container_toolkit_disruption }}"
 
 
 def test_one_that_does_not_run_is_not_started(host: t.Any) -> None:
@@ -218,10 +303,11 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
         before = None
         for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
             work.acts["write file"](Step("write file", str(path), data={
-                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main",
+                "path": str(path), "text": text, "before": before, "baseline": None, "part": "main", "parts": [],
                 "runtime": "docker", "default": "runc", "unit": "docker.service", "act": act}))
             before = text
-        assert journal.of_kind("restart")["docker.service"]["after"] == {"act": "restart", "files": {str(path): None}}
+        owed = journal.of_kind("restart")["docker.service"]["after"]
+        assert (owed["act"], owed["files"][str(path)]["bytes"]) == ("restart", None)
         for act, left in (("reload", 1), ("restart", 0)):
             work.acts[f"{act} service"](Step(f"{act} service", "docker.service", data={
                 "unit": "docker.service", "act": act, "health": []}))
@@ -246,10 +332,29 @@ y = { identitytoken = "s3cret" }
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml ; x }", "/srv/c.toml"),
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd -c=/srv/d.toml ; x }", "/srv/d.toml"),
     ("{ path=/bin/containerd ; argv[]=/bin/containerd --config ${CONTAINERD_CONFIG} ; x }", "/usr/share/c.toml"),
+    ("{ path=/bin/containerd ; argv[]=/bin/containerd --config $CONTAINERD_CONFIG ; x }", "/usr/share/c.toml"),
+    ("{ path=/bin/containerd ; argv[]=/bin/containerd --config $OTHER ; x }", "$OTHER"),
 ])
 def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
     unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
     assert _read._configured(unit, ["-c", "--config"]) == path
+
+
+def test_a_daemon_that_hangs_is_one_that_cannot_be_asked(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("2.2", b"version = 3\n")
+
+    def hang(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if argv[0] != "systemctl":
+            assert options["timeout"] < 30
+            raise CommandError(list(argv), None, "", "")
+        return type(one).run(one, argv, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "run", hang)
+        view = one.see()["runtimes"]["containerd"]
+        assert (view["version"], view["dump"]["rc"]) == ("", 124)
+        with pytest.raises(HostError, match="did not answer"):
+            one.plan()
 
 
 def test_removal_after_somebody_removed_our_file(host: t.Any) -> None:
