@@ -27,10 +27,10 @@ RESTART = "restart service: containerd.service"
 LOG = "/var/log/nvidia-container-runtime.log"
 # A root of a container that can do no more than sleep and speak.
 ROOT = r"""
-mkdir -p /srv/root/proc /srv/root/dev /srv/root/sys /srv/root/etc
+mkdir -p /srv/image/proc /srv/image/dev /srv/image/sys /srv/image/etc
 for file in /bin/sleep /bin/echo; do
   for one in $file $(ldd $file | grep -o '/[^ ]*'); do
-    mkdir -p /srv/root$(dirname $one); cp -L $one /srv/root$one
+    mkdir -p /srv/image$(dirname $one); cp -L $one /srv/image$one
   done
 done
 """
@@ -116,7 +116,7 @@ def running(lab: LabHosts, host: str) -> str:
 def test_running_containers_survive(lab: LabHosts, clean: dict[str, list[str]]) -> None:
     tasks = {}
     for host in BOTH:
-        lab.sh(host, "ctr run -d --rootfs /srv/root before /bin/sleep 100000")
+        lab.sh(host, "ctr run -d --rootfs /srv/image before /bin/sleep 100000")
         tasks[host] = running(lab, host)
         assert tasks[host].endswith("RUNNING")
     preview = run(lab, "host", "--check")
@@ -140,7 +140,7 @@ def test_a_container_goes_through_the_runtime(lab: LabHosts, host: str) -> None:
     assert 'default_runtime_name = "nvidia"' in effective.replace("'", '"')
     assert f'BinaryName = "{binary}"' in effective.replace("'", '"')
     lab.sh(host, f"rm -f {LOG}")
-    said = lab.sh(host, f"ctr run --rm --runc-binary {binary} --rootfs /srv/root after /bin/echo through")
+    said = lab.sh(host, f"ctr run --rm --runc-binary {binary} --rootfs /srv/image after /bin/echo through")
     assert said.split() == ["through"]
     assert "after" in lab.sh(host, f"cat {LOG}")
     if host == OLD:

@@ -228,7 +228,7 @@ rm -rf /var/lib/containerd/podman""")
 
 
 def test_a_broken_file_is_one_error(lab: LabHosts) -> None:
-    lab.sh(HOST, f"cp -p {FILE} /root/kept; sed -i '1a // ours' {FILE}")
+    lab.sh(HOST, f"cp -p {FILE} /srv/kept; sed -i '1a // ours' {FILE}")
     before = state(lab)
     run = role(lab)
     assert run.errors()[0].startswith(f"{FILE}, line 2, column 1: a comment, which JSON does not have.")
@@ -239,4 +239,4 @@ def test_a_broken_file_is_one_error(lab: LabHosts) -> None:
     assert "dockerd rejects the candidate" in run.errors()[0]
     assert "no-such-option" in run.errors()[0]
     assert state(lab) == before
-    lab.sh(HOST, f"mv /root/kept {FILE}")
+    lab.sh(HOST, f"mv /srv/kept {FILE}")
