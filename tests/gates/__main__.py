@@ -125,6 +125,10 @@ def finish(stages: Stages) -> int:
     """The table, the sum, and where to look."""
     print(f"\n{stages.table()}\n")
     failed = stages.failed
+    for stage in stages.done:
+        if stage.rc:
+            print(f"{stage.name}, the end of its log:")
+            print("\n".join(f"    {line}" for line in stage.log.read_text(errors="replace").splitlines()[-40:]))
     if failed:
         print(f"Failed: {', '.join(failed)}. Logs: {stages.logs.relative_to(ROOT)}")
     print(f"{len(stages.done) - len(failed)} passed, {len(failed)} failed", flush=True)
