@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import RunfileDelivery
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import all_sources, sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
@@ -256,6 +256,16 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
             return runfile, _packages(host, now)
         chosen = next(iter(accepted), chosen)
     return PackageDelivery(host, manager, chosen, state), [runfile]
+
+
+def installed(host: Host, now: Situation) -> tuple[str, str] | None:
+    """C((source, version)) of the driver that the host has, whatever brought it; needs no repository."""
+    found = [(RunfileDelivery.name, _runfile(host, now).installed())]
+    if now.family in MANAGERS:
+        packages = manager_for(now, host).read().installed
+        found[:0] = [(source.name, source.installed(packages))
+                     for source in all_sources(now.os_id, now.os_version, now.arch)]
+    return next(((name, version) for name, version in found if version is not None), None)
 
 
 def removable(host: Host, now: Situation) -> list[Delivery]:

@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery, choose
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery, installed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import owe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import takes_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import resume, running
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     UNLOAD_ORDER,
     Situation,
@@ -69,13 +68,12 @@ def forget(journal: Journal) -> None:
 
 
 def _read(host: Host, now: Situation) -> Former:
-    first, others = choose(replace(host, spec=Spec(repository=host.spec.repository)), now)
-    for delivery in (first, *others):
-        version = delivery.installed()
-        if version is not None:
-            at_work = now.loaded == version
-            return Former(version, now.flavour if at_work else _flavour_on_disk(host), delivery.name, at_work)
-    return Former(None)
+    found = installed(host, now)
+    if found is None:
+        return Former(None)
+    source, version = found
+    at_work = now.loaded == version
+    return Former(version, now.flavour if at_work else _flavour_on_disk(host), source, at_work)
 
 
 def _flavour_on_disk(host: Host) -> str | None:

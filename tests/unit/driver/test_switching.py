@@ -179,8 +179,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     made = Model(tmp_path)
     monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(tmp_path / "journal")))
     monkeypatch.setattr(_attempt, "check_room", lambda *_words: None)
-    for module in (_attempt, _rollback):
-        monkeypatch.setattr(module, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(_attempt, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(_rollback, "installed",
+                        lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
     monkeypatch.setattr(_removal, "removable", lambda host, _now: [Delivery(host, made)])
     return made
 
