@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, SERVICES, Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
@@ -46,6 +46,12 @@ class Model(Tree):
     active: set[str] = field(default_factory=set)
     fails: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
+    full: bool = False
+
+    def check_room(self, *_words: t.Any) -> None:
+        """The disk has room for one driver; a second one that has come leaves none."""
+        if self.full:
+            raise HostError("The file system of /usr has 900 MiB left, the driver needs 1024 MiB there.")
 
     def begin(self, version: str | None) -> None:
         """A GPU on the bus, and a driver at work."""
@@ -178,7 +184,7 @@ class Delivery:
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     made = Model(tmp_path)
     monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(tmp_path / "journal")))
-    monkeypatch.setattr(_attempt, "check_room", lambda *_words: None)
+    monkeypatch.setattr(_manage, "check_room", made.check_room)
     monkeypatch.setattr(_attempt, "choose", lambda host, _now: (Delivery(host, made), []))
     monkeypatch.setattr(_rollback, "installed",
                         lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
@@ -255,6 +261,21 @@ def test_a_failure_returns_to_the_former_driver(model: Model, fault: str) -> Non
     assert model.loaded == dict.fromkeys([*MODULES, "nvidia_drm"], OLD) and model.active == {PERSISTENCED}
     assert ("former", "driver") not in kept(model)
     assert present(model, OLD)["plan"] == []
+
+
+def test_the_way_back_is_not_refused_for_the_room_that_a_failed_driver_has_taken(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    model.fails = {f"dkms {NEW}"}
+    execute = Delivery.execute
+
+    def fill(self: Delivery, step: Step) -> bool:
+        model.full = True
+        return execute(self, step)
+
+    monkeypatch.setattr(Delivery, "execute", fill)
+    assert fails(model, NEW).details["rolled_back"] == OLD
+    assert fails(model, NEW).message.startswith("The file system of /usr has 900 MiB left")
 
 
 def test_a_rejected_signature_is_explained(model: Model) -> None:
