@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
@@ -276,6 +277,53 @@ def test_the_way_back_is_not_refused_for_the_room_that_a_failed_driver_has_taken
     monkeypatch.setattr(Delivery, "execute", fill)
     assert fails(model, NEW).details["rolled_back"] == OLD
     assert fails(model, NEW).message.startswith("The file system of /usr has 900 MiB left")
+
+
+def test_a_journal_that_cannot_be_read_in_time_hinders_no_way_back(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    model.fails = {f"dkms {NEW}"}
+    answer = model._answer
+
+    def hang(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "journalctl":
+            raise CommandError(argv, None, "", "", "The limit was 60 s.")
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", hang)
+    error = fails(model, NEW)
+    assert error.details["rolled_back"] == OLD and "DKMS did not build" in error.message
+
+
+def test_a_file_system_that_refuses_leads_back_too(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    execute = Delivery.execute
+
+    def refuse(self: Delivery, step: Step) -> bool:
+        if step.target == NEW:
+            execute(self, step)
+            raise OSError(errno.EROFS, "Read-only file system", "/usr/share/keyrings")
+        return execute(self, step)
+
+    monkeypatch.setattr(Delivery, "execute", refuse)
+    error = fails(model, NEW)
+    assert error.message.startswith("/usr/share/keyrings: Read-only file system")
+    assert error.details["rolled_back"] == OLD and model.loaded["nvidia"] == OLD
+
+
+def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(None)
+    answer = model._answer
+
+    def hang(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "nvidia-smi":
+            raise CommandError(argv, None, "", "", "The limit was 120 s.")
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", hang)
+    error = fails(model, NEW, "never")
+    assert "ran out of time" in error.message and "gone again" not in error.message
+    assert (model.disk, model.loaded["nvidia"]) == (NEW, NEW)
 
 
 def test_a_rejected_signature_is_explained(model: Model) -> None:
