@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _attempt, _manage, _removal, _rollback
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _attempt, _manage, _options, _removal, _rollback
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
@@ -324,6 +324,30 @@ def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, mon
     error = fails(model, NEW, "never")
     assert "ran out of time" in error.message and "gone again" not in error.message
     assert (model.disk, model.loaded["nvidia"]) == (NEW, NEW)
+
+
+def test_a_value_that_a_module_refuses_leads_back_to_the_values_that_worked(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    path = str(model.folder / "zz-gpuops-nvidia.conf")
+    monkeypatch.setattr(_options, "OPTIONS_FILE", path)
+    answer = model._answer
+
+    def refuse(argv: list[str]) -> tuple[int, str, str]:
+        if argv == ["modprobe", "nvidia-uvm"] and os.path.exists(path):
+            return 1, "", "modprobe: ERROR: could not insert 'nvidia_uvm': Invalid argument"
+        if argv[:3] == ["modinfo", "-F", "parm"]:
+            return 0, "uvm_disable_hmm:Force-disable HMM (bool)\n", ""
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", refuse)
+    spec = Spec(OLD, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": "maybe"}})
+    with pytest.raises(GpuopsError) as caught:
+        Driver(spec, "idle", False, model.run, Root(str(model.folder))).present()
+    assert "Invalid argument" in caught.value.message and caught.value.details["rolled_back"] == OLD
+    assert not os.path.exists(path)
+    assert model.loaded == dict.fromkeys(MODULES, OLD) and model.active == {PERSISTENCED}
+    assert present(model, OLD)["plan"] == []
 
 
 def test_a_rejected_signature_is_explained(model: Model) -> None:
