@@ -48,7 +48,8 @@ def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin
     """Runs argv and returns L(Completed).
 
     timeout: seconds, after which the command is killed. check: raise CommandError on a non-zero exit code.
-    A missing program is exit code 127, one that cannot be started 126. Raises CommandError (rc None) when time runs out.
+    A missing program is exit code 127, one that cannot be started 126. Raises CommandError (rc None) when time runs
+    out.
     """
     words = [str(word) for word in argv]
     try:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _attempt, _manage, _options, _removal, _rollback
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
+    _attempt,
+    _manage,
+    _options,
+    _removal,
+    _rollback,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
