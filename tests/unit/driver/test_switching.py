@@ -407,6 +407,7 @@ def test_services_of_others_wait_for_drain_and_start_again(model: Model) -> None
 
 
 @pytest.mark.parametrize("unit", ["user@1000.service/app.slice/train.service", "slurmd.service", "session-1.scope",
+                                  "cron.service", "pbs.service", "actions.runner.site.gpu1.service",
                                   f"docker-{'ab' * 32}.scope"])
 def test_work_of_others_is_never_stopped(model: Model, unit: str) -> None:
     model.begin(OLD)
