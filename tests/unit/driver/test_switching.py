@@ -435,6 +435,28 @@ def test_a_reboot_loads_what_is_held(model: Model) -> None:
     assert model.loaded["nvidia"] == OLD
 
 
+def test_a_driver_that_a_reboot_has_loaded_is_looked_at_before_the_former_one_is_forgotten(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where a run was killed after its last step."""
+    model.begin(OLD)
+    model.process(4711, "session-1.scope")
+    present(model, NEW, "reboot")
+    shutil.rmtree(model.folder / "proc/4711")
+    model.loaded = dict.fromkeys(MODULES, NEW)  # the reboot: modules and service start by themselves
+    model.show()
+    answer = model._answer
+
+    def fail(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "nvidia-smi" and model.loaded["nvidia"] == NEW:
+            return 9, "", "No devices were found"
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", fail)
+    error = fails(model, NEW, "reboot")
+    assert "No devices were found" in error.message and error.details["rolled_back"] == OLD
+    assert (model.disk, model.loaded["nvidia"]) == (OLD, OLD) and ("former", "driver") not in kept(model)
+
+
 def test_a_failure_beside_a_held_module_leaves_it_at_work(model: Model) -> None:
     model.begin(OLD)
     model.process(4711, "session-1.scope")
