@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import parse_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     apt_get,
@@ -121,6 +124,26 @@ def test_bad_repository(name: str, url: str, fingerprint: str, path: str) -> Non
 def test_fingerprint_may_be_spaced() -> None:
     spaced = " ".join(FINGERPRINT[at:at + 4] for at in range(0, 40, 4)).lower()
     assert Repository("cuda", "https://example.com/", "k.pub", spaced).wanted_fingerprint == FINGERPRINT
+
+
+def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unattended upgrade of something else, in whose middle dpkg has not merged its notes yet."""
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates/0001").write_text("")
+    (tmp_path / "lock").write_text("")
+    monkeypatch.setattr(_apt, "DPKG_JOURNAL", str(tmp_path / "updates"))
+    monkeypatch.setattr(_apt, "DPKG_LOCK", str(tmp_path / "lock"))
+    manager = _apt.Apt(lambda argv, **_options: Completed(tuple(argv), 0, STATE, ""))
+    assert manager.read().interrupted
+    hold = ("import fcntl, sys\nlock = open(sys.argv[1], 'a')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
+            "print(flush=True)\nsys.stdin.read()\n")
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "lock")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert not manager.read().interrupted
+        other.communicate()
+    assert manager.read().interrupted
 
 
 def test_waits_for_locks_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
