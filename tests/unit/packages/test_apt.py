@@ -11,9 +11,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import parse_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe, parse_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     apt_get,
     list_prefix,
@@ -144,6 +144,19 @@ def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch:
         assert not manager.read().interrupted
         other.communicate()
     assert manager.read().interrupted
+
+
+def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Path) -> None:
+    """What the vendor's guide has people install (cuda-keyring); apt then reads no source at all."""
+    said = ("E: Conflicting values set for option Signed-By regarding source https://example.com/r/ /: "
+            "/usr/share/keyrings/cuda-archive-keyring.gpg != /tmp/x/keyring.gpg\n"
+            "E: The list of sources could not be read.\n")
+    probe = AptProbe(lambda argv, **_options: Completed(tuple(argv), 100, "", said),
+                     Repository("cuda", "https://example.com/r/", "k.pub", FINGERPRINT))
+    probe.root = str(tmp_path)
+    with pytest.raises(RepositoryError, match="cuda-archive-keyring.gpg") as caught:
+        probe._refuse_rivals()
+    assert "apt-get purge cuda-keyring" in caught.value.hint
 
 
 def test_waits_for_locks_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
