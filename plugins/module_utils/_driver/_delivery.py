@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import NEEDED, wanted_extras, wanted_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import lost_headers, missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import RunfileDelivery
@@ -107,8 +107,9 @@ class PackageDelivery:
             pins: dict[str, str | None] = {pin: None} if pin else {}
             files = self._held(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
-            steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
-                                       source.rivals(state.installed, version, flavour), files)
+            with lost_headers():
+                steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
+                                           source.rivals(state.installed, version, flavour), files)
         return version, steps + work.plan_former()
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
