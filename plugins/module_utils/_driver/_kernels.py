@@ -59,8 +59,8 @@ def lost_headers() -> t.Iterator[None]:
     except HostError as error:
         found = _LOST.search(error.message)
         if found:
-            error.hint = (f"The host's repositories have no {found.group(1)} any more: upgrade the kernel, boot it, then "
-                          "run again. Where it is that of the next kernel, set next_kernel to false.")
+            error.hint = (f"The host's repositories have no {found.group(1)} any more: upgrade the kernel, boot it, "
+                          "then run again. Where it is that of the next kernel, set next_kernel to false.")
         raise
 
 
