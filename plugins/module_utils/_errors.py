@@ -58,6 +58,12 @@ class HostError(GpuopsError):
     kind = "host"
 
 
+def refused(error: OSError) -> HostError:
+    """What the system refused, as an error of ours."""
+    return HostError(f"{error.filename or 'The system'}: {error.strerror or error}.",
+                     "Run as root (become: true), where file systems are writable and have room.")
+
+
 class RepositoryError(HostError):
     """A package repository is unreachable, not signed by the expected key, or lacks the wanted version."""
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, refused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 
 if t.TYPE_CHECKING:
@@ -18,10 +19,13 @@ DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default
 
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Runs work and ends the module with its result, or with the one error that it raised."""
+    os.umask(0o022)  # what packages and we install is for all users; secrets have modes of their own
     try:
         result = work()
     except GpuopsError as error:
         module.fail_json(**error.as_result())
+    except OSError as error:
+        module.fail_json(**refused(error).as_result())
     if not module._diff:
         result.pop("diff", None)
     module.exit_json(**result)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import refused
+
 # Ordered: each level allows what the former allow. `never` still allows what disturbs nothing that runs.
 LEVELS: t.Tuple[str, ...] = ("never", "idle", "drain", "reboot")
 
@@ -76,8 +78,11 @@ def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[dict[str
 
 
 def run_step(execute: t.Callable[[Step], None], step: Step) -> None:
-    """Executes one step. The only place from which steps are executed, in every module."""
-    execute(step)
+    """Executes one step. The only place from which steps are executed, in every module. Raises GpuopsError."""
+    try:
+        execute(step)
+    except OSError as error:
+        raise refused(error) from error
 
 
 def apply(steps: t.Iterable[Step], execute: t.Callable[[Step], None], log: StepLog) -> None:

@@ -48,15 +48,16 @@ def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin
     """Runs argv and returns L(Completed).
 
     timeout: seconds, after which the command is killed. check: raise CommandError on a non-zero exit code.
-    A missing program is exit code 127. Raises CommandError (rc None) when time runs out.
+    A missing program is exit code 127, one that cannot be started 126. Raises CommandError (rc None) when time runs
+    out.
     """
     words = [str(word) for word in argv]
     try:
         done = subprocess.run(words, input=stdin or "", capture_output=True, text=True, errors="replace",
                               timeout=timeout, env=environment(env), check=False)
         result = Completed(tuple(words), done.returncode, done.stdout, done.stderr)
-    except FileNotFoundError as error:
-        result = Completed(tuple(words), 127, "", str(error))
+    except OSError as error:
+        result = Completed(tuple(words), 127 if isinstance(error, FileNotFoundError) else 126, "", str(error))
     except subprocess.TimeoutExpired as error:
         out, err = (part.decode(errors="replace") if isinstance(part, bytes) else part or ""
                     for part in (error.stdout, error.stderr))

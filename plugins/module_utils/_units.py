@@ -13,7 +13,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 @dataclass(frozen=True)
 class Service:
-    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent."""
+    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent.
+
+    One that is masked is C(absent) and C(masked).
+    """
 
     state: str
     enabled: str
@@ -27,4 +30,6 @@ def read_units(run: Runner, units: t.Sequence[str]) -> dict[str, Service]:
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if values.get("LoadState") == "loaded":
             found[unit] = Service(values.get("ActiveState", ""), values.get("UnitFileState", ""))
+        elif values.get("LoadState") == "masked":
+            found[unit] = Service("absent", "masked")
     return found

@@ -17,7 +17,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import
     plan_present,
     takes_modules,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._room import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version, kernel_module_type
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     Situation,
@@ -46,7 +45,7 @@ class Attempt:
     """Planned when it is made; raises GpuopsError before anything is changed.
 
     level: gpu_disruption. parts: the concerns beside the delivery. untouched: a version whose files are known to stand,
-    so that the delivery is not asked.
+    so that the delivery is not asked. brings: whether files of a driver come.
     """
 
     def __init__(self, host: Host, now: Situation, level: str, parts: t.Sequence[t.Type[Part]],
@@ -64,8 +63,7 @@ class Attempt:
         self.holders: Holders = ()
         self.aim = self._aim(flavour, [*displaced, *delivered], changes_modules(delivered), level)
         self.steps = plan_present(now, self.aim, self.parts, initramfs, displaced, delivered)
-        if takes_modules(delivered):
-            check_room(host.root, now.kernel)
+        self.brings = takes_modules(delivered)
         self.executor = Executor([self.delivery, *others, *self.parts, initramfs])
 
     def _aim(self, flavour: str, steps: t.Sequence[Step], delivered: bool, level: str) -> Aim:

@@ -13,9 +13,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _deb as deb
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source, vendor_repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
 
 _BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -72,18 +71,7 @@ class CudaRepository(Source):
 
     def repository(self, spec: Spec) -> Repository:
         """The vendor's, or a mirror with the values that the user gave."""
-        given = {key: value for key, value in (spec.repository or {}).items() if value}
-        key, fingerprint = _KEYS[self.folder]
-        if "key" in given and "fingerprint" not in given:
-            raise InputError("A key of your own needs its fingerprint.", "Set repository.fingerprint to its 40 digits.",
-                             path="repository.fingerprint")
-        fingerprint = given.get("fingerprint", fingerprint)
-        if not fingerprint:
-            raise InputError(f"The fingerprint of the vendor's key for {self.folder} must be given.",
-                             f"Compare {_BASE}/{self.folder}/{self.arch}/{key} with what the vendor publishes.",
-                             path="repository.fingerprint")
-        return Repository("cuda", given.get("url", f"{_BASE}/{self.folder}/{self.arch}/"), given.get("key", key),
-                          fingerprint)
+        return vendor_repository(spec, "cuda", f"{_BASE}/{self.folder}/{self.arch}/", *_KEYS[self.folder])
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
         """Debian: compute use only, without the desktop's libraries. Ubuntu: the vendor's meta packages."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source, vendor_repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, upstream
@@ -104,19 +104,8 @@ class CudaRpm(Source):
 
     def repository(self, spec: Spec) -> Repository:
         """The vendor's, or a mirror with the values that the user gave."""
-        given = {key: value for key, value in (spec.repository or {}).items() if value}
-        key, fingerprint = _KEYS.get(self.folder, ("", ""))
-        if "key" in given and "fingerprint" not in given:
-            raise InputError("A key of your own needs its fingerprint.", "Set repository.fingerprint to its 40 digits.",
-                             path="repository.fingerprint")
-        place = f"{BASE}/{self.folder}/{machine_of(self.folder, self.arch)}/"
-        values = {"key": given.get("key", key), "fingerprint": given.get("fingerprint", fingerprint)}
-        for name, value in values.items():
-            if not value:
-                raise InputError(f"The {name} of the vendor's repository for {self.folder} must be given.",
-                                 f"Compare {place}{key} with what the vendor publishes.",
-                                 path=f"repository.{name}")
-        return Repository(NAME, given.get("url", place), values["key"], values["fingerprint"], held=True)
+        return vendor_repository(spec, NAME, f"{BASE}/{self.folder}/{machine_of(self.folder, self.arch)}/",
+                                 *_KEYS.get(self.folder, ("", "")), held=True)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
         """For compute use only, without the desktop's libraries; Azure Linux has the vendor's meta package."""

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import NEEDED, wanted_extras, wanted_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import lost_headers, missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import RunfileDelivery
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import all_sources, sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
@@ -107,8 +107,9 @@ class PackageDelivery:
             pins: dict[str, str | None] = {pin: None} if pin else {}
             files = self._held(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
-            steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
-                                       source.rivals(state.installed, version, flavour), files)
+            with lost_headers():
+                steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
+                                           source.rivals(state.installed, version, flavour), files)
         return version, steps + work.plan_former()
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
@@ -256,6 +257,16 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
             return runfile, _packages(host, now)
         chosen = next(iter(accepted), chosen)
     return PackageDelivery(host, manager, chosen, state), [runfile]
+
+
+def installed(host: Host, now: Situation) -> tuple[str, str] | None:
+    """C((source, version)) of the driver that the host has, whatever brought it; needs no repository."""
+    found = [(RunfileDelivery.name, _runfile(host, now).installed())]
+    if now.family in MANAGERS:
+        packages = manager_for(now, host).read().installed
+        found[:0] = [(source.name, source.installed(packages))
+                     for source in all_sources(now.os_id, now.os_version, now.arch)]
+    return next(((name, version) for name, version in found if version is not None), None)
 
 
 def removable(host: Host, now: Situation) -> list[Delivery]:

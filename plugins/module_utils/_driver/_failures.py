@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _OPEN = "These GPUs need open kernel modules."
@@ -73,7 +73,10 @@ def explain(text: str) -> list[dict[str, str]]:
 
 def kernel_log(run: Runner, since: float) -> list[str]:
     """The kernel's last lines on the driver since a time (seconds of the epoch); none where the log is not readable."""
-    done = run(["journalctl", "-k", "-q", "--no-pager", "-o", "cat", "--since", f"@{int(since)}"], check=False)
+    try:
+        done = run(["journalctl", "-k", "-q", "--no-pager", "-o", "cat", "--since", f"@{int(since)}"], check=False)
+    except CommandError:  # it took too long
+        return []
     return [line for line in done.stdout.splitlines() if _TELLING.search(line)][-_LINES:]
 
 

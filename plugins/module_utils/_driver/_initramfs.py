@@ -8,6 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import kernels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
@@ -29,18 +31,18 @@ def owe(journal: Journal) -> None:
 
 
 class Initramfs:
-    """That of the running kernel, by the program that the host has."""
+    """Those of the running kernel and of the one that boots next, by the program that the host has."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def plan(self, kernel: str, phased: t.Iterable[Phased]) -> list[Phased]:
-        """One rebuild where steps of this plan, or a run that was killed, ask for it, and the host has one."""
+    def plan(self, now: Situation, phased: t.Iterable[Phased]) -> list[Phased]:
+        """One step where steps of this plan, or a run that was killed, ask for it, and the host has such images."""
         owed = self.host.journal.get("initramfs", "rebuild") is not None
         due = owed or any(step.data.get(HOLDS) for _phase, step in phased)
-        if not due or not self._command(kernel):
-            return []
-        return [("initramfs", Step(INITRAMFS, kernel, "nouveau and module options must not differ in it"))]
+        images = [kernel for kernel in kernels(self.host.root, now) if self._command(kernel)] if due else []
+        return [("initramfs", Step(INITRAMFS, " ".join(images), "nouveau and module options must not differ in it"))
+                for _one in images[:1]]
 
     def _command(self, kernel: str) -> list[str]:
         """What rebuilds the image of a kernel, empty where there is no image."""
@@ -53,6 +55,7 @@ class Initramfs:
         """Runs the step; False when it is another's."""
         if step.action != INITRAMFS:
             return False
-        self.host.run(self._command(step.target), timeout=_LIMIT)
+        for kernel in step.target.split():
+            self.host.run(self._command(kernel), timeout=_LIMIT)
         self.host.journal.forget("initramfs", "rebuild")
         return True

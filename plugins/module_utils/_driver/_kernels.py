@@ -9,6 +9,10 @@ already; both hide a failure. So a host would come back from its next boot witho
 
 from __future__ import annotations
 
+import contextlib
+import re
+import typing as t
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import LIMIT, build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo, read_dkms
@@ -18,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import has_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
+_LOST = re.compile(r"(?:Unable to locate package|No match for argument:) (linux-headers-\S+|kernel\S*-devel\S*)")
 BUILD_NEXT = "build modules for the next kernel"
 
 
@@ -44,6 +49,19 @@ def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> l
                             kernel=kernel)
         found.append(package)
     return found
+
+
+@contextlib.contextmanager
+def lost_headers() -> t.Iterator[None]:
+    """Says what to do about an error of a package manager, where repositories have dropped the headers of a kernel."""
+    try:
+        yield
+    except HostError as error:
+        found = _LOST.search(error.message)
+        if found:
+            error.hint = (f"The host's repositories have no {found.group(1)} any more: upgrade the kernel, boot it, "
+                          "then run again. Where it is that of the next kernel, set next_kernel to false.")
+        raise
 
 
 class NextKernel(Part):

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import GRIDD, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 SETTINGS_FILE = "/etc/nvidia/gridd.conf"
@@ -28,6 +29,8 @@ WRITE_TOKEN = "write licence token"
 # The guide asks for rights to execute as well.
 _TOKEN_MODE = 0o744
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
+# The kind of journal entries that say what we have set a key to.
+_KIND = "licence"
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=")
 
 
@@ -47,12 +50,16 @@ def settings(spec: Spec) -> dict[str, str]:
     return found
 
 
+def _key(line: str) -> str:
+    found = _LINE.match(line)
+    return found.group(1) if found else ""
+
+
 def merged(text: str, wanted: t.Mapping[str, str]) -> str:
     """gridd.conf with the wanted keys set in their places, everything else as it was; new ones at the end."""
     lines, missing = [], dict(wanted)
     for line in text.splitlines():
-        found = _LINE.match(line)
-        key = found.group(1) if found else ""
+        key = _key(line)
         if key not in wanted:
             lines.append(line)
         elif key in missing:
@@ -98,6 +105,17 @@ class Licence(Part):
         return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
                 for path in (SETTINGS_FILE, TOKEN_FILE) if self.host.journal.get("file", path) is not None]
 
+    def _take_out(self) -> None:
+        """Of a file that somebody has edited since only our lines; those that they replaced come back."""
+        journal = self.host.journal
+        ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items()}
+        former = (journal.former_bytes(SETTINGS_FILE) or b"").decode("utf-8", "replace").splitlines()
+        lines = []
+        for line in (self._present() or "").splitlines():
+            lines += [line] if line not in ours else [old for old in former if _key(old) == ours[line]]
+        write_atomic(SETTINGS_FILE, "".join(f"{line}\n" for line in lines).encode())
+        journal.forget("file", SETTINGS_FILE)
+
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         journal = self.host.journal
@@ -105,7 +123,13 @@ class Licence(Part):
             owe_restart(journal, GRIDD)
             present = self._present()
             text = present if present is not None else (self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace")
-            journal.write_file(step.target, merged(text, settings(self.host.spec)).encode())
+            wanted = settings(self.host.spec)
+            for key, value in wanted.items():
+                journal.keep(_KIND, key, None)
+                journal.note(_KIND, key, value)
+            journal.write_file(step.target, merged(text, wanted).encode())
+        elif (step.action, step.target) == (RESTORE, SETTINGS_FILE) and journal.file_is(step.target) == "edited":
+            self._take_out()
         elif step.action == WRITE_TOKEN:
             owe_restart(journal, GRIDD)
             journal.write_file(step.target, self._token(), _TOKEN_MODE)

@@ -25,7 +25,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver, takes_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._removal import Removal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._rollback import Rollback, forget, remember
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._rollback import Rollback, forget, recall, remember
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._room import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import ENROL, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
@@ -67,10 +68,13 @@ class Driver:
                             "Take it out of the group, or look at lspci -d 10de: and at passed-through devices.")
         with Journal(CONCERN, readonly=self.check) as journal:
             attempt = Attempt(self._host(journal), now, self.level, PARTS)
+            if attempt.brings:  # a way back takes no more than what it gives back
+                check_room(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
             after = now
             reasons: list[str] = []
-            if allowed and not self.check:
+            # A switch that a reboot has ended, or a run that was killed, is looked at like any other.
+            if (allowed or recall(journal)) and not self.check:
                 after, reasons = self._carry_out(attempt, allowed, not pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)

@@ -34,7 +34,7 @@ def plan_present(now: Situation, aim: Aim, parts: t.Iterable[Part], initramfs: I
                             *((step.data.get("phase", "deliver"), step) for step in delivered)]
     for part in parts:
         phased += part.plan(now, aim)
-    return in_order([*phased, *initramfs.plan(now.kernel, phased)], OFFLINE_PHASES if aim.offline else PHASES)
+    return in_order([*phased, *initramfs.plan(now, phased)], OFFLINE_PHASES if aim.offline else PHASES)
 
 
 def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
@@ -50,7 +50,7 @@ def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, d
         phased += part.absent(now)
     own = {path for _phase, step in phased for path in step.data.get("files", ())}
     phased += restores(path for path in files if path not in own)
-    return in_order([*phased, *initramfs.plan(now.kernel, phased)])
+    return in_order([*phased, *initramfs.plan(now, phased)])
 
 
 def takes_modules(displaced: t.Iterable[Step]) -> bool:

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 # Kinds of journal entries that say how things were, and hold nothing to be restored by a step of its own.
-_SETTLED = ("service", "initramfs", "paused", "restart", "resign", "extra", "former")
+_SETTLED = ("service", "initramfs", "paused", "restart", "resign", "extra", "former", "licence")
 
 
 class Removal:

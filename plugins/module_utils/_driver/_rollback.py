@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery, choose
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery, installed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import owe
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import takes_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import resume, running
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     UNLOAD_ORDER,
     Situation,
@@ -69,13 +68,12 @@ def forget(journal: Journal) -> None:
 
 
 def _read(host: Host, now: Situation) -> Former:
-    first, others = choose(replace(host, spec=Spec(repository=host.spec.repository)), now)
-    for delivery in (first, *others):
-        version = delivery.installed()
-        if version is not None:
-            at_work = now.loaded == version
-            return Former(version, now.flavour if at_work else _flavour_on_disk(host), delivery.name, at_work)
-    return Former(None)
+    found = installed(host, now)
+    if found is None:
+        return Former(None)
+    source, version = found
+    at_work = now.loaded == version
+    return Former(version, now.flavour if at_work else _flavour_on_disk(host), source, at_work)
 
 
 def _flavour_on_disk(host: Host) -> str | None:
@@ -93,11 +91,12 @@ class Rollback:
         self.under_way = recall(self.journal) is not None
 
     def due(self) -> Former | None:
-        """The driver to return to, None where there is no other than the one that failed."""
+        """The driver to return to: another than the one that failed, or the same with the parameters that it had."""
         former, aim = recall(self.journal), self.attempt.aim
-        if former is None or (former.version, former.flavour, former.source) == (aim.version, aim.flavour, aim.source):
-            return None
-        return former
+        if former is None or (former.version, former.flavour, former.source) != (aim.version, aim.flavour, aim.source):
+            return former
+        unloaded = any(step.action == UNLOAD for step in self.attempt.executor.started)
+        return former if former.loaded and unloaded and self._changed() else None
 
     def run(self, former: Former) -> None:
         """Returns to a driver. Raises GpuopsError where that fails."""
@@ -140,12 +139,14 @@ class Rollback:
         if reasons:
             raise HostError(f"It does not work: {'; '.join(reasons)}.", reasons=reasons)
 
+    def _changed(self) -> list[str]:
+        return [path for path in self.journal.of_kind("file")
+                if not PackageWork.is_of_repository(path) and read_bytes(path) != self.files.get(path)]
+
     def _restore_files(self) -> None:
         """Our files, but those of repositories, as they stood before the attempt."""
-        for path in self.journal.of_kind("file"):
+        for path in self._changed():
             former = self.files.get(path)
-            if PackageWork.is_of_repository(path) or read_bytes(path) == former:
-                continue
             if path.startswith("/etc/modprobe.d/"):
                 owe(self.journal)
             if former is None:

@@ -34,7 +34,7 @@ _PROXY_HINT = "Check the URL, the network and the proxy (https_proxy in the task
 
 def path_of(archive: Archive) -> str:
     """Where the verified file lies on the host."""
-    return f"{FOLDER}/{os.path.basename(archive.src.split('?', 1)[0]) or 'driver.run'}"
+    return f"{FOLDER}/{os.path.basename(archive.src) or 'driver.run'}"
 
 
 def wanted_digest(archive: Archive) -> str:
@@ -71,7 +71,7 @@ def size_of(archive: Archive) -> int:
             raise InputError(f"There is no file {archive.src} on this host.", "Put it there, or give a URL.",
                              path="runfile.src", value=archive.src)
         return os.path.getsize(archive.src)
-    with _open(archive.src) as answer:
+    with _open(archive.src + archive.query) as answer:
         return int(answer.headers.get("Content-Length") or 0)
 
 
@@ -127,7 +127,7 @@ def _copy(archive: Archive, part: str) -> str:
 
 
 def _source(archive: Archive) -> t.ContextManager[t.Any]:
-    return _open(archive.src) if archive.is_url else open(archive.src, "rb")
+    return _open(archive.src + archive.query) if archive.is_url else open(archive.src, "rb")
 
 
 def _chunks(source: t.Any, src: str) -> t.Iterator[bytes]:
@@ -148,7 +148,7 @@ def _open(url: str) -> t.Iterator[t.Any]:
     try:
         answer = urllib.request.build_opener().open(url, timeout=_SILENCE)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
+        reason, url = getattr(error, "reason", error), url.partition("?")[0]
         code = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""
         raise RepositoryError(f"{url} cannot be fetched: {code}{reason}.", _PROXY_HINT, url=url) from error
     with contextlib.closing(answer):

@@ -83,11 +83,16 @@ def _key_options(key: tuple[str, str] | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Archive:
-    """Where a .run file comes from. src: a URL or an absolute path. sha256: 64 hex digits, empty where not given."""
+    """Where a .run file comes from.
+
+    src: a URL without its query, or an absolute path. sha256: 64 hex digits, empty where not given. query: with its
+    question mark; it may hold a signature that is a secret, so it is in no message and no step.
+    """
 
     version: str
     src: str
     sha256: str
+    query: str = ""
 
     @property
     def is_url(self) -> bool:
@@ -111,11 +116,13 @@ def archive_of(wanted: t.Mapping[str, t.Any] | None, version: str | None, arch: 
     if checksum and not found:
         raise InputError(f"'{checksum}' is no digest.", "Give sha256: and the 64 hexadecimal digits of the file.",
                          path="runfile.checksum", value=checksum)
+    src, mark, query = src.partition("?") if "://" in src else (src, "", "")
     if src:
         version = _version_of(src, version, arch)
     if version is None:
         return None
-    return Archive(version, src or _VENDOR.format(version=version, arch=arch), found.group(1).lower() if found else "")
+    return Archive(version, src or _VENDOR.format(version=version, arch=arch), found.group(1).lower() if found else "",
+                   mark + query)
 
 
 def _version_of(src: str, version: str | None, arch: str) -> str | None:
@@ -141,7 +148,7 @@ def _version_of(src: str, version: str | None, arch: str) -> str | None:
 
 def version_in(src: str) -> str | None:
     """The version in the name that the vendor gave a file, None for another name."""
-    named = _FILE.search(src)
+    named = _FILE.search(src.partition("?")[0])
     return named.group("version") if named else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import lost_headers, missing_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import Record
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import CERTIFICATE, FRAMEWORK, KEY
@@ -51,7 +51,8 @@ def plan_tools(host: Host, now: Situation, version: str, work: PackageWork | Non
     if names and work is None:
         raise HostError(f"The .run installer needs {', '.join(names)} on this host.", "Install them, then run again.",
                         packages=names)
-    return work.plan_own(names, "the driver's installer needs them") if names and work is not None else []
+    with lost_headers():
+        return work.plan_own(names, "the driver's installer needs them") if names and work is not None else []
 
 
 def refuse_packages(host: Host, now: Situation, record: Record | None) -> None:

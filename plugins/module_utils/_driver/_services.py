@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
     SERVICES,
     Situation,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -99,6 +100,9 @@ class Services(Part):
         steps: list[Phased] = []
         for unit in reversed(SERVICES):
             service = now.services[unit]
+            if unit in wanted and service.enabled == "masked":
+                raise HostError(f"{unit} is masked, and {wanted[unit]}.", f"systemctl unmask {unit}, or set "
+                                "persistenced, fabric, imex_nodes or licence so that it is not wanted.", unit=unit)
             if unit in wanted:
                 # Packages of another origin bring the same daemon anew, and their scripts stop the former one.
                 if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in _AT_BOOT:

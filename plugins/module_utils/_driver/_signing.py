@@ -21,8 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._dkms import read_dkms
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import ENROLLED
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import enrolled_keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 KEY = "/var/lib/gpuops/mok/mok.key"
@@ -67,7 +67,7 @@ def certificate(spec: Spec) -> bytes | None:
 
 def is_enrolled(root: Root, der: bytes | None) -> bool | None:
     """Whether a certificate is in shim's list; None where the firmware shows none."""
-    listed = next((data for data in map(root.data, ENROLLED) if data is not None), None)
+    listed = enrolled_keys(root)
     return None if listed is None else der is not None and der in listed
 
 

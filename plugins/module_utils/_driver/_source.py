@@ -8,7 +8,25 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository
+
+
+def vendor_repository(spec: Spec, name: str, place: str, key: str, fingerprint: str, held: bool = False) -> Repository:
+    """The vendor's repository at a place, or a mirror with the values that the user gave. Raises InputError.
+
+    key, fingerprint: empty where there is no second source for them, so that the user gives them.
+    """
+    given = {option: value for option, value in (spec.repository or {}).items() if value}
+    if "key" in given and "fingerprint" not in given:
+        raise InputError("A key of your own needs its fingerprint.", "Set repository.fingerprint to its 40 digits.",
+                         path="repository.fingerprint")
+    values = {"key": key, "fingerprint": fingerprint, "url": place, **given}
+    for option, value in values.items():
+        if not value:
+            raise InputError(f"The {option} of the vendor's repository must be given.",
+                             f"Compare {place}{key} with what the vendor publishes.", path=f"repository.{option}")
+    return Repository(name, values["url"], values["key"], values["fingerprint"], held=held)
 
 
 class Source:

@@ -37,12 +37,17 @@ def source_of(name: str, os_id: str, os_version: str, arch: str) -> Source | Non
     return next((source for source in made if source is not None), None)
 
 
+def all_sources(os_id: str, os_version: str, arch: str) -> list[Source]:
+    """The sources that serve a distribution, the best first."""
+    return [source for source in (source_of(name, os_id, os_version, arch) for name in SOURCES) if source is not None]
+
+
 def sources_for(wanted: str, os_id: str, os_version: str, arch: str) -> list[Source]:
     """The sources that may be used there, the best first, at least one.
 
     wanted: an option value; C(auto) is all that serve this distribution. Raises InputError.
     """
-    every = [source for source in (source_of(name, os_id, os_version, arch) for name in SOURCES) if source is not None]
+    every = all_sources(os_id, os_version, arch)
     chosen = [source for source in every if wanted in ("auto", source.name)]
     if not chosen:
         known = [source.name for source in every]

@@ -34,9 +34,10 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
                 "nvidia_modeset", "nvidia")
 # Modules that a console or display refers to.
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
-# Services whose processes are work of others, or that must not stop: runtimes, schedulers, the way in.
-_HOSTS_OF_WORK = ("ssh", "sshd", "slurmd", "kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "containerd",
-                  "docker", "crio", "dbus", "systemd-logind")
+# Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
+_HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
+                            r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
+                            r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
@@ -162,7 +163,7 @@ def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[s
     for holder in holders:
         unit = str(holder["unit"] or "")
         system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
-        if unit.endswith(".service") and system and unit[:-8] not in _HOSTS_OF_WORK:
+        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit):
             found.append(unit)
     return tuple(dict.fromkeys(found))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
@@ -34,7 +35,10 @@ def disagreements(situation: Situation, version: str | None, flavour: str | None
 
 def ask_smi(run: Runner, wanted: str | None) -> list[str]:
     """What nvidia-smi objects to; none when it lists GPUs with the wanted driver."""
-    done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
+    try:
+        done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
+    except CommandError as error:
+        return [error.message.rstrip(".")]  # a GPU that hangs
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.rc != 0:
         text = " / ".join((done.stdout + done.stderr).strip().splitlines()) or f"exit code {done.rc}"

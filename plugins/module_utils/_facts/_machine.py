@@ -13,7 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import dmi
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import dmi, enrolled_keys
 
 # How sys_vendor, product_name or bios_vendor begin, in this order, and what that is.
 _HYPERVISORS = (
@@ -28,9 +28,6 @@ _AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
 _CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
 _FRAMEWORK = "/etc/dkms/framework.conf"
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
-# shim's list of enrolled keys: as a variable, and where it is larger than one may be.
-ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
-            "/sys/firmware/efi/mok-variables/MokListRT")
 # The first whose file is there. Hosted ones come before what they are made of.
 _KUBERNETES = (
     ("openshift", ("/etc/machine-config-daemon",)),
@@ -90,7 +87,7 @@ def read_mok(root: Root) -> dict[str, bool | None]:
     The enrolled certificates stand whole in shim's list. None where firmware or shim show no list.
     """
     tool = root.exists("/usr/bin/mokutil")
-    enrolled = next((data for data in map(root.data, ENROLLED) if data is not None), None)
+    enrolled = enrolled_keys(root)
     if enrolled is None:
         return {"tool": tool, "enrolled": None}
     texts = (root.text(path) or "" for path in (_FRAMEWORK, *(f"{_FRAMEWORK}.d/{name}" for name in

@@ -13,6 +13,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 
 # UEFI Specification: the GUID of the global variables.
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# shim's list of enrolled keys: as a variable, and where it is larger than one may be.
+_ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+             "/sys/firmware/efi/mok-variables/MokListRT")
 _FAMILIES = {
     "debian": ("debian", "ubuntu"),
     "redhat": ("rhel", "fedora", "centos", "amzn", "azurelinux", "mariner", "ol", "rocky", "almalinux", "kylin",
@@ -78,6 +81,11 @@ def secure_boot(root: Root) -> bool | None:
         if value:
             return bool(value[-1] & 1)
     return None
+
+
+def enrolled_keys(root: Root) -> bytes | None:
+    """The certificates that shim trusts, whole, one after the other; None where the firmware shows none."""
+    return next((data for data in map(root.data, _ENROLLED) if data is not None), None)
 
 
 def dmi(root: Root, key: str) -> str:

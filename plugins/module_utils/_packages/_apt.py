@@ -9,6 +9,7 @@ be read and a transaction be simulated before a single file of the host has chan
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import typing as t
@@ -19,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_archi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     DPKG_JOURNAL,
+    DPKG_LOCK,
     ENVIRONMENT,
     KEYRINGS,
     LISTS,
@@ -58,7 +60,8 @@ class Apt:
         native = re.search(r"^dpkg\t(\S+)\t", text, re.MULTILINE)
         state = parse_state(text, native.group(1) if native else "")
         # dpkg keeps a numbered file for each change that it has not merged yet: then apt refuses to work.
-        pending = os.path.isdir(DPKG_JOURNAL) and any(name.isdigit() for name in os.listdir(DPKG_JOURNAL))
+        pending = (os.path.isdir(DPKG_JOURNAL) and any(name.isdigit() for name in os.listdir(DPKG_JOURNAL))
+                   and not _at_work())
         return PackageState(state.installed, state.broken, state.residual, pending)
 
     def is_consistent(self) -> bool:
@@ -162,3 +165,13 @@ class Apt:
         if state.interrupted:
             done = self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr, "Repair the package database by hand.")
+
+
+def _at_work() -> bool:
+    """Whether a dpkg has its lock just now: then it will merge its notes itself. Takes no lock."""
+    try:
+        with open(DPKG_LOCK, "rb") as lock:
+            os.lockf(lock.fileno(), os.F_TEST, 0)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False

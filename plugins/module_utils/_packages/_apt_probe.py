@@ -123,6 +123,7 @@ class AptProbe(View):
         self.key = self._fetch_key()
         self._write("keyring.gpg", self.key)
         self._write(f"sources/{ours}", source_text(self.repository, f"{self.root}/keyring.gpg"))
+        self._refuse_rivals()
         self._update(f"{self.root}/sources/{ours}")
         self.index = "\n\n".join((read_bytes(f"{self.root}/lists/{name}") or b"").decode()
                                  for name in os.listdir(f"{self.root}/lists")
@@ -156,6 +157,16 @@ class AptProbe(View):
                                   "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
                                   url=uri)
 
+    def _refuse_rivals(self) -> None:
+        """With two keyrings for one place, as of the vendor's cuda-keyring and of ours, apt would read no source."""
+        said = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
+        conflict = re.search(r"Conflicting values set for option Signed-By .*", said)
+        if conflict:
+            url = self.repository.url
+            raise RepositoryError(f"This host has {url} as a source with another keyring: {conflict.group()}.",
+                                  f"Remove that source from {SOURCES} (apt-get purge cuda-keyring, where that package "
+                                  "brought it), or name another repository.url.", url=url)
+
     def _update(self, source: str) -> None:
         try:
             apt_get(self.run, ["-c", self._configuration, "-o", f"Dir::Etc::sourcelist={source}", "-o",
@@ -163,10 +174,6 @@ class AptProbe(View):
         except CommandError as error:
             text = str(error.details["stderr"]) + str(error.details["stdout"])
             url = self.repository.url
-            if "Signed-By" in text and "onflicting" in text:
-                raise RepositoryError(f"This host has {url} as a source with another keyring: {last_line(text)}.",
-                                      f"Remove that source from {SOURCES}, or name another repository.url.",
-                                      url=url) from error
             if _UNSIGNED.search(text):
                 raise RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: "
                                       f"{last_line(text, _UNSIGNED)}.", "Nothing was installed. Check repository.key.",

@@ -17,6 +17,7 @@ LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list.d"
 KEYRINGS = "/usr/share/keyrings"
 DPKG_JOURNAL = "/var/lib/dpkg/updates"
+DPKG_LOCK = "/var/lib/dpkg/lock"
 # Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
 LOCK_LIMIT = 300
 TRANSACTION_LIMIT = 3600

@@ -27,8 +27,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     parse_candidates,
     parse_decisions,
     problems,
-    proxy,
     specs,
+    transfer,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
@@ -110,7 +110,9 @@ class DnfProbe(View):
 
     def _fetch_key(self) -> bytes:
         """The wanted key alone."""
-        fetch(self.run, self.repository.key_uri, f"{self.root}/fetched", proxy(), SETTINGS)
+        uri = self.repository.key_uri
+        own = uri.startswith(f"{self.repository.url.rstrip('/')}/")
+        fetch(self.run, uri, f"{self.root}/fetched", transfer(own), SETTINGS)
         return self.wanted_key(f"{self.root}/fetched")
 
     def _query(self, ours: str) -> dict[str, list[str]]:

@@ -102,7 +102,11 @@ def hold_path(name: str) -> str:
     return f"{VARIABLES}/gpuops_{name.replace('-', '_')}"
 
 
-def proxy() -> str | None:
-    """The proxy that dnf is told to use."""
-    found = re.search(r"^proxy\s*=\s*(\S+)", read_text(SETTINGS) or "", re.MULTILINE)
-    return found.group(1) if found and found.group(1) != "_none_" else None
+def transfer(own: bool) -> dict[str, str]:
+    """How dnf is told to fetch, as options of curl. own: from the repository itself, which may ask for a password."""
+    told = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*\S)", read_text(SETTINGS) or "", re.MULTILINE))
+    found = {"proxy": told["proxy"]} if told.get("proxy", "_none_") != "_none_" else {}
+    for option, prefix, wanted in (("proxy-user", "proxy_", bool(found)), ("user", "", own)):
+        if wanted and f"{prefix}username" in told:
+            found[option] = f"{told[f'{prefix}username']}:{told.get(f'{prefix}password', '')}"
+    return found

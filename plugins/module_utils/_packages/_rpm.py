@@ -93,10 +93,14 @@ def said(error: CommandError) -> str:
     return str(error.details["stdout"]) + str(error.details["stderr"])
 
 
-def fetch(run: Runner, url: str, path: str, proxy: str | None, settings: str) -> None:
-    """Downloads by curl, which rpm depends on. settings: where the proxy is set, for errors. Raises RepositoryError."""
+def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settings: str) -> None:
+    """Downloads by curl, which rpm depends on. Raises RepositoryError.
+
+    options: of curl; they may hold passwords, so they are in no command line. settings: where the proxy is set.
+    """
+    config = "".join('{} = "{}"\n'.format(name, re.sub(r'(["\\])', r"\\\1", options[name])) for name in options)
     done = run(["curl", "--fail", "--silent", "--show-error", "--location", "--retry", "1", "--max-time", "60",
-                *(["--proxy", proxy] if proxy else []), "--output", path, "--", url], timeout=150, check=False)
+                "--config", "-", "--output", path, "--", url], timeout=150, check=False, stdin=config)
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"curl ended with {done.rc}"]
         raise RepositoryError(f"{url} cannot be fetched: {lines[-1].rstrip('.')}.",

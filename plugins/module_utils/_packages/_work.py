@@ -226,7 +226,7 @@ class PackageWork:
                 purge.append(name)
             elif entry["before"]["state"] == "residual" and (name in state.installed or name in state.broken):
                 remove.append(name)
-        steps = self._plan_removal(state, purge, remove, going, {})
+        steps = self._plan_removal(state, purge, remove, going)
         files = [path for path in self.journal.of_kind("file") if _OURS.search(path)]
         if files:
             steps.append(self._drop_step(files, "this collection added it"))
@@ -235,15 +235,15 @@ class PackageWork:
     def plan_displaced(self, state: PackageState) -> list[Step]:
         """Steps that remove the repository's packages that we brought, because a driver of another kind comes.
 
-        What was installed to build with stays, for it as well. The journal forgets the packages.
+        What was installed to build with stays, for it as well.
         """
         names = {name: entry["before"]["state"] for name, entry in self.journal.of_kind("package").items()
                  if (entry["after"] or {}).get("ours")}
         return self._plan_removal(state, [name for name in names if names[name] == "absent"],
-                                  [name for name in names if names[name] == "residual"], (), {"forget": True})
+                                  [name for name in names if names[name] == "residual"])
 
     def _plan_removal(self, state: PackageState, purge: t.Sequence[str], remove: t.Sequence[str],
-                      going: t.Collection[str], data: t.Mapping[str, t.Any]) -> list[Step]:
+                      going: t.Collection[str] = ()) -> list[Step]:
         steps = self.plan_repair(state) if purge or remove else []
         ours = [name for name in [*purge, *remove] if name in state.installed]
         if ours and not steps:
@@ -253,7 +253,7 @@ class PackageWork:
                 raise HostError(f"Packages installed since need what this collection brought: {', '.join(foreign)}.",
                                 "Remove them first, or keep the component.", packages=foreign)
         return steps + [Step(action, " ".join(sorted(names)), "this collection brought them",
-                             data={"packages": names, **data})
+                             data={"packages": names})
                         for action, names in ((PURGE, purge), (REMOVE, remove)) if names]
 
     # -- execution
@@ -336,7 +336,8 @@ class PackageWork:
         self._forget(step)
 
     def _forget(self, step: Step) -> None:
-        for name in step.data["packages"] if step.data.get("forget") else ():
+        # At once: what somebody installs from now on is theirs.
+        for name in step.data["packages"]:
             self.journal.forget("package", name)
 
     def _drop(self, step: Step) -> None:

@@ -93,8 +93,8 @@ def _tree(text: str) -> ElementTree.Element:
             from error
 
 
-def proxy() -> str | None:
-    """The proxy that SUSE's network settings name, None where they switch it off."""
+def proxy() -> dict[str, str]:
+    """The proxy that SUSE's network settings name, as an option of curl; none where they switch it off."""
     text = read_text(PROXY) or ""
     found = re.search(r'^HTTPS?_PROXY="([^"]+)"', text, re.MULTILINE)
-    return found.group(1) if found and re.search(r'^PROXY_ENABLED="?yes', text, re.MULTILINE) else None
+    return {"proxy": found.group(1)} if found and re.search(r'^PROXY_ENABLED="?yes', text, re.MULTILINE) else {}

@@ -88,6 +88,9 @@ class Work:
     def _plan_service(self, service: Service, changed: bool) -> list[Step]:
         if not self.unit:
             return []
+        if service.enabled == "masked":
+            raise HostError(f"{self.unit} is masked.", f"systemctl unmask {self.unit}, or leave the component out.",
+                            unit=self.unit)
         if service.state != "active":
             return [Step(START, self.unit, f"it is {service.state}")]
         if changed or self.journal.get("restart", self.unit) is not None:

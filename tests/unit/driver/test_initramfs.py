@@ -25,13 +25,29 @@ from tests.unit.driver.conftest import KERNEL, VERSION, Made
 def test_initramfs(made: Made, program: str, image: str, words: tuple[str, ...]) -> None:
     part = Initramfs(Host(Spec(), made.run, Root(str(made.folder)), made.journal))
     owe(made.journal)
-    assert part.plan(KERNEL, []) == []
+    assert part.plan(made.now, []) == []
     made.put(program)
     made.put(image)
-    [(_phase, step)] = part.plan(KERNEL, [])
+    [(_phase, step)] = part.plan(made.now, [])
     assert part.execute(step)
     assert made.asked == [(program, *words)]
-    assert part.plan(KERNEL, []) == []
+    assert part.plan(made.now, []) == []
+
+
+def test_the_kernel_that_boots_next_has_an_initramfs_too(made: Made) -> None:
+    """Made before nouveau was denied, it would bring nouveau back at the next boot."""
+    part = Initramfs(Host(Spec(), made.run, Root(str(made.folder)), made.journal))
+    newer = "6.1.0-31-amd64"
+    made.put("/usr/sbin/update-initramfs")
+    for kernel in (KERNEL, newer, "6.1.0-9-amd64"):
+        made.put(f"/boot/vmlinuz-{kernel}")
+        made.put(f"/boot/initrd.img-{kernel}")
+    owe(made.journal)
+    [(_phase, step)] = part.plan(made.now, [])
+    assert step.id == f"rebuild initramfs: {KERNEL} {newer}"
+    part.execute(step)
+    assert made.asked == [("/usr/sbin/update-initramfs", "-u", "-k", kernel) for kernel in (KERNEL, newer)]
+    assert part.plan(made.now, []) == []
 
 
 def built(made: Made, license_name: str) -> None:

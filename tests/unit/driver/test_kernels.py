@@ -8,7 +8,11 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import NextKernel, missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import (
+    NextKernel,
+    lost_headers,
+    missing_headers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 
 VERSION, KERNEL, NEXT = "595.91.07", "6.1.0-28-amd64", "6.1.0-31-amd64"
@@ -29,6 +33,21 @@ def newer(made: t.Any) -> t.Any:
     made.put(f"/boot/vmlinuz-{NEXT}")
     made.put(f"/lib/modules/{KERNEL}/build/Makefile")
     return made
+
+
+@pytest.mark.parametrize(("said", "name"), [
+    (f"apt cannot install linux-headers-{KERNEL}: E: Unable to locate package linux-headers-{KERNEL}",
+     f"linux-headers-{KERNEL}"),
+    ("dnf cannot install kernel-devel-5.14.0-427.el9.x86_64: No match for argument: kernel-devel-5.14.0-427.el9.x86_64",
+     "kernel-devel-5.14.0-427.el9.x86_64"),
+    ("apt cannot install nvidia-open: E: Unable to correct problems, you have held broken packages.", None),
+])
+def test_headers_that_no_repository_has_any_more(said: str, name: str | None) -> None:
+    """Archives drop the headers of a kernel when the next one comes; the host still runs it."""
+    with pytest.raises(HostError) as caught, lost_headers():
+        raise HostError(said, "Look for held packages.")
+    hint = caught.value.as_result()["error"]["hint"]
+    assert hint == "Look for held packages." if name is None else f"no {name} any more: upgrade the kernel" in hint
 
 
 def test_no_other_kernel(made: t.Any) -> None:

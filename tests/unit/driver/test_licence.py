@@ -6,18 +6,27 @@
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _licence
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import (
     SETTINGS_FILE,
     TEMPLATE,
     TOKEN_FILE,
+    WRITE_SETTINGS,
     Licence,
     merged,
     settings,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 WISH = {"token": "secret-token\n", "feature_type": 0, "settings": {"LogLevel": 7}}
 
@@ -44,6 +53,28 @@ def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
         steps[0], "serve/restart service: nvidia-gridd.service"]
     assert made.ids(Licence) == [f"configure/restore file: {path}" for path in (SETTINGS_FILE, TOKEN_FILE)]
     assert [step.target for _phase, step in made.part(Licence).absent(made.now)] == [SETTINGS_FILE, TOKEN_FILE]
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("ServerAddress=a\nFeatureType=4\n", "ServerAddress=b\nFeatureType=4\n# mine\n"),
+    (None, "ServerAddress=b\n# mine\n"),
+])
+def test_of_settings_that_somebody_edits_since_only_ours_are_taken_out(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
+    path = tmp_path / "gridd.conf"
+    monkeypatch.setattr(_licence, "SETTINGS_FILE", str(path))
+    monkeypatch.setattr(_licence, "TEMPLATE", str(tmp_path / "none"))
+    if before:
+        path.write_text(before)
+    with Journal("driver", root=str(tmp_path / "journal")) as journal:
+        licence = Licence(Host(Spec(licence={"feature_type": 1, "settings": {"LogLevel": 7}}), run, Root("/"), journal))
+        licence.execute(Step(WRITE_SETTINGS, str(path)))
+        restore = Step(RESTORE, str(path))
+        assert not licence.execute(restore)  # as we left it: its former content comes back like any other file's
+        path.write_text(path.read_text().replace("ServerAddress=a\n", "") + "ServerAddress=b\n# mine\n")
+        assert licence.execute(restore)
+        assert sorted(path.read_text().splitlines()) == sorted(after.splitlines())
+        assert journal.get("file", str(path)) is None
 
 
 def test_the_token_is_in_no_step(made: t.Any) -> None:

@@ -105,6 +105,7 @@ def test_a_branch_without_open_modules() -> None:
     ({"checksum": f"sha256:{SHA.upper()}"}, NEW, Archive(NEW, VENDOR, SHA)),
     ({"src": URL}, None, Archive(NEW, URL, "")),
     ({"src": GRID}, None, Archive(OLD, GRID, "")),
+    ({"src": f"{URL}?X-Signature=s3cr3t"}, None, Archive(NEW, URL, "", "?X-Signature=s3cr3t")),
     ({"src": "http://mirror/driver.run"}, NEW, Archive(NEW, "http://mirror/driver.run", "")),
     ({"src": "http://mirror/driver.run"}, None, None),
     ({}, None, None),
@@ -192,6 +193,22 @@ def test_a_file_that_is_not_what_it_should_be_does_not_stay(web: Web, folder: Pa
     with pytest.raises(HostError, match=f"not sha256:{SHA}"):
         fetching.fetch(Archive(NEW, f"{web.url}/a.run", SHA), SHA)
     assert os.listdir(folder) == []
+
+
+def test_the_signature_in_an_address_is_told_to_nobody_else(web: Web, folder: Path) -> None:
+    """Addresses of object stores are good for whoever reads them, and results and journals are kept."""
+    digest = hashlib.sha256(DATA).hexdigest()
+    web.files[f"/{NAME}?sig=s3cr3t"] = DATA
+    given = {"src": f"{web.url}/{NAME}?sig=s3cr3t", "checksum": f"sha256:{digest}"}
+    archive = archive_of(given, None, "x86_64")
+    assert archive is not None and fetching.size_of(archive) == len(DATA) and "s3cr3t" not in archive.src
+    fetching.fetch(archive, digest)
+    assert os.listdir(folder) == [NAME]
+    web.files.clear()
+    for act in (lambda: fetching.fetch(archive, digest), lambda: fetching.size_of(archive)):
+        with pytest.raises(RepositoryError, match="404") as caught:
+            act()
+        assert "s3cr3t" not in str(caught.value.as_result())
 
 
 def test_a_file_on_the_host_is_copied_and_stays(tmp_path: Path, folder: Path) -> None:

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Service, read_services
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 PERSISTENCED, MANAGER, IMEX, DCGM = (
@@ -49,7 +50,14 @@ def test_one_command_asks_for_all() -> None:
 
     found = read_services(run)
     assert len(asked) == 1
-    assert found == {**dict.fromkeys(SERVICES, Service("absent", "")), MANAGER: Service("active", "enabled")}
+    assert found == {**dict.fromkeys(SERVICES, Service("absent", "masked")), MANAGER: Service("active", "enabled")}
+
+
+def test_a_masked_service_is_told_before_anything_is_changed(made: t.Any) -> None:
+    made.now = replace(made.now, services={**made.now.services, PERSISTENCED: Service("absent", "masked")})
+    with pytest.raises(HostError, match=f"{PERSISTENCED} is masked, and it keeps the GPUs initialised"):
+        made.ids(Services)
+    assert made.ids(Services, persistenced=False) == []
 
 
 def test_the_manager_starts_after_persistenced(made: t.Any) -> None:

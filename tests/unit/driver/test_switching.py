@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
@@ -13,7 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _attempt, _manage, _removal, _rollback
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
+    _attempt,
+    _manage,
+    _options,
+    _removal,
+    _rollback,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
@@ -21,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, SERVICES, Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
@@ -46,6 +53,12 @@ class Model(Tree):
     active: set[str] = field(default_factory=set)
     fails: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
+    full: bool = False
+
+    def check_room(self, *_words: t.Any) -> None:
+        """The disk has room for one driver; a second one that has come leaves none."""
+        if self.full:
+            raise HostError("The file system of /usr has 900 MiB left, the driver needs 1024 MiB there.")
 
     def begin(self, version: str | None) -> None:
         """A GPU on the bus, and a driver at work."""
@@ -178,9 +191,10 @@ class Delivery:
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     made = Model(tmp_path)
     monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(tmp_path / "journal")))
-    monkeypatch.setattr(_attempt, "check_room", lambda *_words: None)
-    for module in (_attempt, _rollback):
-        monkeypatch.setattr(module, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(_manage, "check_room", made.check_room)
+    monkeypatch.setattr(_attempt, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(_rollback, "installed",
+                        lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
     monkeypatch.setattr(_removal, "removable", lambda host, _now: [Delivery(host, made)])
     return made
 
@@ -256,6 +270,92 @@ def test_a_failure_returns_to_the_former_driver(model: Model, fault: str) -> Non
     assert present(model, OLD)["plan"] == []
 
 
+def test_the_way_back_is_not_refused_for_the_room_that_a_failed_driver_has_taken(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    model.fails = {f"dkms {NEW}"}
+    execute = Delivery.execute
+
+    def fill(self: Delivery, step: Step) -> bool:
+        model.full = True
+        return execute(self, step)
+
+    monkeypatch.setattr(Delivery, "execute", fill)
+    assert fails(model, NEW).details["rolled_back"] == OLD
+    assert fails(model, NEW).message.startswith("The file system of /usr has 900 MiB left")
+
+
+def test_a_journal_that_cannot_be_read_in_time_hinders_no_way_back(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    model.fails = {f"dkms {NEW}"}
+    answer = model._answer
+
+    def hang(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "journalctl":
+            raise CommandError(argv, None, "", "", "The limit was 60 s.")
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", hang)
+    error = fails(model, NEW)
+    assert error.details["rolled_back"] == OLD and "DKMS did not build" in error.message
+
+
+def test_a_file_system_that_refuses_leads_back_too(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    execute = Delivery.execute
+
+    def refuse(self: Delivery, step: Step) -> bool:
+        if step.target == NEW:
+            execute(self, step)
+            raise OSError(errno.EROFS, "Read-only file system", "/usr/share/keyrings")
+        return execute(self, step)
+
+    monkeypatch.setattr(Delivery, "execute", refuse)
+    error = fails(model, NEW)
+    assert error.message.startswith("/usr/share/keyrings: Read-only file system")
+    assert error.details["rolled_back"] == OLD and model.loaded["nvidia"] == OLD
+
+
+def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(None)
+    answer = model._answer
+
+    def hang(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "nvidia-smi":
+            raise CommandError(argv, None, "", "", "The limit was 120 s.")
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", hang)
+    error = fails(model, NEW, "never")
+    assert "ran out of time" in error.message and "gone again" not in error.message
+    assert (model.disk, model.loaded["nvidia"]) == (NEW, NEW)
+
+
+def test_a_value_that_a_module_refuses_leads_back_to_the_values_that_worked(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.begin(OLD)
+    path = str(model.folder / "zz-gpuops-nvidia.conf")
+    monkeypatch.setattr(_options, "OPTIONS_FILE", path)
+    answer = model._answer
+
+    def refuse(argv: list[str]) -> tuple[int, str, str]:
+        if argv == ["modprobe", "nvidia-uvm"] and os.path.exists(path):
+            return 1, "", "modprobe: ERROR: could not insert 'nvidia_uvm': Invalid argument"
+        if argv[:3] == ["modinfo", "-F", "parm"]:
+            return 0, "uvm_disable_hmm:Force-disable HMM (bool)\n", ""
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", refuse)
+    spec = Spec(OLD, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": "maybe"}})
+    with pytest.raises(GpuopsError) as caught:
+        Driver(spec, "idle", False, model.run, Root(str(model.folder))).present()
+    assert "Invalid argument" in caught.value.message and caught.value.details["rolled_back"] == OLD
+    assert not os.path.exists(path)
+    assert model.loaded == dict.fromkeys(MODULES, OLD) and model.active == {PERSISTENCED}
+    assert present(model, OLD)["plan"] == []
+
+
 def test_a_rejected_signature_is_explained(model: Model) -> None:
     model.begin(OLD)
     model.fails = {f"modprobe nvidia {NEW}"}
@@ -307,6 +407,7 @@ def test_services_of_others_wait_for_drain_and_start_again(model: Model) -> None
 
 
 @pytest.mark.parametrize("unit", ["user@1000.service/app.slice/train.service", "slurmd.service", "session-1.scope",
+                                  "cron.service", "pbs.service", "actions.runner.site.gpu1.service",
                                   f"docker-{'ab' * 32}.scope"])
 def test_work_of_others_is_never_stopped(model: Model, unit: str) -> None:
     model.begin(OLD)
@@ -332,6 +433,28 @@ def test_a_reboot_loads_what_is_held(model: Model) -> None:
     model.fails = {f"modprobe nvidia_uvm {NEW}"}
     assert fails(model, NEW, "reboot").details["rolled_back"] == OLD
     assert model.loaded["nvidia"] == OLD
+
+
+def test_a_driver_that_a_reboot_has_loaded_is_looked_at_before_the_former_one_is_forgotten(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where a run was killed after its last step."""
+    model.begin(OLD)
+    model.process(4711, "session-1.scope")
+    present(model, NEW, "reboot")
+    shutil.rmtree(model.folder / "proc/4711")
+    model.loaded = dict.fromkeys(MODULES, NEW)  # the reboot: modules and service start by themselves
+    model.show()
+    answer = model._answer
+
+    def fail(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "nvidia-smi" and model.loaded["nvidia"] == NEW:
+            return 9, "", "No devices were found"
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", fail)
+    error = fails(model, NEW, "reboot")
+    assert "No devices were found" in error.message and error.details["rolled_back"] == OLD
+    assert (model.disk, model.loaded["nvidia"]) == (OLD, OLD) and ("former", "driver") not in kept(model)
 
 
 def test_a_failure_beside_a_held_module_leaves_it_at_work(model: Model) -> None:

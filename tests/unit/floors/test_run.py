@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
@@ -32,3 +34,9 @@ def test_time_runs_out() -> None:
 def test_an_input_error_names_the_place() -> None:
     error = InputError("'5.5' is no version.", "Use 595.91.07.", path="spec.driver.version", value="5.5")
     assert str(error) == "spec.driver.version: '5.5' is no version. Use 595.91.07."
+
+
+def test_a_program_that_cannot_be_started_is_126(tmp_path: Path) -> None:
+    """A file without the right to run, or for another machine."""
+    (tmp_path / "nvidia-smi").write_text("")
+    assert run([str(tmp_path / "nvidia-smi")], check=False).rc == 126

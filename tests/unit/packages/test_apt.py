@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import typing as t
+from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import parse_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe, parse_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     apt_get,
     list_prefix,
@@ -121,6 +124,39 @@ def test_bad_repository(name: str, url: str, fingerprint: str, path: str) -> Non
 def test_fingerprint_may_be_spaced() -> None:
     spaced = " ".join(FINGERPRINT[at:at + 4] for at in range(0, 40, 4)).lower()
     assert Repository("cuda", "https://example.com/", "k.pub", spaced).wanted_fingerprint == FINGERPRINT
+
+
+def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unattended upgrade of something else, in whose middle dpkg has not merged its notes yet."""
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates/0001").write_text("")
+    (tmp_path / "lock").write_text("")
+    monkeypatch.setattr(_apt, "DPKG_JOURNAL", str(tmp_path / "updates"))
+    monkeypatch.setattr(_apt, "DPKG_LOCK", str(tmp_path / "lock"))
+    manager = _apt.Apt(lambda argv, **_options: Completed(tuple(argv), 0, STATE, ""))
+    assert manager.read().interrupted
+    hold = ("import fcntl, sys\nlock = open(sys.argv[1], 'a')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
+            "print(flush=True)\nsys.stdin.read()\n")
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "lock")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert not manager.read().interrupted
+        other.communicate()
+    assert manager.read().interrupted
+
+
+def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Path) -> None:
+    """What the vendor's guide has people install (cuda-keyring); apt then reads no source at all."""
+    said = ("E: Conflicting values set for option Signed-By regarding source https://example.com/r/ /: "
+            "/usr/share/keyrings/cuda-archive-keyring.gpg != /tmp/x/keyring.gpg\n"
+            "E: The list of sources could not be read.\n")
+    probe = AptProbe(lambda argv, **_options: Completed(tuple(argv), 100, "", said),
+                     Repository("cuda", "https://example.com/r/", "k.pub", FINGERPRINT))
+    probe.root = str(tmp_path)
+    with pytest.raises(RepositoryError, match="cuda-archive-keyring.gpg") as caught:
+        probe._refuse_rivals()
+    assert "apt-get purge cuda-keyring" in caught.value.hint
 
 
 def test_waits_for_locks_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

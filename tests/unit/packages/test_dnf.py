@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,11 @@ class Host:
     def __init__(self, **answers: tuple[int, str]) -> None:
         self.answers = answers
         self.calls: list[list[str]] = []
+        self.inputs: list[str] = []
 
     def __call__(self, argv: t.Sequence[str], **_options: t.Any) -> Completed:
         self.calls.append(list(argv))
+        self.inputs.append(_options.get("stdin") or "")
         text = " ".join(argv)
         rc, out = next((answer for key, answer in self.answers.items() if key.replace("_", " ") in text), (0, ""))
         if rc and _options.get("check", True):
@@ -153,6 +156,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(_dnf.Dnf, "repositories", str(tmp_path / "REPOSITORIES"))
     monkeypatch.setattr(_rpm, "KEYS", str(tmp_path / "KEYS"))
     monkeypatch.setattr(_dnf, "CACHE", str(tmp_path / "CACHE"))
+    monkeypatch.setattr(_dnf_tools, "SETTINGS", str(tmp_path / "SETTINGS"))
     for name in ("REPOSITORIES", "CACHE"):
         monkeypatch.setattr(_dnf_probe, name, str(tmp_path / name))
     return tmp_path
@@ -294,6 +298,22 @@ def test_another_key_is_refused(paths: Path) -> None:
     with pytest.raises(RepositoryError, match="has the fingerprint"), manager.probe(repository):
         pass
     assert not host.words("dnf")
+
+
+@pytest.mark.parametrize(("key", "asked"), [
+    ("k.pub", ['proxy = "http://proxy:3128"', 'proxy-user = "gate:k\\"ey"', 'user = "site:p w"']),
+    ("https://elsewhere.example.com/k.pub", ['proxy = "http://proxy:3128"', 'proxy-user = "gate:k\\"ey"']),
+])
+def test_passwords_of_dnf_serve_for_the_key_and_stand_in_no_command_line(
+        paths: Path, key: str, asked: list[str]) -> None:
+    (paths / "SETTINGS").write_text("[main]\ngpgcheck=1\nproxy=http://proxy:3128\nproxy_username = gate\n"
+                                    'proxy_password=k"ey\nusername=site\npassword=p w\n')
+    host, manager, repository = probing(repoquery=(0, OFFERED))
+    with manager.probe(replace(repository, key=key)):
+        pass
+    [(argv, config)] = [(call, text) for call, text in zip(host.calls, host.inputs) if call[0] == "curl"]
+    assert config.splitlines() == asked and not any(secret in " ".join(argv)
+                                                     for secret in ("gate", "site", "proxy"))
 
 
 def test_why_a_transaction_cannot_be(paths: Path) -> None:

@@ -316,6 +316,16 @@ def test_absent_takes_exactly_what_came(manager: FakeManager, journal: Journal) 
     assert not (manager.folder / "gpuops-cuda.sources").exists()
 
 
+def test_what_somebody_installs_after_a_removal_that_was_cut_off_is_theirs(
+        manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    work = PackageWork(manager, journal, REPOSITORY)
+    purge = work.plan_absent(manager.read())[0]
+    work.execute(purge)  # and then the run was killed
+    manager.installed["tool"] = "9.0-1"
+    assert [step.action for step in work.plan_absent(manager.read())] == ["remove repository"]
+
+
 def test_absent_leaves_what_was_there_before_us(manager: FakeManager, journal: Journal) -> None:
     manager.installed.update({"tool": "1.0-1", "library": "1.0-1", "compiler": "12"})
     execute(manager, journal, plan(manager, journal, {"tool": "2.0"}, "pin-2.0"))

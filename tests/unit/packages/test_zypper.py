@@ -163,11 +163,11 @@ def test_waits_for_a_lock_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ('PROXY_ENABLED="yes"\nHTTP_PROXY="http://proxy.example.com:3128"\n', "http://proxy.example.com:3128"),
-    ('PROXY_ENABLED="no"\nHTTP_PROXY="http://proxy.example.com:3128"\n', None),
-    ('PROXY_ENABLED="yes"\nHTTP_PROXY=""\n', None),
+    ('PROXY_ENABLED="yes"\nHTTP_PROXY="http://proxy.example.com:3128"\n', {"proxy": "http://proxy.example.com:3128"}),
+    ('PROXY_ENABLED="no"\nHTTP_PROXY="http://proxy.example.com:3128"\n', {}),
+    ('PROXY_ENABLED="yes"\nHTTP_PROXY=""\n', {}),
 ])
-def test_proxy(text: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy(text: str, found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proxy").write_text(text)
     monkeypatch.setattr(_zypper_tools, "PROXY", str(tmp_path / "proxy"))
     assert proxy() == found

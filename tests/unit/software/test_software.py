@@ -269,6 +269,15 @@ def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     assert systemd.state == "active" and not path.exists()
 
 
+def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / "x.conf"
+    with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
+        wish = Wish(files={str(path): b"1"}, unit="x.service")
+        work = _work.Work("x.service", wish, journal, Systemd(), Root(), None, None)
+        with pytest.raises(HostError, match="x.service is masked"):
+            work.plan(PackageState({}), Service("absent", "masked"))
+
+
 def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:
     class Packages:
         def plan_absent(self, _state: PackageState, _going: t.Collection[str]) -> list[Step]:

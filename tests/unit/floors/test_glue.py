@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How every module ends, whatever the user and the host are like."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+
+
+class Ended(Exception):
+    """The module has printed its result."""
+
+
+class Module:
+    """What finish asks of AnsibleModule."""
+
+    _diff = False
+
+    def fail_json(self, **result: t.Any) -> None:
+        raise Ended(result)
+
+    exit_json = fail_json
+
+
+def ended(work: t.Callable[[], dict[str, t.Any]]) -> dict[str, t.Any]:
+    with pytest.raises(Ended) as caught:
+        finish(t.cast(t.Any, Module()), work)
+    return t.cast("dict[str, t.Any]", caught.value.args[0])
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    """As without become, or where /var is read-only."""
+    (tmp_path / "gpuops").write_text("in the way")
+
+    def work() -> dict[str, t.Any]:
+        with Journal("driver", root=str(tmp_path / "gpuops/journal")):
+            return {}
+
+    result = ended(work)
+    assert result["error"]["kind"] == "host" and "become" in result["msg"] and str(tmp_path) in result["msg"]
+
+
+def test_what_is_installed_is_for_all_users(tmp_path: Path) -> None:
+    """root of a hardened host has umask 077: folders and what packages' scripts write would be root's alone."""
+    path = tmp_path / "lib/python/pynvml.py"
+
+    def work() -> dict[str, t.Any]:
+        with Journal("driver", root=str(tmp_path / "journal")) as journal:
+            journal.write_file(str(path), b"")
+        return {}
+
+    before = os.umask(0o077)
+    try:
+        ended(work)
+    finally:
+        os.umask(before)
+    assert [oct(one.stat().st_mode & 0o777) for one in (path, path.parent, path.parent.parent)] == [
+        "0o644", "0o755", "0o755"]
