@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, evictable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, evictable, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
@@ -67,7 +67,7 @@ class Drain:
         nodes = self._nodes()
         looks = self._look(self._request.names)
         _refuse(looks)
-        cordons = [name for name, node in nodes.items() if cordon.cordon(node)]
+        cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
         steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
         steps += [_step(name, pod) for name, look in looks.items() for pod in look.going]
         allowed, pending = gate(steps, self._request.level)
@@ -76,7 +76,7 @@ class Drain:
         if not allowed or self._request.check:
             return result
         try:
-            self._all(lambda name: cordon.write(self._client, name, cordon.cordon), self._request.names)
+            self._all(lambda name: node.write(self._client, name, cordon.cordon), self._request.names)
             blocked = self._evict()
         except GpuopsError:
             self._give_back(self._request.names)
@@ -93,9 +93,9 @@ class Drain:
     def uncordoned(self) -> Result:
         """Takes our cordons back; a Node that somebody else has cordoned stays so."""
         nodes = self._nodes()
-        ours = {name: node for name, node in nodes.items() if cordon.before(node) is not None}
-        steps = [Step("uncordon", f"Node {name}", "it was schedulable before" if "spec" in (cordon.uncordon(node) or {})
-                      else "only our mark goes: others have cordoned or uncordoned it") for name, node in ours.items()]
+        ours = {name: one for name, one in nodes.items() if cordon.before(one) is not None}
+        steps = [Step("uncordon", f"Node {name}", "it was schedulable before" if "spec" in (cordon.uncordon(one) or {})
+                      else "only our mark goes: others have cordoned or uncordoned it") for name, one in ours.items()]
         if not self._request.check:
             self._give_back(list(ours))
         return outcome(steps, (), plan_diff("node_drain", steps), cordoned=[], uncordoned=list(ours), evicted=[],
@@ -104,11 +104,11 @@ class Drain:
     def _nodes(self) -> dict[str, t.Dict[str, t.Any]]:
         found = dict(zip(self._request.names, self._all(
             lambda name: self._client.get("v1", "Node", name), self._request.names)))
-        missing = [name for name, node in found.items() if node is None]
+        missing = [name for name, one in found.items() if one is None]
         if missing:
             raise InputError(f"{self._client.server} has no Node {fold(missing)}.",
                              "Name Nodes as kubectl get nodes shows them.", path="nodes", value=missing)
-        return {name: node for name, node in found.items() if node is not None}
+        return {name: one for name, one in found.items() if one is not None}
 
     def _look(self, names: t.Sequence[str]) -> dict[str, Sorted]:
         pods = self._all(lambda name: self._client.list("v1", "Pod", field_selector=f"spec.nodeName={name}"), names)
@@ -123,7 +123,7 @@ class Drain:
         return answers
 
     def _give_back(self, names: t.Sequence[str]) -> None:
-        self._all(lambda name: cordon.write(self._client, name, cordon.uncordon), names)
+        self._all(lambda name: node.write(self._client, name, cordon.uncordon), names)
 
     def _evict(self) -> dict[str, Sorted]:
         """What is still there, by Node, when the time is over; empty where all have gone."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
@@ -51,8 +51,8 @@ class Cluster:
         self.races = 0
 
     def get(self, api_version: str, kind: str, name: str) -> Object | None:
-        node = self.nodes.get(name)
-        return None if node is None else {"metadata": {**node["metadata"]}, "spec": {**node["spec"]}}
+        found = self.nodes.get(name)
+        return None if found is None else {"metadata": {**found["metadata"]}, "spec": {**found["spec"]}}
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Object) -> Object:
         node = self.nodes[name]
@@ -215,7 +215,7 @@ def test_what_stays_and_what_uses_a_gpu() -> None:
 def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
     """It had cordoned, and evicted one of two."""
     cluster = Cluster(pod("a"), pod("b"))
-    cordon.write(cluster, "n1", cordon.cordon)
+    node.write(cluster, "n1", cordon.cordon)
     del cluster.pods["a"]
     assert ids(cluster.drain(check=True).drained()["plan"]) == ["evict: Pod work/b"]
     cluster.drain().drained()
