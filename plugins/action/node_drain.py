@@ -28,6 +28,7 @@ class ActionModule(ControllerAction):
         "timeout": {"type": "int", "default": 300},
         "delete_emptydir_data": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
+        "cordoned": {"type": "list", "elements": "str", "default": []},
         "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
     }
 
@@ -35,7 +36,8 @@ class ActionModule(ControllerAction):
         """Drains the Nodes, or gives them back."""
         wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
         request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],
-                          arguments["timeout"], arguments["disruption"], bool(self._task.check_mode))
+                          arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),
+                          arguments["cordoned"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         drain = Drain(client, request, display.display)
         result = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()

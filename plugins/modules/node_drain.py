@@ -79,6 +79,13 @@ options:
       - Whether pods without a controller are evicted too, which nobody starts again.
     type: bool
     default: false
+  cordoned:
+    description:
+      - What an earlier task of the same run returned as RV(cordoned). In check mode V(uncordoned) then tells the steps
+        that would follow; otherwise it does not count.
+    type: list
+    elements: str
+    default: []
 seealso:
   - module: gpuops.nvidia.node_mig
   - module: gpuops.nvidia.mig_config

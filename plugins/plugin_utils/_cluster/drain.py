@@ -34,7 +34,8 @@ Result = t.Dict[str, t.Any]
 @dataclass(frozen=True)
 class Request:
     """What a task asks. names: of Nodes; grace_period: seconds for every pod, None for its own; timeout: seconds for
-    all Nodes together; level: the disruption that is allowed."""
+    all Nodes together; level: the disruption that is allowed; seen: Nodes that an earlier task of the same run would
+    have cordoned, in check mode."""
 
     names: t.Sequence[str]
     wish: Wish = Wish()
@@ -42,6 +43,7 @@ class Request:
     timeout: float = 300
     level: str = "never"
     check: bool = False
+    seen: t.Collection[str] = ()
 
 
 @dataclass
@@ -92,10 +94,10 @@ class Drain:
 
     def uncordoned(self) -> Result:
         """Takes our cordons back; a Node that somebody else has cordoned stays so."""
-        nodes = self._nodes()
-        ours = {name: one for name, one in nodes.items() if cordon.before(one) is not None}
-        steps = [Step("uncordon", f"Node {name}", "it was schedulable before" if "spec" in (cordon.uncordon(one) or {})
-                      else "only our mark goes: others have cordoned or uncordoned it") for name, one in ours.items()]
+        seen = self._request.seen if self._request.check else ()
+        ours = {name: one for name, one in self._nodes().items() if cordon.before(one) is not None or name in seen}
+        steps = [Step("uncordon", f"Node {name}", "only our mark goes: others have cordoned or uncordoned it"
+                      if _keeps(one) else "it was schedulable before") for name, one in ours.items()]
         if not self._request.check:
             self._give_back(list(ours))
         return outcome(steps, (), plan_diff("node_drain", steps), cordoned=[], uncordoned=list(ours), evicted=[],
@@ -174,6 +176,12 @@ class Drain:
                 f"pod{'s are' if len(found) > 1 else ' is'} still there. {first['pod']} on {first['node']}: "
                 f"{first['reason'].rstrip('.')}. {'Their' if len(left) > 1 else 'Its'} former state is restored. "
                 "Give such pods more replicas or their budget more room, or raise timeout."}
+
+
+def _keeps(one: t.Mapping[str, t.Any]) -> bool:
+    """Whether a Node stays as schedulable as it is when our mark goes."""
+    kept = cordon.before(one)
+    return cordon.is_cordoned(one) if kept is None else "spec" not in (cordon.uncordon(one) or {})
 
 
 def _first(going: t.Sequence[Pod]) -> t.Sequence[Pod]:

@@ -228,6 +228,17 @@ def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
     assert not cluster.drain().uncordoned()["changed"] and not cluster.writes
 
 
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_check_tells_what_is_given_back_though_nothing_was_taken(cordoned: bool) -> None:
+    names = ["n1"] if cordoned else []
+    cluster = Cluster(cordoned=names)
+    taken = cluster.drain(check=True).drained()["cordoned"]
+    preview = cluster.drain(check=True, seen=taken).uncordoned()
+    cluster.drain().drained()
+    assert cluster.drain(seen=taken).uncordoned()["plan"] == preview["plan"] and len(preview["plan"]) == 1
+    assert not cluster.drain(seen=taken).uncordoned()["changed"]
+
+
 def test_somebody_elses_cordon_stays() -> None:
     cluster = Cluster(cordoned=["n1"])
     assert not cluster.drain("never").uncordoned()["changed"]
