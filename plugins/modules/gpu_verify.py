@@ -18,6 +18,10 @@ description:
     for each other on a Node the first is named as the cause.
   - Pods of Nodes that are NotReady, and pods of a driver that wait for their restart, are V(pending) and not waited
     for.
+  - Where the cluster's MIG manager serves Nodes, the layouts that their labels C(nvidia.com/mig.config) ask for are
+    waited for, too. One that has failed is named with its Node and what to do, as that manager does not try it again by
+    itself; one that is under way when the time is over is V(pending). MIG off that nobody has confirmed yet is what a
+    GPU has by itself, and is not waited for.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:

@@ -27,6 +27,13 @@ Item = t.TypeVar("Item")
 Result = t.TypeVar("Result")
 
 
+class Later(t.NamedTuple):
+    """Why a pod is not evicted yet. after: seconds, as the server asks, 0 where it does not; why: its words."""
+
+    after: float
+    why: str
+
+
 class Client:
     """One API server, by a kubeconfig that is named. Safe to use from several threads.
 
@@ -130,9 +137,13 @@ class Client:
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: t.Mapping[str, t.Any],
                     field_manager: str = MANAGER, dry_run: bool = False) -> Object:
-        """JSON merge patch (RFC 7396): null removes a key, a list replaces a list."""
+        """JSON merge patch (RFC 7396): null removes a key, a list replaces a list.
+
+        With a resourceVersion in it, a lost race is a ClusterError of status 409: the caller reads anew.
+        """
+        retry = () if "resourceVersion" in body.get("metadata", {}) else (409,)
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, body, "merge-patch+json",
-                           {"fieldManager": field_manager}, dry_run, (409,))
+                           {"fieldManager": field_manager}, dry_run, retry)
 
     def json_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
                    operations: t.Sequence[t.Mapping[str, t.Any]], field_manager: str = MANAGER,
@@ -157,6 +168,25 @@ class Client:
             return False
         _checked(answer, "delete", target)
         return True
+
+    def evict(self, name: str, namespace: str, uid: str, grace_period: int | None = None) -> Later | None:
+        """Asks for a pod's eviction (policy/v1): of the very pod of this uid, with its own grace period by default.
+
+        Returns None where the pod ends or is gone, L(Later) where a disruption budget or a busy server forbids it
+        now. Raises ClusterError for every other refusal.
+        """
+        target = f"Pod {namespace}/{name}"
+        grace = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
+        answer = self._wire.send("evict", target, "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", {}, {
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}, **grace}}, final=(429,))
+        if answer.status == 404:
+            return None
+        if answer.status in (409, 429) or answer.status >= 500:
+            causes = (answer.body.get("details") or {}).get("causes") or [{}]
+            return Later(answer.retry_after, str(causes[0].get("message") or answer.body.get("message") or ""))
+        _checked(answer, "evict", target)
+        return None
 
     def many(self, do: t.Callable[[Item], Result], items: t.Iterable[Item]) -> t.List[Result | GpuopsError]:
         """Does the same for all items, concurrently. Results in the order of the items, an expected error in place."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
@@ -23,6 +24,7 @@ FORMER = Cause("the pod runs the former revision until it is restarted",
                "Its restart stops GPU work on {node}: delete the pod when the node is idle, or allow it by "
                "gpu_disruption: drain.")
 _SAID = 160
+_LAYOUT = "layout "  # begins the state of a Node whose MIG layout is not settled
 
 
 class Seen(t.NamedTuple):
@@ -30,7 +32,7 @@ class Seen(t.NamedTuple):
 
     stuck: pods that are not ready; lost: nodes that are NotReady; away: C((component, node)) of lost nodes that the
     counts leave out; former: OnDelete pods of a former revision;
-    events: by C((kind, name)) the messages of warnings.
+    events: by C((kind, name)) the messages of warnings; layouts: of MIG that are not settled, with the manager's pod.
     """
 
     stuck: t.Sequence[Stuck] = ()
@@ -38,6 +40,7 @@ class Seen(t.NamedTuple):
     away: t.Sequence[t.Tuple[str, str]] = ()
     former: t.Sequence[Stuck] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
+    layouts: t.Sequence[t.Tuple[mig.Stand, str]] = ()
 
 
 def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t.Sequence[Workload],
@@ -60,6 +63,7 @@ def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: 
     found = [_entry(stuck, FORMER, "pending") for stuck in seen.former]
     found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
               for component, node in seen.away if (component, node) not in held]
+    found += [_layout(stand, pod, cluster["namespace"]) for stand, pod in seen.layouts]
     for stuck in [*_uncreated(works, seen), *seen.stuck]:
         if stuck.pod and stuck.pod in former:
             continue
@@ -78,6 +82,12 @@ def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
     return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
             "state": stuck.state, "reason": stuck.reason, "message": stuck.message, "cause": cause.cause,
             "hint": cause.hint.format(node=stuck.node), "waits_for": "", "level": level}
+
+
+def _layout(stand: mig.Stand, pod: str, namespace: str) -> Data:
+    said, hint = mig.says(stand, namespace, pod)
+    about = Stuck("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not begun'}")
+    return {**_entry(about, LOST, "failed" if stand.state == mig.FAILED else "pending"), "cause": said, "hint": hint}
 
 
 def _uncreated(works: t.Sequence[Workload], seen: Seen) -> t.Iterator[Stuck]:
@@ -139,7 +149,7 @@ def _told(entries: t.Sequence[Data]) -> str:
     place = f" {first['container']}" if first["container"] else ""
     reason = f", {first['reason']}" if first["reason"] else ""
     said = f" (it said: {_end(first['message'])})" if first["message"] else ""
-    likely = "likely cause: " if first["level"] == "failed" else ""
+    likely = "likely cause: " if first["level"] == "failed" and not first["state"].startswith(_LAYOUT) else ""
     return f"{where}:{place} {first['state']}{reason}; {likely}{first['cause']}{said}{more}"
 
 

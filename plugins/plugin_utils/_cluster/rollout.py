@@ -13,8 +13,13 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, is_ready, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import (
+    Stuck,
+    is_ready,
+    node_of,
+    where_it_stands,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
@@ -59,19 +64,24 @@ class Rollout:
         self._namespace = str(cluster["namespace"])
         self._clock, self._sleep, self._tell = clock, sleep, tell
         self._seen = [work for work in seen if work.component in self._components]
-        self._told: dict[str, tuple[float, tuple[int, int]]] = {}
+        self._told: dict[str, tuple[float, tuple[int, int, int]]] = {}
         self._stuck: list[Stuck] = []
         self._lost: set[str] = set()
         self._look_at, self._looked = 0.0, float("-inf")
+        self._layouts: list[mig.Stand] = []
 
     def now(self, check_mode: bool = False) -> list[Data]:
         """The checks as things are now (L(findings.checks)), without waiting."""
-        return self._conclude(self._counts(), check_mode)
+        works = self._counts()
+        self._layouts = self._unsettled(works)
+        return self._conclude(works, check_mode)
 
     def follow(self, timeout: float) -> list[Data]:
         """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds."""
         if self._seen and all(work.settled for work in self._seen):
-            return self._conclude(self._seen)
+            self._layouts = self._unsettled(self._seen)
+            if not any(one.waits for one in self._layouts):
+                return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
         nodes: list[Data] | None = None
@@ -84,10 +94,13 @@ class Rollout:
                 work.kind == "DaemonSet" and work.node_selector and work.desired < len(asking(work, nodes))
                 for work in works)
             lacking = [work for work in works if not work.settled]
+            self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
                 self._look(lacking)
-            self._speak(works, bool(lacking))
-            if passed >= timeout or not (late or any(self._hopeful(work, passed) for work in lacking)):
+            self._speak(works, bool(lacking or self._layouts))
+            hope = late or any(one.waits for one in self._layouts) or any(
+                self._hopeful(work, passed) for work in lacking)
+            if passed >= timeout or not hope:
                 return self._conclude(works)
             self._sleep(min(pause, max(timeout - passed, 0.05)))
             pause = min(pause * 1.2, _PAUSE_LAST)
@@ -96,6 +109,14 @@ class Rollout:
         found = [workload(item) for kind in ("DaemonSet", "Deployment") for item in self._client.list(
             "apps/v1", kind, namespace=self._namespace, label_selector=OURS)]
         return [work for work in found if work.component in self._components]
+
+    def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.Stand]:
+        """Nodes whose MIG layout has failed or is under way, where a manager of ours serves any: one short list."""
+        if not any(work.component == "mig_manager" and work.desired for work in works):
+            return []
+        found = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
+        stands = [mig.stand(one) for one in found]
+        return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
 
     def _look(self, lacking: t.Sequence[Workload]) -> None:
         """Which pods lack and where. The more it costs the rarer it happens."""
@@ -138,15 +159,18 @@ class Rollout:
         for name in self._components:
             mine = [work for work in works if work.component == name]
             counts = (sum(work.ready for work in mine), sum(work.desired for work in mine))
-            done = all(work.settled for work in mine)
+            layouts = [one for one in self._layouts if one.waits and name == "mig_manager"]
+            done = all(work.settled for work in mine) and not layouts
+            moves = (*counts, len(layouts))
             if name not in self._told and done:
-                self._told[name] = (now, counts)
-            when, before = self._told.get(name, (now - _LINE, (-1, -1)))
-            if (counts == before and (done or now - when < _AGAIN)) or (now - when < _LINE and not done):
+                self._told[name] = (now, moves)
+            when, before = self._told.get(name, (now - _LINE, (-1, -1, -1)))
+            if (moves == before and (done or now - when < _AGAIN)) or (now - when < _LINE and not done):
                 continue
-            self._told[name] = (now, counts)
+            self._told[name] = (now, moves)
             waiting = [] if done else [{"node": stuck.node, "container": stuck.container} for stuck in self._stuck
                                        if stuck.component == name]
+            waiting += [{"node": one.node, "container": f"{one.asked} {one.state or 'not begun'}"} for one in layouts]
             self._tell({"component": name, "ready": counts[0], "desired": counts[1], "waiting": waiting})
 
     def _conclude(self, works: t.Sequence[Workload], check_mode: bool = False) -> list[Data]:
@@ -158,8 +182,15 @@ class Rollout:
             if self._clock() > self._looked + _FRESH:
                 self._look(lacking)
             events = self._warnings()
-        seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), self._away(works), former, events)
+        seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), self._away(works), former, events,
+                             self._explained(works))
         return findings.checks(self._cluster, self._components, works, seen, check_mode)
+
+    def _explained(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:
+        """The layouts that are not settled, each with the manager's pod on its Node."""
+        pods = {node_of(pod): str(pod["metadata"]["name"]) for work in works if self._layouts
+                and work.component == "mig_manager" for pod in self._pods(work)}
+        return [(one, pods.get(one.node, "")) for one in self._layouts]
 
     def _away(self, works: t.Sequence[Workload]) -> list[tuple[str, str]]:
         """(component, node) of lost nodes: controllers do not count them, so that the counts alone look good."""

@@ -74,10 +74,11 @@ class Wire:
 
     def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
              content_type: str = "application/json", accept: str = "application/json",
-             retry: t.Sequence[int] = ()) -> Answer:
+             retry: t.Sequence[int] = (), final: t.Sequence[int] = ()) -> Answer:
         """One request, tried again while the server is busy or the connection breaks, and on the statuses in retry.
 
-        Every request of this collection may be sent twice without harm. verb and target: for messages.
+        Every request of this collection may be sent twice without harm. verb and target: for messages. final: statuses
+        that are answers to this request, though others may mean a busy server by them.
         Raises ClusterError (status 0) where no answer comes.
         """
         url = self.server + quote(path)
@@ -95,7 +96,7 @@ class Wire:
                     raise _unreachable(self.server, verb, target, error) from error
                 wait = 0.0
             else:
-                if not left or answer.status not in (*_BUSY, *retry):
+                if not left or answer.status in final or answer.status not in (*_BUSY, *retry):
                     return answer
                 wait = answer.retry_after
             time.sleep(min(LONGEST_PAUSE, max(wait, pause * random.uniform(0.7, 1.3))))

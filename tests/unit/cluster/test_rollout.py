@@ -257,3 +257,55 @@ def test_many_nodes_are_one_line_and_nodes_are_listed_once() -> None:
     assert "gpu-[000-299]" in check["detail"] and len(check["nodes"]) == count
     assert "get Node" not in client.asked and client.asked.count("list Node") == 2
     assert client.asked.count("list Pod") == 1
+
+
+# -- MIG layouts of the vendor's manager
+
+
+def asked(name: str, layout: str, state: str = "", **labels: str) -> dict[str, Any]:
+    """A Node that its MIG manager serves."""
+    more = {"nvidia.com/mig.config.state": state} if state else {}
+    return node(name, **{"nvidia.com/gpu.deploy.mig-manager": "true", "nvidia.com/mig.config": layout, **more,
+                         **labels})
+
+
+def test_a_layout_is_waited_for_and_told_on_the_way() -> None:
+    def each(client: FakeClient, look: int) -> None:
+        state = "" if look < 4 else "pending" if look < 8 else "success"
+        client.objects["Node"] = [asked("n1", "all-1g.10gb", state), asked("n2", "all-disabled")]
+
+    settled = workload(daemon_set("mig_manager", 2, 2))
+    for seen in (None, [settled]):
+        client = FakeClient(each, DaemonSet=[daemon_set("mig_manager", 2, 2)], Node=[asked("n1", "all-1g.10gb")])
+        checks, told, seconds = follow(client, ["mig_manager"], seen=seen)
+        assert checks["mig_manager"]["ok"] and 7 < seconds < 25
+        assert [one["waiting"] for one in told] == [[{"node": "n1", "container": "all-1g.10gb not begun"}], []]
+
+
+def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:
+    paused = {"nvidia.com/gpu.deploy.device-plugin": "paused-for-mig-change"}
+    client = FakeClient(DaemonSet=[daemon_set("mig_manager", 3, 3)], Pod=[pod("mig_manager", "n1", ready=True)],
+                        Node=[asked("n1", "all-7g.80gb", "failed", **paused), asked("n2", "all-1g.10gb", "success"),
+                              node("n3", **{"nvidia.com/mig.config": "x", "nvidia.com/mig.config.state": "failed"})])
+    checks, _told, seconds = follow(client, ["mig_manager"])
+    check = checks["mig_manager"]
+    assert seconds == 0 and check["state"] == "failed" and [one["node"] for one in check["nodes"]] == ["n1"]
+    assert check["detail"].startswith("3/3 ready; n1: layout all-7g.80gb failed; the MIG manager could not apply "
+                                      "all-7g.80gb, often because pods hold the GPUs")
+    assert check["detail"].endswith("it has left device-plugin paused")
+    assert "kubectl -n gpu-operator logs mig_manager-n1" in check["hint"]
+    assert "It does not try again by itself" in check["hint"]
+
+
+def test_a_layout_that_does_not_end_is_pending_with_its_node() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("mig_manager", 1, 1)], Node=[asked("n1", "all-1g.10gb", "pending")])
+    checks, _told, seconds = follow(client, ["mig_manager"], timeout=30)
+    assert seconds >= 30 and checks["mig_manager"]["state"] == "pending"
+    assert "n1: layout all-1g.10gb pending" in checks["mig_manager"]["detail"]
+    assert "node_drain" in checks["mig_manager"]["hint"]
+
+
+def test_no_node_is_asked_for_where_no_manager_is_wanted() -> None:
+    client = FakeClient(Node=[asked("n1", "all-1g.10gb", "failed")])
+    seen = [workload(daemon_set("mig_manager", 0, 0)), workload(daemon_set("driver", 1, 1))]
+    assert follow(client, ["driver", "mig_manager"], seen=seen)[0]["mig_manager"]["ok"] and client.asked == []

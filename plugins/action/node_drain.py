@@ -1,0 +1,45 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display
+
+
+class ActionModule(ControllerAction):
+    """See the documentation of the module node_drain."""
+
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["drained", "uncordoned"], "default": "drained"},
+        "nodes": {"type": "list", "elements": "str", "required": True},
+        "kubeconfig": {"type": "path", "required": True},
+        "context": {"type": "str"},
+        "pods": {"type": "str", "choices": ["gpu", "all"], "default": "gpu"},
+        "grace_period": {"type": "int"},
+        "timeout": {"type": "int", "default": 300},
+        "delete_emptydir_data": {"type": "bool", "default": False},
+        "force": {"type": "bool", "default": False},
+        "cordoned": {"type": "list", "elements": "str", "default": []},
+        "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
+    }
+
+    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Drains the Nodes, or gives them back."""
+        wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
+        request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],
+                          arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),
+                          arguments["cordoned"])
+        client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
+        drain = Drain(client, request, display.display)
+        result = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()
+        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
+        return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}

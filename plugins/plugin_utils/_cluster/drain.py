@@ -1,0 +1,216 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes are emptied by evictions, and given back as they were. PRIVATE to the collection.
+
+A look at all Nodes is one list of pods for each. Pods with GPUs are asked to go first; when the last of them has ended
+the others follow. A disruption budget is waited for as long as there is time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, evictable, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Pod, Sorted, Wish
+
+# Seconds between two looks, and between two requests for a pod whose budget does not say when to ask again.
+_PAUSE, _AGAIN = 1.0, 5.0
+_NEVER = float("inf")
+_BUDGET = re.compile(r"disruption budget (\S+)")
+_NOT_ENDED = "it was asked to end and has not done so"
+
+Result = t.Dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task asks. names: of Nodes; grace_period: seconds for every pod, None for its own; timeout: seconds for
+    all Nodes together; level: the disruption that is allowed; seen: Nodes that an earlier task of the same run would
+    have cordoned, in check mode."""
+
+    names: t.Sequence[str]
+    wish: Wish = Wish()
+    grace_period: int | None = None
+    timeout: float = 300
+    level: str = "never"
+    check: bool = False
+    seen: t.Collection[str] = ()
+
+
+@dataclass
+class _Round:
+    """What is known of pods by uid. next: when to ask again; why: why they are still there."""
+
+    next: dict[str, float] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    evicted: list[dict[str, str]] = field(default_factory=list)
+
+
+class Drain:
+    """One task. tell: called with a line when a pod turns out to have to wait; clock, sleep: as of the module time."""
+
+    def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
+                 clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
+        self._client, self._request = client, request
+        self._tell, self._clock, self._sleep = tell, clock, sleep
+        self._round = _Round()
+
+    def drained(self) -> Result:
+        """Cordons and evicts. Raises GpuopsError before anything is changed, or with all Nodes as they were."""
+        nodes = self._nodes()
+        looks = self._look(self._request.names)
+        _refuse(looks)
+        cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
+        steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
+        steps += [_step(name, pod) for name, look in looks.items() for pod in look.going]
+        allowed, pending = gate(steps, self._request.level)
+        result = outcome(allowed, pending, plan_diff("node_drain", allowed), cordoned=cordons if allowed else [],
+                         uncordoned=[], evicted=[], blocked=[], staying=_staying(looks))
+        if not allowed or self._request.check:
+            return result
+        try:
+            self._all(lambda name: node.write(self._client, name, cordon.cordon), self._request.names)
+            blocked = self._evict()
+        except GpuopsError:
+            self._give_back(self._request.names)
+            raise
+        result["evicted"] = self._round.evicted
+        named = {step["id"] for step in result["plan"]}
+        late = [one for one in self._round.evicted if f"evict: Pod {one['pod']}" not in named]
+        result["plan"] += [Step("evict", f"Pod {one['pod']}", f"it came to {one['node']} meanwhile", "drain").as_dict()
+                           for one in late]
+        if blocked:
+            result.update(self._blocked(blocked))
+        return result
+
+    def uncordoned(self) -> Result:
+        """Takes our cordons back; a Node that somebody else has cordoned stays so."""
+        seen = self._request.seen if self._request.check else ()
+        ours = {name: one for name, one in self._nodes().items() if cordon.before(one) is not None or name in seen}
+        steps = [Step("uncordon", f"Node {name}", "only our mark goes: others have cordoned or uncordoned it"
+                      if _keeps(one) else "it was schedulable before") for name, one in ours.items()]
+        if not self._request.check:
+            self._give_back(list(ours))
+        return outcome(steps, (), plan_diff("node_drain", steps), cordoned=[], uncordoned=list(ours), evicted=[],
+                       blocked=[], staying=[])
+
+    def _nodes(self) -> dict[str, t.Dict[str, t.Any]]:
+        found = dict(zip(self._request.names, self._all(
+            lambda name: self._client.get("v1", "Node", name), self._request.names)))
+        missing = [name for name, one in found.items() if one is None]
+        if missing:
+            raise InputError(f"{self._client.server} has no Node {fold(missing)}.",
+                             "Name Nodes as kubectl get nodes shows them.", path="nodes", value=missing)
+        return {name: one for name, one in found.items() if one is not None}
+
+    def _look(self, names: t.Sequence[str]) -> dict[str, Sorted]:
+        pods = self._all(lambda name: self._client.list("v1", "Pod", field_selector=f"spec.nodeName={name}"), names)
+        return {name: evictable.sort(found, self._request.wish) for name, found in zip(names, pods)}
+
+    def _all(self, do: t.Callable[[str], t.Any], names: t.Sequence[str]) -> list[t.Any]:
+        """The same for all Nodes at once. Raises the first error, after all have been tried."""
+        answers = self._client.many(do, names)
+        for answer in answers:
+            if isinstance(answer, GpuopsError):
+                raise answer
+        return answers
+
+    def _give_back(self, names: t.Sequence[str]) -> None:
+        self._all(lambda name: node.write(self._client, name, cordon.uncordon), names)
+
+    def _evict(self) -> dict[str, Sorted]:
+        """What is still there, by Node, when the time is over; empty where all have gone."""
+        end = self._clock() + self._request.timeout
+        left = self._look(self._request.names)
+        while True:
+            left = {name: look for name, look in left.items() if look.going or look.refused}
+            if not left or self._clock() >= end:
+                return left
+            self._ask([pod for look in left.values() for pod in _first(look.going)])
+            self._sleep(max(min(_PAUSE, end - self._clock()), 0))
+            left = self._look(list(left))
+
+    def _ask(self, pods: t.Sequence[Pod]) -> None:
+        """One eviction for each pod that is due."""
+        now = self._clock()
+        due = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]
+               and self._round.next.get(pod["metadata"]["uid"], now) <= now]
+        for pod, answer in zip(due, self._client.many(self._evict_one, due)):
+            uid, name = pod["metadata"]["uid"], evictable.label(pod)
+            if isinstance(answer, GpuopsError):
+                raise answer
+            if answer is None:
+                self._round.next[uid], self._round.why[uid] = _NEVER, _NOT_ENDED
+                self._round.evicted.append({"node": pod["spec"]["nodeName"], "pod": name})
+                continue
+            if self._round.why.get(uid) != answer.why:
+                self._tell(f"{pod['spec']['nodeName']}: waits for {name}: {answer.why}")
+            self._round.next[uid], self._round.why[uid] = now + (answer.after or _AGAIN), answer.why
+
+    def _evict_one(self, pod: Pod) -> t.Any:
+        meta = pod["metadata"]
+        return self._client.evict(meta["name"], meta["namespace"], meta["uid"], self._request.grace_period)
+
+    def _blocked(self, left: t.Mapping[str, Sorted]) -> Result:
+        """The part of the result that says who stands in the way; these Nodes get back what they were."""
+        self._give_back(list(left))
+        found = []
+        for name, look in left.items():
+            kept = [(pod, self._round.why.get(pod["metadata"]["uid"], _waiting(pod))) for pod in look.going]
+            for pod, why in [*kept, *look.refused]:
+                budget = _BUDGET.search(why)
+                found.append({"node": name, "pod": evictable.label(pod), "budget": budget[1] if budget else "",
+                              "reason": why})
+        first = found[0]
+        return {"failed": True, "blocked": found, "uncordoned": list(left), "msg":
+                f"{fold(left)} could not be emptied within {self._request.timeout:g} seconds; {len(found)} "
+                f"pod{'s are' if len(found) > 1 else ' is'} still there. {first['pod']} on {first['node']}: "
+                f"{first['reason'].rstrip('.')}. {'Their' if len(left) > 1 else 'Its'} former state is restored. "
+                "Give such pods more replicas or their budget more room, or raise timeout."}
+
+
+def _keeps(one: t.Mapping[str, t.Any]) -> bool:
+    """Whether a Node stays as schedulable as it is when our mark goes."""
+    kept = cordon.before(one)
+    return cordon.is_cordoned(one) if kept is None else "spec" not in (cordon.uncordon(one) or {})
+
+
+def _first(going: t.Sequence[Pod]) -> t.Sequence[Pod]:
+    """Those of a Node whose turn it is."""
+    return [pod for pod in going if evictable.uses_gpu(pod)] or going
+
+
+def _step(name: str, pod: Pod) -> Step:
+    what = "it uses a GPU" if evictable.uses_gpu(pod) else "it runs"
+    return Step("evict", f"Pod {evictable.label(pod)}", f"{what} on {name}", "drain")
+
+
+def _waiting(pod: Pod) -> str:
+    return "it is ending since its deletion" if "deletionTimestamp" in pod["metadata"] else (
+        "it was not its turn before the pods with GPUs had ended")
+
+
+def _staying(looks: t.Mapping[str, Sorted]) -> list[dict[str, str]]:
+    return [{"node": name, "pod": evictable.label(pod), "reason": why}
+            for name, look in looks.items() for pod, why in look.staying]
+
+
+def _refuse(looks: t.Mapping[str, Sorted]) -> None:
+    """Raises ClusterError where pods may not be evicted at all."""
+    refused = [{"node": name, "pod": evictable.label(pod), "reason": why}
+               for name, look in looks.items() for pod, why in look.refused]
+    if refused:
+        told = "; ".join(f"{one['pod']} on {one['node']}: {one['reason']}" for one in refused[:5])
+        more = f"; {len(refused) - 5} more" if len(refused) > 5 else ""
+        raise ClusterError(f"Pods cannot be evicted: {told}{more}.", "Allow it by the option named, or end them first. "
+                           "Nothing was changed.", verb="evict", object=refused[0]["pod"], reason="Refused",
+                           blocked=refused)

@@ -1,0 +1,106 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which pods of a Node are to go, which must not, and which stay. Pure. PRIVATE.
+
+The rules are those of C(kubectl drain), Kubernetes 1.36: pods of DaemonSets would come back at once, mirror pods belong
+to the kubelet, pods that have ended run nothing.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+Pod = t.Mapping[str, t.Any]
+
+_MIRROR = "kubernetes.io/config.mirror"
+_ENDED = ("Succeeded", "Failed")
+_PREFIX = "nvidia.com/"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked. only_gpu: pods without a GPU stay; force: also pods that no controller brings back;
+    empty_dirs: also pods whose emptyDir volumes are lost."""
+
+    only_gpu: bool = True
+    force: bool = False
+    empty_dirs: bool = False
+
+
+@dataclass
+class Sorted:
+    """The pods of one Node. going: to be evicted, those with GPUs first; refused: C((pod, why not)); staying: pods
+    that use a GPU and yet stay, C((pod, why))."""
+
+    going: list[Pod] = field(default_factory=list)
+    refused: list[tuple[Pod, str]] = field(default_factory=list)
+    staying: list[tuple[Pod, str]] = field(default_factory=list)
+
+
+def sort(pods: t.Iterable[Pod], wish: Wish) -> Sorted:
+    """The pods of a Node by what becomes of them, in the order of their names."""
+    found = Sorted()
+    for pod in sorted(pods, key=label):
+        if ended(pod) or (wish.only_gpu and not uses_gpu(pod)):
+            continue
+        stays, why_not = _stays(pod), _refused(pod, wish)
+        if stays:
+            if uses_gpu(pod):
+                found.staying.append((pod, stays))
+        elif why_not:
+            found.refused.append((pod, why_not))
+        else:
+            found.going.append(pod)
+    found.going.sort(key=lambda pod: not uses_gpu(pod))
+    return found
+
+
+def label(pod: Pod) -> str:
+    """C(namespace/name)."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def ended(pod: Pod) -> bool:
+    """Whether nothing of it runs any more."""
+    return (pod.get("status") or {}).get("phase") in _ENDED
+
+
+def uses_gpu(pod: Pod) -> bool:
+    """Whether a container asks for a GPU or a part of one: C(nvidia.com/gpu), C(nvidia.com/gpu.shared),
+    C(nvidia.com/mig-1g.10gb), or a resource that the device plugin's configuration has named otherwise."""
+    spec = pod["spec"]
+    for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        if any(_is_gpu(name) and str(count) != "0" for name, count in asked.items()):
+            return True
+    return False
+
+
+def _is_gpu(resource: str) -> bool:
+    """Others of the vendor's, such as those of its network operator, are none."""
+    word = resource[len(_PREFIX):]
+    return resource.startswith(_PREFIX) and ("gpu" in word or word.startswith("mig-"))
+
+
+def _controller(pod: Pod) -> str:
+    return next((str(owner["kind"]) for owner in pod["metadata"].get("ownerReferences") or ()
+                 if owner.get("controller")), "")
+
+
+def _stays(pod: Pod) -> str:
+    if _MIRROR in (pod["metadata"].get("annotations") or {}):
+        return "it belongs to the kubelet (a mirror pod)"
+    return "it belongs to a DaemonSet" if _controller(pod) == "DaemonSet" else ""
+
+
+def _refused(pod: Pod, wish: Wish) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return ""  # it ends already
+    if not wish.force and not _controller(pod):
+        return "no controller brings it back elsewhere (force: true gives it up)"
+    if not wish.empty_dirs and any("emptyDir" in one for one in pod["spec"].get("volumes") or ()):
+        return "its emptyDir volumes would be lost (delete_emptydir_data: true gives them up)"
+    return ""

@@ -1,0 +1,280 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes emptied and given back on a real API server with its own disruption budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
+from tests.integration_cluster.conftest import Kubectl
+from tests.integration_cluster.proxy import Flaky
+
+Object = dict[str, Any]
+GPU = "nvidia.com/gpu"
+
+
+class Yard:
+    """Two Nodes with GPUs and a namespace with workloads that run on them alone."""
+
+    def __init__(self, made: clusters.Cluster, tool: Kubectl, client: Client, name: str) -> None:
+        self.made, self.tool, self.client, self.name = made, tool, client, name
+        self.nodes = [f"{name}-a", f"{name}-b"]
+        lab_nodes.create(made, [lab_nodes.Node(node, model="a100-80", gpus=8) for node in self.nodes],
+                         lab_nodes.Labels())
+        for node in self.nodes:
+            amount = json.dumps({"status": {part: {GPU: "8"} for part in ("capacity", "allocatable")}})
+            tool("patch", "node", node, "--subresource=status", "--type=merge", "--patch", amount)
+        tool("create", "namespace", name)
+        self.open(self.nodes[0])
+
+    def open(self, node: str) -> None:
+        """From now on the workloads may run there."""
+        self.tool("label", "node", node, f"yard={self.name}", "--overwrite")
+
+    def deploy(self, app: str, replicas: int = 1, gpu: bool = True, budget: int | None = None) -> None:
+        """A Deployment whose pods are Ready, with a budget of so many."""
+        if budget is not None:
+            self.client.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                               "metadata": {"name": app, "namespace": self.name},
+                               "spec": {"minAvailable": budget, "selector": {"matchLabels": {"app": app}}}})
+        container = {"name": "x", "image": "example.org/x:1", **({"resources": {"limits": {GPU: "1"}}} if gpu else {})}
+        self.client.apply({"apiVersion": "apps/v1", "kind": "Deployment",
+                           "metadata": {"name": app, "namespace": self.name},
+                           "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": app}},
+                                    "template": {"metadata": {"labels": {"app": app}}, "spec": {
+                                        "nodeSelector": {"yard": self.name}, "containers": [container]}}}})
+        self.until(lambda: self.ready(app) == replicas)
+        if budget is not None:
+            self.until(lambda: self.get("poddisruptionbudget", app)["status"].get("currentHealthy") == replicas)
+
+    def get(self, kind: str, name: str) -> Object:
+        return self.tool.get("--namespace", self.name, kind, name)
+
+    def ready(self, app: str) -> int:
+        return int(self.get("deployment", app)["status"].get("readyReplicas", 0))
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Waits at most 60 s."""
+        end = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < end, "it did not come so far"
+            time.sleep(0.3)
+
+    def state(self, node: str = "") -> tuple[bool, bool | None]:
+        """(cordoned, cordoned before, as the annotation says)."""
+        found = self.client.get("v1", "Node", node or self.nodes[0])
+        assert found is not None
+        return cordon.is_cordoned(found), cordon.before(found)
+
+    def pods(self, node: str = "") -> list[str]:
+        """The applications of the pods that run on a Node."""
+        found = self.client.list("v1", "Pod", namespace=self.name,
+                                 field_selector=f"spec.nodeName={node or self.nodes[0]}")
+        return sorted(pod["metadata"]["labels"]["app"] for pod in found)
+
+    def drain(self, client: Client | None = None, **more: Any) -> Drain:
+        """A task on the first Node."""
+        return Drain(client or self.client, Request(**{"names": self.nodes[:1], "level": "drain", **more}))
+
+    def close(self) -> None:
+        self.client.delete("v1", "Namespace", self.name)
+        for node in self.nodes:
+            self.client.delete("v1", "Node", node)
+
+
+@pytest.fixture
+def yard(cluster: clusters.Cluster, kubectl: Kubectl, client: Client, fresh: Callable[[], str]) -> Iterator[Yard]:
+    """A yard without workloads."""
+    made = Yard(cluster, kubectl, client, fresh())
+    yield made
+    made.close()
+
+
+def evictions(audit: Any) -> list[str]:
+    """The pods that were asked to go, in order."""
+    return [one["name"] for one in audit.requests if one["uri"].partition("?")[0].endswith("/eviction")]
+
+
+def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any) -> None:
+    yard.deploy("a-web", gpu=False)
+    yard.deploy("trainer", replicas=2)
+    wish = Wish(only_gpu=False)
+    audit.start()
+    preview = yard.drain(wish=wish, check=True).drained()
+    assert not audit.writes and len(preview["plan"]) == 4
+    result = yard.drain(wish=wish).drained()
+    assert result["plan"] == preview["plan"] and result["cordoned"] == yard.nodes[:1]
+    assert [name.rsplit("-", 2)[0] for name in evictions(audit)] == ["trainer", "trainer", "a-web"]
+    assert yard.pods() == [] and yard.state() == (True, False)
+    audit.start()
+    assert not yard.drain(wish=wish).drained()["changed"] and not [
+        one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+    yard.drain().uncordoned()
+    assert yard.state() == (False, None)
+    yard.until(lambda: yard.pods() == ["a-web", "trainer", "trainer"])
+
+
+def test_only_gpus_leaves_the_rest(yard: Yard) -> None:
+    yard.deploy("web", gpu=False)
+    yard.deploy("trainer")
+    assert [one["pod"].startswith(f"{yard.name}/trainer") for one in yard.drain().drained()["evicted"]] == [True]
+    assert yard.pods() == ["web"]
+
+
+def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
+    """Two replicas, one of which must be there: the second waits until the first is Ready elsewhere."""
+    yard.deploy("server", replicas=2, budget=1)
+    lines: list[str] = []
+    opener = threading.Timer(3, lambda: yard.open(yard.nodes[1]))
+    opener.start()
+    begin = time.monotonic()
+    result = Drain(yard.client, Request(yard.nodes[:1], level="drain", timeout=60), lines.append).drained()
+    opener.join()
+    assert 3 < time.monotonic() - begin < 40
+    assert len(result["evicted"]) == 2 and not result["blocked"] and yard.pods() == []
+    assert "disruption budget server needs 1 healthy pods" in lines[0]
+    yard.until(lambda: yard.pods(yard.nodes[1]) == ["server", "server"])
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_at_the_deadline_the_budget_is_named_and_the_node_as_before(yard: Yard, before: bool) -> None:
+    yard.deploy("server", budget=1)
+    yard.deploy("free")
+    if before:
+        yard.tool("cordon", yard.nodes[0])
+    begin = time.monotonic()
+    result = yard.drain(timeout=4).drained()
+    assert time.monotonic() - begin < 15
+    assert result["failed"] and [one["budget"] for one in result["blocked"]] == ["server"]
+    assert "disruption budget server needs 1 healthy pods and has 1 currently" in result["msg"]
+    assert yard.state() == (before, None) and "server" in yard.pods()
+
+
+def test_two_budgets_for_a_pod_are_named(yard: Yard) -> None:
+    """The server answers such an eviction by 500."""
+    yard.deploy("server", budget=0)
+    yard.client.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                       "metadata": {"name": "second", "namespace": yard.name},
+                       "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "server"}}}})
+    time.sleep(1)
+    result = yard.drain(timeout=2).drained()
+    assert result["failed"] and "more than one PodDisruptionBudget" in result["blocked"][0]["reason"]
+    assert yard.state() == (False, None)
+
+
+def test_pods_that_nobody_brings_back_are_refused_before_anything(yard: Yard, audit: Any) -> None:
+    yard.client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": yard.name,
+                                                                      "labels": {"app": "alone"}},
+                       "spec": {"nodeName": yard.nodes[0], "containers": [
+                           {"name": "x", "image": "example.org/x:1", "resources": {"limits": {GPU: "1"}}}]}})
+    audit.start()
+    with pytest.raises(ClusterError, match=f"{yard.name}/alone on .*no controller brings it back"):
+        yard.drain().drained()
+    assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"] and yard.state() == (False, None)
+    assert len(yard.drain(wish=Wish(force=True)).drained()["evicted"]) == 1
+
+
+def test_a_cordon_of_somebody_else_stays(yard: Yard) -> None:
+    yard.tool("cordon", yard.nodes[0])
+    yard.drain().drained()
+    assert yard.state() == (True, True)
+    yard.drain(level="never").uncordoned()
+    assert yard.state() == (True, None)
+    assert not yard.drain(level="never").uncordoned()["changed"]
+
+
+def command(yard: Yard, **options: Any) -> list[str]:
+    """C(ansible -m node_drain) as a user writes it."""
+    given = {"nodes": yard.nodes[:1], "kubeconfig": str(yard.made.kubeconfig), **options}
+    program = Path(sys.executable).with_name("ansible")
+    return [str(program), "localhost", "-m", "gpuops.nvidia.node_drain", "-a", json.dumps(given)]
+
+
+def call(yard: Yard, *flags: str, **options: Any) -> Object:
+    """The result, and as C(shown) what was printed before it."""
+    done = subprocess.run([*command(yard, **options), *flags], capture_output=True, text=True, check=False, timeout=120,
+                          env={**os.environ, "NO_COLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal",
+                               "KUBECONFIG": "/nonexistent"})
+    shown, _mark, result = done.stdout.rpartition("localhost | ")
+    return {**json.loads(result[result.index("{"):]), "shown": shown}
+
+
+def test_a_killed_run_is_continued_and_given_back(yard: Yard) -> None:
+    yard.deploy("server", budget=1)
+    with subprocess.Popen(command(yard, disruption="drain"), start_new_session=True, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as run:
+        yard.until(lambda: yard.state() == (True, False))
+        os.killpg(run.pid, signal.SIGKILL)
+    assert yard.state() == (True, False)
+    yard.tool("--namespace", yard.name, "delete", "poddisruptionbudget", "server")
+    result = yard.drain().drained()
+    assert [step["action"] for step in result["plan"]] == ["evict"] and yard.pods() == []
+    yard.drain().uncordoned()
+    assert yard.state() == (False, None)
+
+
+def test_as_a_user_calls_it(yard: Yard) -> None:
+    yard.deploy("trainer")
+    pending = call(yard)
+    assert not pending["changed"] and [step["action"] for step in pending["pending"]] == ["cordon", "evict"]
+    assert yard.state() == (False, None)
+    preview = call(yard, "--check", "--diff", disruption="drain")
+    done = call(yard, "--diff", disruption="drain")
+    assert done["plan"] == preview["plan"] and done["shown"] == preview["shown"]
+    assert f"+cordon: Node {yard.nodes[0]}" in done["shown"] and yard.pods() == []
+    assert not call(yard, disruption="drain")["changed"]
+    assert call(yard, state="uncordoned")["uncordoned"] == yard.nodes[:1]
+    assert "has no Node nowhere" in call(yard, nodes=["nowhere"], disruption="drain")["msg"]
+
+
+@pytest.mark.parametrize("fault", [429, 500, "drop", "lose"])
+def test_a_busy_server_and_broken_connections_are_ridden_through(yard: Yard, tmp_path: Path, fault: int | str) -> None:
+    yard.deploy("trainer", replicas=2)
+    with Flaky(str(yard.made.kubeconfig), lambda number, method, path: fault if number % 3 == 2 else None) as server:
+        client = Client(server.kubeconfig(tmp_path))
+        result = yard.drain(client).drained()
+        assert len(result["evicted"]) == 2 and not result["blocked"] and yard.state() == (True, False)
+        yard.drain(client).uncordoned()
+    assert yard.state() == (False, None) and any(fault == one[2] for one in server.seen)
+
+
+def test_a_lost_race_for_the_node_is_read_anew(yard: Yard) -> None:
+    """Somebody writes the Node all the time."""
+    stop = threading.Event()
+
+    def hammer() -> None:
+        other, count = Client(str(yard.made.kubeconfig)), 0
+        while not stop.wait(0.02):
+            count += 1
+            other.merge_patch("v1", "Node", yard.nodes[0], None,
+                              {"metadata": {"annotations": {"example.com/count": str(count)}}})
+
+    thread = threading.Thread(target=hammer)
+    thread.start()
+    try:
+        for _number in range(10):
+            assert yard.drain().drained()["cordoned"] == yard.nodes[:1]
+            yard.drain().uncordoned()
+    finally:
+        stop.set()
+        thread.join()
+    assert yard.state() == (False, None)

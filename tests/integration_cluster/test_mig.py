@@ -1,0 +1,248 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbook mig on a real API server, with hosts on this machine that have simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+
+from lab.controlplane import cluster as clusters
+from lab.nvml.build import build
+from tests.integration_cluster.conftest import Kubectl
+from tests.integration_cluster.test_drain import Yard
+
+Object = dict[str, Any]
+D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+PLUGIN, GFD = f"{D}device-plugin", f"{D}gpu-feature-discovery"
+# A host of its own by a view of /var/lib that nobody else has; all of its modules run in it.
+PYTHON = """#!/bin/sh
+exec unshare --mount sh -c '
+    set -e
+    mount --bind /var/lib {folder}/lib
+    mount -t tmpfs tmpfs /var/lib
+    mkdir /var/lib/dpkg /var/lib/gpuops
+    mount --bind {folder}/lib/dpkg /var/lib/dpkg
+    mount --bind {folder}/state /var/lib/gpuops
+    export GPUSIM_STATE={folder}/gpus LD_LIBRARY_PATH={library}
+    exec {python} "$@"' sh "$@"
+"""
+# MIG alone, on hosts; one part in the cluster, so that one is meant.
+PLACEMENT = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
+
+
+class Site(Yard):
+    """A yard whose Nodes are hosts of an inventory, with a device plugin that their labels attract."""
+
+    def __init__(self, made: clusters.Cluster, tool: Kubectl, client: Client, name: str, folder: Path) -> None:
+        super().__init__(made, tool, client, name)
+        self.folder, self.library = folder, build()
+        for node in self.nodes:
+            host = folder / node
+            for part in ("lib", "state"):
+                (host / part).mkdir(parents=True)
+            python = host / "python"
+            python.write_text(PYTHON.format(folder=host, library=self.library, python=sys.executable))
+            python.chmod(0o755)
+            self.gpusim(node, "init", "--driver", "595.91.07", "a100-80=2")
+            self.label(node, **{PLUGIN: "true", GFD: "false"})
+        app = f"{name}-plugin"
+        self.client.apply({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": app, "namespace": name},
+                           "spec": {"selector": {"matchLabels": {"app": app}}, "template": {
+                               "metadata": {"labels": {"app": app}},
+                               "spec": {"nodeSelector": {PLUGIN: "true", "kubernetes.io/os": "linux"},
+                                        "tolerations": [{"operator": "Exists"}],
+                                        "containers": [{"name": "x", "image": "example.org/x:1"}]}}}})
+        self.until(lambda: all(self.plugin(node) for node in self.nodes))
+
+    def gpusim(self, node: str, *words: str) -> str:
+        """The simulation of a host's GPUs."""
+        return subprocess.run([str(self.library / "gpusim"), *words], check=True, capture_output=True, text=True,
+                              env={**os.environ, "GPUSIM_STATE": str(self.folder / node / "gpus")}).stdout
+
+    def instances(self, node: str) -> int:
+        """How many MIG instances the host has."""
+        return sum(line.startswith("gi ") for line in self.gpusim(node, "show").splitlines())
+
+    def label(self, node: str, **labels: str | None) -> None:
+        """What a user writes."""
+        self.client.merge_patch("v1", "Node", node, None, {"metadata": {"labels": labels}}, field_manager="user")
+
+    def metadata(self, node: str) -> Object:
+        found = self.client.get("v1", "Node", node)
+        assert found is not None
+        meta: Object = found["metadata"]
+        return meta
+
+    def stands(self, node: str) -> tuple[str, str, list[str]]:
+        """(state, reason, operands that are paused)."""
+        found = mig.stand({"metadata": self.metadata(node)})
+        return found.state, found.reason, list(found.paused)
+
+    def plugin(self, node: str) -> str:
+        """The uid of the device plugin's pod on a Node that runs; empty for none."""
+        pods = self.client.list("v1", "Pod", namespace=self.name, label_selector=f"app={self.name}-plugin",
+                                field_selector=f"spec.nodeName={node}")
+        return next((pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Running"), "")
+
+    def play(self, *words: str, disruption: str = "drain", hosts: tuple[str, ...] = (),
+             **variables: Any) -> subprocess.CompletedProcess[str]:
+        """C(ansible-playbook gpuops.nvidia.mig) as a user writes it."""
+        local = {"ansible_connection": "local", "ansible_become": False}
+        inventory = {"all": {"vars": {"gpu_kubeconfig": str(self.made.kubeconfig), "gpu_placement": PLACEMENT,
+                                      "gpu_disruption": disruption, "mig_manager_boot": False, **variables}},
+                     "gpu_hosts": {"hosts": {node: {**local, "ansible_python_interpreter":
+                                                    str(self.folder / node / "python")}
+                                             for node in hosts or self.nodes}},
+                     "gpu_control": {"hosts": {"cluster": {**local, "ansible_python_interpreter": sys.executable}}}}
+        path = self.folder / "inventory.json"
+        path.write_text(json.dumps(inventory))
+        program = Path(sys.executable).with_name("ansible-playbook")
+        return subprocess.run([str(program), "-i", str(path), "gpuops.nvidia.mig", *words], capture_output=True,
+                              text=True, check=False, timeout=300, cwd="/", env={**os.environ, "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def site(cluster: clusters.Cluster, kubectl: Kubectl, client: Client, fresh: Callable[[], str],
+         tmp_path: Path) -> Iterator[Site]:
+    """Two hosts with MIG off."""
+    made = Site(cluster, kubectl, client, fresh(), tmp_path)
+    yield made
+    made.close()
+
+
+def ours(audit: Any) -> list[Object]:
+    return [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+
+
+def test_labels_are_served_and_then_nothing_more_is_done(site: Site, audit: Any) -> None:
+    first, second = site.nodes
+    site.deploy("trainer")
+    for node in site.nodes:
+        site.label(node, **{CONFIG: "all-1g.10gb"})
+    former = site.plugin(first)
+    audit.start()
+    preview = site.play("--check", "--diff")
+    assert preview.returncode == 0, preview.stdout + preview.stderr
+    assert not ours(audit) and site.instances(first) == 0
+    done = site.play("--diff")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def steps(run: subprocess.CompletedProcess[str]) -> list[str]:
+        return [line for line in run.stdout.splitlines() if line.startswith("+") and ": " in line]
+
+    assert steps(done) == steps(preview) and f"+pause: device-plugin on Node {first}" in steps(done)
+    assert "+evict: Pod" in done.stdout and f"+resume: device-plugin on Node {second}" in steps(done)
+    for node in site.nodes:
+        assert site.instances(node) == 14 and site.stands(node) == ("success", "", [])
+        assert site.metadata(node)["labels"][GFD] == "false" and site.state(node) == (False, None)
+        assert {key for key in site.metadata(node)["labels"] if key.startswith(D)} == {PLUGIN, GFD}
+    site.until(lambda: site.plugin(first) not in ("", former))
+    site.until(lambda: site.pods().count("trainer") == 1)
+    audit.start()
+    again = site.play("--diff")
+    assert again.returncode == 0 and not ours(audit) and again.stdout.count("changed=0") == 3, again.stdout
+
+
+def test_a_failed_node_says_why_and_stops_further_ones(site: Site) -> None:
+    first, second = site.nodes
+    site.label(first, **{CONFIG: "all-9g.90gb"})
+    site.label(second, **{CONFIG: "all-1g.10gb"})
+    run = site.play()
+    assert run.returncode == 2 and f"Node {first} does not have the layout all-9g.90gb" in run.stdout
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and reason.startswith("all-9g.90gb: ") and not paused
+    assert site.stands(second) == ("", "", []) and site.instances(second) == 0
+    site.label(first, **{CONFIG: "all-3g.40gb"})
+    run = site.play(hosts=(first,))
+    assert run.returncode == 0, run.stdout
+    assert site.stands(first) == ("success", "", []) and site.instances(first) == 4
+
+
+def test_what_is_not_allowed_is_said_and_nothing_is_stopped(site: Site) -> None:
+    first = site.nodes[0]
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+    former = site.plugin(first)
+    run = site.play(disruption="never", hosts=(first,))
+    assert run.returncode == 2
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and "gpu_disruption is 'never', this needs 'idle'" in reason and not paused
+    assert site.plugin(first) == former and site.state() == (False, None)
+
+
+def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
+    first = site.nodes[0]
+    site.deploy("server", budget=1)
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+    run = site.play(hosts=(first,), mig_manager_drain_timeout=3)
+    assert run.returncode == 2
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and "The disruption budget server needs 1 healthy pods" in reason and not paused
+    assert site.state() == (False, None) and site.instances(first) == 0 and "server" in site.pods()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
+    """It had paused and cordoned; the wish may have been taken back since."""
+    first = site.nodes[0]
+    site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig.PAUSED})
+    site.client.merge_patch("v1", "Node", first, None, {
+        "metadata": {"annotations": {cordon.ANNOTATION: "false"}}, "spec": {"unschedulable": True}})
+    site.until(lambda: not site.plugin(first))
+    run = site.play(hosts=(first,))
+    assert run.returncode == 0, run.stdout
+    state, reason, paused = site.stands(first)
+    assert (state, bool(reason), paused) == (("success", False, []) if asked else ("failed", True, []))
+    assert site.state() == (False, None)
+    site.until(lambda: bool(site.plugin(first)))
+
+
+def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, audit: Any) -> None:
+    first, second = site.nodes
+    manager = f"{D}mig-manager"
+    for node in site.nodes:
+        site.label(node, **{manager: "true", CONFIG: "all-disabled", STATE: "success"})
+    stop = threading.Event()
+
+    def work() -> None:
+        """The vendor's manager on both Nodes: all goes well but on the first."""
+        other = Client(str(site.made.kubeconfig))
+        while not stop.wait(0.2):
+            for node in site.nodes:
+                labels = site.metadata(node)["labels"]
+                if STATE not in labels:
+                    state = "failed" if (node, labels[CONFIG]) == (first, "bad") else "success"
+                    other.merge_patch("v1", "Node", node, None, {"metadata": {"labels": {STATE: state}}},
+                                      field_manager="manager")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    placed = {"gpu_placement": {**PLACEMENT, "mig_manager": "cluster"},
+              "mig_manager_nodes": site.nodes}
+    try:
+        run = site.play(gpu_mig_layout="bad", **placed)
+        assert run.returncode == 2 and f"{first}: the MIG manager could not apply bad" in run.stdout + run.stderr
+        assert site.metadata(second)["labels"][CONFIG] == "all-disabled"
+        audit.start()
+        run = site.play(gpu_mig_layout="all-1g.10gb", **placed)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert sorted(one["name"] for one in ours(audit) if one["resource"] == "nodes") == site.nodes and {
+            site.metadata(node)["labels"][CONFIG] for node in site.nodes} == {"all-1g.10gb"}
+        audit.start()
+        assert site.play(gpu_mig_layout="all-1g.10gb", **placed).returncode == 0 and not ours(audit)
+    finally:
+        stop.set()
+        thread.join()
+    assert site.instances(first) == 0
