@@ -207,6 +207,12 @@ class Nvml:
             found.append(device)
         return sorted(found, key=lambda device: device.pci)
 
+    def answering(self) -> list[tuple[str, Device]]:
+        """The GPUs that answer, each with its UUID."""
+        found = [(self._try(self._lib.nvmlDeviceGetUUID, device.handle), device)
+                 for device, problem in self._find_devices() if not problem]
+        return [(str(_text(uuid)), device) for uuid, device in found if uuid]
+
     def uuid(self, device: Device) -> str:
         """The GPU's UUID, which stays with the board wherever it is plugged in."""
         return str(_text(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))

@@ -16,6 +16,8 @@ description:
     the order of its parts. A layout that cannot be placed is refused before anything is changed.
   - Each GPU is planned and gated by itself. Instances on which a process runs are only destroyed at
     O(disruption=drain). When a step fails, its GPU gets its former layout back.
+  - GPUs lose their instances at every boot, and from Hopper on their MIG mode too. So a unit of systemd brings back
+    what was asked for last (O(boot)).
   - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
     after MIG has changed, so that containers get the devices that are there.
   - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
@@ -53,6 +55,16 @@ options:
       - With O(state=rendered), the GPUs to plan for, by PCI device id or model.
     type: list
     elements: str
+  boot:
+    description:
+      - Whether the layout is there again after a boot. It is kept in C(/etc/gpuops/mig.json) by GPU UUID, and the unit
+        C(gpuops-mig.service) brings the GPUs to it before container runtimes, the kubelet and DCGM start.
+      - What O(disruption) leaves pending is in it too, as nothing runs on the GPUs at boot. The unit destroys and
+        resets only what is idle.
+      - It is refused where the vendor's C(nvidia-mig-manager.service) is enabled, which applies a layout of its own.
+      - V(false) takes unit and file out again. So does O(state=absent).
+    type: bool
+    default: true
 seealso:
   - module: gpuops.nvidia.gpu_info
 """
@@ -148,6 +160,12 @@ reset_required:
   returned: success
   type: list
   elements: str
+boot:
+  description:
+    - Whether the unit for boots is C(enabled), and by UUID what it will put back (C(gpus), V(null) where nothing is
+      kept). C(vendor) names the vendor's unit if that is enabled.
+  returned: O(state=gathered)
+  type: dict
 config:
   description: The present configuration in mig-parted's format, under the name C(current).
   returned: O(state=gathered)
@@ -158,7 +176,8 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._boot import LastingWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 
@@ -171,6 +190,7 @@ def main() -> None:
             "config_file": {"type": "path"},
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
+            "boot": {"type": "bool", "default": True},
             "disruption": DISRUPTION,
         },
         mutually_exclusive=[("config", "config_file")],
@@ -187,7 +207,7 @@ def main() -> None:
         if request.state != "rendered":
             nvml.open()
         try:
-            job = Work(request, nvml)
+            job = LastingWork(request, nvml, asked["boot"])
             result = job.run()
         finally:
             nvml.close()

@@ -44,6 +44,7 @@ class Work:
         self.warnings: list[str] = []
         self._boards: dict[str, Board] = {}
         self._devices: dict[str, Device] = {}
+        self.plans: list[_plan.GpuPlan] = []
 
     def run(self) -> dict[str, t.Any]:
         """The result of the module. Raises GpuopsError."""
@@ -162,7 +163,7 @@ class Work:
     # -- reaching it
 
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
-        plans = [self._steps(gpu, goal) for gpu, goal in goals]
+        plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         changed = {plan.gpu.pci for plan in plans if plan.steps}
         if steps and not self.request.check:
