@@ -62,6 +62,17 @@ def _is_package(name: str) -> bool:
     return spec is not None and spec.submodule_search_locations is not None
 
 
+def drop_compiled(path: str) -> None:
+    """Removes what Python has compiled of a file on first use."""
+    folder, name = os.path.split(path)
+    cache = os.path.join(folder, "__pycache__")
+    for compiled in os.listdir(cache) if os.path.isdir(cache) else ():
+        if compiled.startswith(name[:-2]):
+            os.unlink(os.path.join(cache, compiled))
+    if os.path.isdir(cache) and not os.listdir(cache):
+        os.rmdir(cache)
+
+
 def pynvml(root: Root) -> bytes:
     """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
     shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")

@@ -25,7 +25,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, PYNVML, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import (
+    FOLDER,
+    PYNVML,
+    drop_compiled,
+    program,
+    pynvml,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     Step,
     apply,
@@ -140,6 +146,8 @@ class Boot:
             os.unlink(ENABLED)
         for path in reversed(_FILES):
             if self._ours(path):
+                if path == PYNVML:
+                    drop_compiled(path)
                 self.journal.restore_file(path)
 
     def forgive(self) -> None:
