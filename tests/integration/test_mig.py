@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG on hosts that boot: the layout is back before what needs it, two runs at once, drift, faults, removal; in order."""
+"""MIG on hosts that boot: the layout is back before what needs it, two at once, drift, faults, removal; in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def role(lab: LabHosts, host: str, *words: str, name: str = "mig_manager", tasks
          level: str = "idle", **variables: Any) -> user.Run:
     """Runs a task file of a role on a host, or on both with C(all)."""
     return user.playbook(user.role(name, tasks), lab.hosts, "--limit", host, *words,
-                         **{f"{name}_disruption": level}, **variables)
+                         **{f"{name}_disruption": level, **variables})
 
 
 def mig(lab: LabHosts, host: str, selected: str, *words: str, **variables: Any) -> dict[str, Any]:
@@ -61,12 +61,13 @@ def places(lab: LabHosts, host: str) -> list[str]:
 
 def boot(lab: LabHosts, host: str) -> str:
     """Reboots the host; says how systemd stands then."""
-    container, mark = labs.load(lab.name).container(host), "systemctl show --property=UserspaceTimestampMonotonic"
+    mark = "systemctl show --property=UserspaceTimestampMonotonic"
+    look = ("exec", labs.load(lab.name).container(host), "sh", "-c", f"{mark} && systemctl is-system-running --wait")
     before = lab.sh(host, mark)
     with contextlib.suppress(AssertionError):
         lab("exec", host, "systemctl reboot")
     for _ignored in range(200):
-        done = engine.podman("exec", container, "sh", "-c", f"{mark} && systemctl is-system-running --wait", check=False)
+        done = engine.podman(*look, check=False)
         lines = done.stdout.splitlines()
         if len(lines) == 2 and lines[0] != before.strip() and lines[1] in ("running", "degraded"):
             return lines[1]
