@@ -73,8 +73,9 @@ class Board:
         """
         key = (present, frozenset(wanted.items()))
         if key not in self._targets:
-            found = self._search(present, collections.Counter(dict(wanted))) if self._room(wanted) else None
-            self._targets[key] = found
+            # What fits on no empty GPU is found out once for all that there are.
+            fits = self._room(wanted) and (not present or self.target((), wanted) is not None)
+            self._targets[key] = self._search(present, collections.Counter(dict(wanted))) if fits else None
         return self._targets[key]
 
     def _room(self, wanted: Wanted) -> bool:
