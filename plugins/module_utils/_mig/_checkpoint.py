@@ -4,8 +4,8 @@
 """What mig-parted's C(checkpoint) writes (version v1): placements by GPU UUID. Written, checked, resolved. PRIVATE.
 
 C({Version: v1, MigState: {Devices: [{UUID, MigMode: 0 or 1, GpuInstances: [{ProfileID, Placement: {Start, Size},
-ComputeInstances: [{ProfileID, EngProfileID}]}]}]}}). Profiles are NVML's enums, not the board's ids; lists may be null.
-Where compute instances lie in their GPU instance is not in it.
+ComputeInstances: [{ProfileID, EngProfileID}]}]}]}}). Profiles are NVML's enums, not the board's ids; an empty list is
+null. Where compute instances lie in their GPU instance is not in it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str,
     devices = [{"UUID": uuid, "MigMode": int(enabled), "GpuInstances": [
         {"ProfileID": item.profile.enum, "Placement": {"Start": item.start, "Size": item.profile.size},
          "ComputeInstances": [{"ProfileID": part.profile, "EngProfileID": 0}
-                              for part in sorted(item.compute, key=lambda part: (part.profile, part.id))]}
-        for item in sorted(instances, key=lambda item: (item.profile.enum, item.id))]}
+                              for part in sorted(item.compute, key=lambda part: (part.profile, part.id))] or None}
+        for item in sorted(instances, key=lambda item: (item.profile.enum, item.id))] or None}
         for uuid, enabled, instances in gpus]
     return {"Version": "v1", "MigState": {"Devices": devices}}
 
