@@ -16,18 +16,22 @@ import sys
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    COMPUTE_SLICES,
+    Compute,
+    Device,
+    Instance,
+    Profile,
+    compute_name,
+    profile_name,
+)
 
 LIBRARY = "libnvidia-ml.so.1"
 # Where the driver role installs pynvml for good, and the variable that names where an action shipped it to.
 PYTHON_PATH = "/usr/local/lib/gpuops/python"
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
 
-# GPU instance profiles: enum -> what NVIDIA's names add to slices and memory. 0 to 6 and 9 add nothing.
-_SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
-             16: "+me.all"}
 _GI_PROFILES = 18
-# Compute instance profiles: enum -> slices. 7 is the wide 1-slice one, which exists where a slice has SMs to spare.
-_CI_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
 _ROOM = 32  # more than any GPU has of anything that NVML lists into a caller's array
 _NO_INSTANCE = 0xFFFFFFFF
 
@@ -40,65 +44,6 @@ _HINTS = {
     "LIB_RM_VERSION_MISMATCH": "The loaded kernel module and the library are of different versions: reload or reboot.",
     "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia.",
 }
-
-
-class Profile(t.NamedTuple):
-    """A GPU instance profile of a board. starts, size: where it may lie, in the board's memory units."""
-
-    name: str
-    id: int
-    slices: int
-    instances: int
-    size: int
-    starts: t.Tuple[int, ...]
-
-
-class Device(t.NamedTuple):
-    """A GPU as NVML knows it. number: its index; pci: as in sysfs (C(0000:07:00.0)); board: equal for equal models."""
-
-    number: int
-    handle: t.Any
-    pci: str
-    device_id: str
-    subsystem: str
-
-    @property
-    def board(self) -> str:
-        return f"{self.device_id}/{self.subsystem}"
-
-
-class Compute(t.NamedTuple):
-    """A compute instance: its slices and first slice within the GPU instance."""
-
-    slices: int
-    start: int
-    id: int
-    handle: t.Any
-
-
-class Instance(t.NamedTuple):
-    """A GPU instance with its compute instances. id: None where this session made it and has not asked."""
-
-    id: int | None
-    profile: Profile
-    start: int
-    compute: t.Tuple[Compute, ...]
-    handle: t.Any
-
-
-def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:
-    """The name of a GPU instance profile as the vendor's GFD and mig-parted compute it (go-nvlib's rule).
-
-    enum: of the profile; memory_mib: of an instance; total_bytes: of the GPU, by nvmlDeviceGetMemoryInfo (v1).
-    """
-    eighths = -(-8 * memory_mib * 1024**2 // total_bytes)
-    gigabytes = (eighths * -(-total_bytes // 1024**3) + 4) // 8
-    return f"{slices}g.{gigabytes}gb{_SUFFIXES.get(enum, '')}"
-
-
-def compute_name(profile: str, gi_slices: int, ci_slices: int) -> str:
-    """The name of a MIG device: C(3g.40gb), or C(1c.3g.40gb) where it does not fill its GPU instance."""
-    return profile if ci_slices == gi_slices else f"{ci_slices}c.{profile}"
 
 
 def _import_pynvml() -> t.Any:
@@ -133,7 +78,7 @@ class Nvml:
         self._lib: t.Any = None
         self._names: dict[int, str] = {}
         self._profiles: dict[str, t.List[Profile]] = {}
-        self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int]]] = {}
+        self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
         # (start, id) by handle: where an instance lies never changes, so it is asked once.
         self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
 
@@ -251,12 +196,20 @@ class Nvml:
 
     def clients(self, device: Device) -> list[dict[str, t.Any]]:
         """The processes on a GPU, C([{pid, name, gpu, instance}]); gpu: its pci, instance: GPU instance id or null."""
+        found = {(process["pid"], process["instance"]): {
+            "pid": process["pid"], "name": process["name"], "gpu": device.pci, "instance": process["instance"]}
+            for process in self.processes(device)}
+        return list(found.values())
+
+    def processes(self, device: Device) -> list[dict[str, t.Any]]:
+        """The same by compute instance, C([{pid, name, instance, compute}]); compute: its id or null."""
         lib, found = self._lib, {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
-                gi = None if process.gpuInstanceId in (None, _NO_INSTANCE) else process.gpuInstanceId
+                gi, ci = (None if ident in (None, _NO_INSTANCE) else ident
+                          for ident in (process.gpuInstanceId, process.computeInstanceId))
                 name = _text(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
-                found[(process.pid, gi)] = {"pid": process.pid, "name": name, "gpu": device.pci, "instance": gi}
+                found[(process.pid, gi, ci)] = {"pid": process.pid, "name": name, "instance": gi, "compute": ci}
         return [found[key] for key in sorted(found, key=str)]
 
     # -- writing
@@ -287,7 +240,7 @@ class Nvml:
         """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
         lib = self._lib
         known = self._compute_profiles(device, profile, gpu_instance)
-        ident = next((ident for ident, size in known if size == slices), None)
+        ident = next((ident for ident, size, _enum in known if size == slices), None)
         if ident is None:
             raise DeviceError(f"A {profile.name} has no compute instance of {slices} slices.", gpu=device.pci)
         if slices == profile.slices:
@@ -384,7 +337,7 @@ class Nvml:
             return None
         places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
                             lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
-        return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id,
+        return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id, enum=enum,
                        slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
                        starts=tuple(sorted(place.start for place in places)))
 
@@ -395,25 +348,25 @@ class Nvml:
             self._places[key] = (info.placement.start, info.id)
         return self._places[key]
 
-    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int]]:
-        """(id, slices) of the compute instance profiles of a GPU instance profile, largest first.
+    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int, int]]:
+        """(id, slices, enum) of the compute instance profiles of a GPU instance profile, largest first.
 
         Of two that fill it the one with more SMs comes first: it is the one that C(nvidia-smi mig -C) takes.
         """
         key = (device.board, profile.id)
         if key not in self._ci_profiles:
             lib, rows = self._lib, []
-            for enum, slices in _CI_SLICES.items():
+            for enum, slices in COMPUTE_SLICES.items():
                 if slices <= profile.slices:
                     info = self._try(lib.nvmlGpuInstanceGetComputeInstanceProfileInfo, handle, enum, 0, 1)
                     if info is not None:
-                        rows.append((info.sliceCount, info.multiprocessorCount, info.id))
-            self._ci_profiles[key] = [(ident, slices) for slices, sms, ident in sorted(rows, reverse=True)]
+                        rows.append((info.sliceCount, info.multiprocessorCount, info.id, enum))
+            self._ci_profiles[key] = [(ident, slices, enum) for slices, _sms, ident, enum in sorted(rows, reverse=True)]
         return self._ci_profiles[key]
 
     def _compute(self, device: Device, profile: Profile, gpu_instance: t.Any) -> tuple[Compute, ...]:
         lib, found, left = self._lib, [], profile.slices
-        for ident, slices in self._compute_profiles(device, profile, gpu_instance):
+        for ident, slices, enum in self._compute_profiles(device, profile, gpu_instance):
             if slices > left:
                 continue
             for handle in self._list(device.pci, lib.nvmlGpuInstanceGetComputeInstances, lib.c_nvmlComputeInstance_t,
@@ -422,7 +375,7 @@ class Nvml:
                 if slices != profile.slices:  # one that fills its GPU instance is alone in it
                     info = self._call(device.pci, lib.nvmlComputeInstanceGetInfo, handle)
                     start, number = info.placement.start, info.id
-                found.append(Compute(slices, start, number, handle))
+                found.append(Compute(slices, start, number, enum, handle))
                 left -= slices
         return tuple(sorted(found, key=lambda compute: compute.start))
 

@@ -34,9 +34,6 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
                 "nvidia_modeset", "nvidia")
 # Modules that a console or display refers to.
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
-# Services whose processes are work of others, or that must not stop: runtimes, schedulers, the way in.
-_HOSTS_OF_WORK = ("ssh", "sshd", "slurmd", "kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "containerd",
-                  "docker", "crio", "dbus", "systemd-logind")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
@@ -154,17 +151,6 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
              "instance": None, "unit": None, "container": None}
             for module in UNLOAD_ORDER
             if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
-
-
-def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
-    found = []
-    for holder in holders:
-        unit = str(holder["unit"] or "")
-        system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
-        if unit.endswith(".service") and system and unit[:-8] not in _HOSTS_OF_WORK:
-            found.append(unit)
-    return tuple(dict.fromkeys(found))
 
 
 def _references(root: Root, module: str) -> int:

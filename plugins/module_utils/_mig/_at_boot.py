@@ -15,14 +15,15 @@ import sys
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT as CDI_UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import STATE, read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device, Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, run
 
 # How long the kernel module may take to come, in seconds.
 _DRIVER_LIMIT = 60
@@ -34,7 +35,13 @@ class Restoration(Work):
 
     def __init__(self, nvml: Nvml, say: t.Callable[[str], None]) -> None:
         super().__init__(Request("present", None, None, None, "idle", False), nvml)
+        self.command = _without_waiting
         self.say = say
+
+    @property
+    def _fixed(self) -> bool:
+        """Placements are put back as they were."""
+        return True
 
     def restore(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]], journal: Journal) -> list[str]:
         """What could not be reached, a sentence each. gpus: by UUID what L(_plan.shape) wrote, and C(pci)."""
@@ -62,9 +69,10 @@ class Restoration(Work):
         # The others follow the first.
         return [f"{step['id']}: {step['pending_reason']}." for step in result["pending"][:1]]
 
-    def _tell_containers(self, journal: Journal) -> None:
-        """The unit is wanted by ours and ordered after it: started from here, both would wait for each other."""
-        journal.forget("cdi", CDI_UNIT)
+
+def _without_waiting(argv: t.Sequence[str], **options: t.Any) -> Completed:
+    """A unit to be started may be ordered after ours: then each would wait for the other."""
+    return run([*argv, "--no-block"] if list(argv[:2]) == ["systemctl", "start"] else argv, **options)
 
 
 def _answers_not(pci: str, others: t.Iterable[Device]) -> bool:

@@ -39,7 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     outcome,
     plan_diff,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 REMEMBER, INSTALL, REMOVE = "remember MIG for boot", "install boot unit", "remove boot unit"
 PROGRAM = f"{FOLDER}/mig-boot.pyz"
@@ -54,7 +54,6 @@ After=systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmana
 Before=gpuops-cdi-refresh.service nvidia-cdi-refresh.service nvidia-dcgm.service nvidia-dcgm-exporter.service
 Before=containerd.service docker.service crio.service kubelet.service k3s.service k3s-agent.service
 Before=rke2-server.service rke2-agent.service slurmd.service nvsm.service
-Wants=gpuops-cdi-refresh.service
 
 [Service]
 Type=oneshot
@@ -90,7 +89,7 @@ class Boot:
     def present(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]], assumed: bool = False) -> list[Step]:
         """The steps for L(_at_boot) to put this back. gpus: see L(_at_boot.Restoration.restore); assumed: see Step."""
         if not gpus:
-            return self.absent("there is nothing to put back")
+            return [] if assumed else self.absent("there is nothing to put back")
         steps, text = [], _document(gpus)
         if assumed or self._differs(STATE, text):
             why = "it has another layout" if self._ours(STATE) and os.path.exists(STATE) else "GPUs forget it at boot"
@@ -167,7 +166,7 @@ class LastingWork(Work):
         return {**super()._gathered(), "boot": read_mig_boot(Root())}
 
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
-        keeper = Boot(journal, run, self.request.check)
+        keeper = Boot(journal, self.command, self.request.check)
         if self.request.state == "absent":
             first = keeper.carry_out(keeper.absent("MIG is given back"))
             return _joined(first, super()._reach(goals, journal))
@@ -196,11 +195,11 @@ class LastingWork(Work):
         """By UUID what each GPU shall have, also those of former tasks that are still in the host."""
         if not self.nvml.available:
             return {plan.gpu.pci: {"pci": plan.gpu.pci} for plan in self.plans}
-        wanted = {str(self._uuid(plan.gpu)): {"pci": plan.gpu.pci, **_plan.shape(plan.goal.enabled, plan.goal.layout)}
-                  for plan in self.plans}
+        wanted = {self._uuid(plan.gpu.pci).lower(): {
+            "pci": plan.gpu.pci, **_plan.shape(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
         former = {uuid: entry for uuid, entry in (read_mig_boot(Root())["gpus"] or {}).items() if uuid not in wanted}
         if former:
-            here = {self.nvml.uuid(device).lower() for device in self._devices.values()}
+            here = {self._uuid(pci).lower() for pci in self._devices}
             former = {uuid: entry for uuid, entry in former.items() if uuid in here}
         return {**former, **wanted}
 

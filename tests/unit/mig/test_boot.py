@@ -43,7 +43,7 @@ class Host:
         monkeypatch.setattr(_boot, "_SYSTEMD", str(root))
         monkeypatch.setattr(_boot, "Root", lambda: Root(str(root)))
         monkeypatch.setattr(_boot, "pynvml", lambda _root: b"# pynvml\n")
-        monkeypatch.setattr(_boot, "run", self.run)
+        monkeypatch.setattr(_work, "run", self.run)
         journal = str(root / "var" / "journal")
         monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
         self.path["ENABLED"].parent.mkdir(parents=True)
