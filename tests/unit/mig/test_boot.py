@@ -192,6 +192,13 @@ def test_the_vendors_unit_is_not_fought(host: Host) -> None:
                                                  "vendor": "nvidia-mig-manager.service"}
 
 
+def test_a_masked_unit_is_named_and_the_null_device_stays(host: Host) -> None:
+    host.path["UNIT_FILE"].symlink_to("/dev/null")
+    with pytest.raises(HostError, match="is a unit masked"):
+        host.go()
+    assert host.model.writes == [] and Path("/dev/null").is_char_device()
+
+
 def test_without_systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_boot, "_SYSTEMD", str(host.root / "nothing"))
     assert host.last(host.go()) == [] and "systemd does not run here" in host.work.warnings[0]
