@@ -22,7 +22,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     Device,
     Instance,
     Profile,
-    compute_name,
     profile_name,
 )
 
@@ -60,9 +59,12 @@ def _import_pynvml() -> t.Any:
     raise MissingLibrary("pynvml", "Install nvidia-ml-py for the host's Python; the action plugin ships it.")
 
 
-def _text(value: t.Any) -> t.Any:
+def text_of(value: t.Any) -> t.Any:
     """Older releases of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+Session = t.TypeVar("Session", bound="Nvml")
 
 
 class Nvml:
@@ -82,7 +84,7 @@ class Nvml:
         # (start, id) by handle: where an instance lies never changes, so it is asked once.
         self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
 
-    def __enter__(self) -> Nvml:
+    def __enter__(self: Session) -> Session:
         self.open()
         return self
 
@@ -114,34 +116,6 @@ class Nvml:
 
     # -- reading
 
-    def snapshot(self, mig: bool = True, clients: bool = True) -> dict[str, t.Any]:
-        """C({available, error, driver, library, cuda, gpus, clients}) for facts; clients: see L(clients).
-
-        gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
-        error}]) in order of pci; C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
-        instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
-        C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
-        """
-        result: dict[str, t.Any] = {"available": self.available, "error": self.error, "driver": None, "library": None,
-                                    "cuda": None, "gpus": [], "clients": []}
-        if not self.available:
-            return result
-        lib = self._lib
-        result["driver"] = _text(self._try(lib.nvmlSystemGetDriverVersion))
-        # The major number of the API and the library's release: 13.595.91.07.
-        result["library"] = (_text(self._try(lib.nvmlSystemGetNVMLVersion)) or "").partition(".")[2] or None
-        cuda = self._try(lib.nvmlSystemGetCudaDriverVersion)
-        result["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None
-        for device, problem in self._find_devices():
-            if not device.pci:
-                result["gpus"].append({**self._unread(device), "error": problem})
-                continue
-            result["gpus"].append(self._facts(device, mig))
-            if clients:
-                result["clients"] += self.clients(device)
-        result["gpus"].sort(key=lambda gpu: (gpu["pci"] is None, gpu["pci"]))
-        return result
-
     def devices(self) -> list[Device]:
         """All GPUs that answer, in order of PCI address. Raises DeviceError naming one that does not."""
         found = []
@@ -156,11 +130,11 @@ class Nvml:
         """The GPUs that answer, each with its UUID."""
         found = [(self._try(self._lib.nvmlDeviceGetUUID, device.handle), device)
                  for device, problem in self._find_devices() if not problem]
-        return [(str(_text(uuid)), device) for uuid, device in found if uuid]
+        return [(str(text_of(uuid)), device) for uuid, device in found if uuid]
 
     def uuid(self, device: Device) -> str:
         """The GPU's UUID, which stays with the board wherever it is plugged in."""
-        return str(_text(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
+        return str(text_of(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
 
     def mode(self, device: Device) -> tuple[bool, bool] | None:
         """Whether MIG is on, and whether it will be after the next reset; None: the GPU cannot do MIG."""
@@ -194,21 +168,14 @@ class Nvml:
                 slices_left -= profile.slices
         return sorted(found, key=lambda instance: instance.start)
 
-    def clients(self, device: Device) -> list[dict[str, t.Any]]:
-        """The processes on a GPU, C([{pid, name, gpu, instance}]); gpu: its pci, instance: GPU instance id or null."""
-        found = {(process["pid"], process["instance"]): {
-            "pid": process["pid"], "name": process["name"], "gpu": device.pci, "instance": process["instance"]}
-            for process in self.processes(device)}
-        return list(found.values())
-
     def processes(self, device: Device) -> list[dict[str, t.Any]]:
-        """The same by compute instance, C([{pid, name, instance, compute}]); compute: its id or null."""
+        """The processes on a GPU, C([{pid, name, instance, compute}]): ids of GPU and compute instance, or null."""
         lib, found = self._lib, {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
                 gi, ci = (None if ident in (None, _NO_INSTANCE) else ident
                           for ident in (process.gpuInstanceId, process.computeInstanceId))
-                name = _text(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
+                name = text_of(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
                 found[(process.pid, gi, ci)] = {"pid": process.pid, "name": name, "instance": gi, "compute": ci}
         return [found[key] for key in sorted(found, key=str)]
 
@@ -274,61 +241,6 @@ class Nvml:
             sub = info.pciSubSystemId
             yield Device(index, handle, f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0",
                          f"{info.pciDeviceId >> 16:04x}", f"{sub & 0xFFFF:04x}:{sub >> 16:04x}"), ""
-
-    @staticmethod
-    def _unread(device: Device) -> dict[str, t.Any]:
-        empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "error"))
-        return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
-                "index": device.number, **empty}
-
-    def _facts(self, device: Device, mig: bool) -> dict[str, t.Any]:
-        lib, facts = self._lib, self._unread(device)
-        try:
-            facts["uuid"] = self.uuid(device)
-            facts["model"] = _text(self._try(lib.nvmlDeviceGetName, device.handle))
-            facts["minor"] = self._try(lib.nvmlDeviceGetMinorNumber, device.handle)
-            facts["serial"] = _text(self._try(lib.nvmlDeviceGetSerial, device.handle))
-            memory = self._try(lib.nvmlDeviceGetMemoryInfo, device.handle)
-            facts["memory_mib"] = memory.total // 1024**2 if memory else None
-            capability = self._try(lib.nvmlDeviceGetCudaComputeCapability, device.handle)
-            facts["compute_capability"] = f"{capability[0]}.{capability[1]}" if capability else None
-            mode = self.mode(device) if mig else None
-            if mode is not None:
-                facts["mig"] = {"enabled": mode[0], "pending": mode[1], "instances": []}
-                if mode[0]:
-                    facts["mig"]["instances"] = self._mig_facts(device)
-        except DeviceError as error:
-            facts["error"] = error.message
-        return facts
-
-    def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
-        lib = self._lib
-        instances = {instance.id: instance for instance in self.instances(device) if instance.id is not None}
-        facts: dict[int, dict[str, t.Any]] = {}
-        for ident, instance in instances.items():
-            facts[ident] = {"gi": ident, "profile": instance.profile.name, "profile_id": instance.profile.id,
-                            "start": instance.start, "size": instance.profile.size, "uuids": [], "devices": []}
-        wanted = sum(len(instance.compute) for instance in instances.values())
-        for index in range(self._try(lib.nvmlDeviceGetMaxMigDeviceCount, device.handle) or 0):
-            if wanted == 0:
-                break
-            handle = self._try(lib.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
-            gi = None if handle is None else self._try(lib.nvmlDeviceGetGpuInstanceId, handle)
-            if gi not in instances:  # an index without a device, or one made a moment ago
-                continue
-            wanted -= 1
-            has, slices = self._try(lib.nvmlDeviceGetAttributes, handle), instances[gi].profile.slices
-            entry = {"uuid": _text(self._try(lib.nvmlDeviceGetUUID, handle)),
-                     "ci": self._try(lib.nvmlDeviceGetComputeInstanceId, handle)}
-            if has:
-                entry.update(profile=compute_name(instances[gi].profile.name, slices, has.computeInstanceSliceCount),
-                             gi_slices=has.gpuInstanceSliceCount, ci_slices=has.computeInstanceSliceCount,
-                             memory_mib=has.memorySizeMB, multiprocessors=has.multiprocessorCount,
-                             copy=has.sharedCopyEngineCount, decoder=has.sharedDecoderCount,
-                             encoder=has.sharedEncoderCount, jpeg=has.sharedJpegCount, ofa=has.sharedOfaCount)
-            facts[gi]["uuids"].append(entry["uuid"])
-            facts[gi]["devices"].append(entry)
-        return sorted(facts.values(), key=lambda entry: entry["start"])
 
     def _profile(self, device: Device, enum: int, total: int) -> Profile | None:
         lib = self._lib

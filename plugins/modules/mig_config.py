@@ -14,8 +14,10 @@ description:
     mig-parted. What already fits is kept, with its UUIDs; on a GPU that fits nothing is called but what reads it.
   - Every instance gets an explicit placement, taken from what the GPU reports, so a layout that fits is found whatever
     the order of its parts. A layout that cannot be placed is refused before anything is changed.
-  - Each GPU is planned and gated by itself. Instances on which a process runs are only destroyed at
-    O(disruption=drain). When a step fails, its GPU gets its former layout back.
+  - Each GPU is planned and gated by itself. Instances on which a process runs are destroyed last of all, and only at
+    O(disruption=drain). There the services that hold them are stopped and started again afterwards, also when the run
+    fails; other processes get SIGTERM. When a step fails, its GPU gets its former layout back.
+  - A GPU is reset only where its new mode is still pending after it was set, and no other GPU with it.
   - GPUs lose their instances at every boot, and from Hopper on their MIG mode too. So a unit of systemd brings back
     what was asked for last (O(boot)).
   - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
@@ -36,15 +38,22 @@ options:
     default: present
   config:
     description:
-      - A document in mig-parted's format, version C(v1).
+      - A document in mig-parted's format, version C(v1), or the ConfigMap in which the vendor's MIG manager keeps one.
+      - C(devices) of an entry may also name GPUs by UUID, PCI address (in quotes, as YAML takes it for a number), PCI
+        device id or model, mixed with indices. They must be there; C(device-filter) is for what may be missing.
       - Without O(config) and O(config_file) the configurations are generated from the GPUs as the vendor's MIG manager
         does, V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot for the plus sign.
     type: dict
   config_file:
     description:
       - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook,
-        and in the working directory.
+        and in the working directory. Of several YAML documents in it, those that are configurations count together.
     type: path
+  checkpoint:
+    description:
+      - What RV(checkpoint) was, or what C(nvidia-mig-parted checkpoint) has written. Its GPUs get exactly these modes
+        and instances with their placements back; others are left alone.
+    type: dict
   selected:
     description: The name of the configuration. It can be left out where O(config) has one only.
     type: str
@@ -100,9 +109,30 @@ EXAMPLES = r"""
     disruption: idle
   become: true
 
+- name: GPUs by UUID and by model
+  gpuops.nvidia.mig_config:
+    config:
+      version: v1
+      mig-configs:
+        mine:
+          - devices: [GPU-4d6f636b-0000-4000-8000-000000000000]
+            mig-enabled: true
+            mig-devices: {1c.3g.40gb: 6}
+          - devices: [H100 80GB HBM3]
+            mig-enabled: false
+    disruption: drain
+  become: true
+
 - name: Ask what stands there
   gpuops.nvidia.mig_config:
     state: gathered
+  become: true
+  register: before
+
+- name: Put exactly that back later
+  gpuops.nvidia.mig_config:
+    checkpoint: "{{ before.checkpoint }}"
+    disruption: idle
   become: true
 
 - name: See what a layout would be on another machine
@@ -170,6 +200,17 @@ config:
   description: The present configuration in mig-parted's format, under the name C(current).
   returned: O(state=gathered)
   type: dict
+checkpoint:
+  description: The present placements by GPU UUID, as C(nvidia-mig-parted checkpoint) writes them.
+  returned: O(state=gathered)
+  type: dict
+holders:
+  description:
+    - The processes on GPUs from which something would be taken away, each with C(pid), C(name), C(gpu), C(instance)
+      (GPU instance id), C(unit) and C(container).
+  returned: success
+  type: list
+  elements: dict
 """
 
 import typing as t
@@ -188,12 +229,13 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "config": {"type": "dict"},
             "config_file": {"type": "path"},
+            "checkpoint": {"type": "dict"},
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
             "boot": {"type": "bool", "default": True},
             "disruption": DISRUPTION,
         },
-        mutually_exclusive=[("config", "config_file")],
+        mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
         supports_check_mode=True,
     )
     asked = module.params
@@ -202,7 +244,7 @@ def main() -> None:
 
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
-                          module.check_mode)
+                          module.check_mode, asked["checkpoint"])
         nvml = Nvml()
         if request.state != "rendered":
             nvml.open()

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses, read_holders
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Layout, Piece, difference
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Layout, difference, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import (
     CREATE,
     DESTROY,
@@ -35,13 +35,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 # How long a client may take to end after SIGTERM, and a GPU to be reset, in seconds.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
-
-
-def layout_of(instances: t.Sequence[Instance]) -> Layout:
-    """Instances as the planner sees them."""
-    return tuple(Piece(instance.profile.name, instance.start,
-                       tuple((compute.slices, compute.start) for compute in instance.compute))
-                 for instance in instances)
 
 
 class Executor:

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import (
@@ -44,6 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 REMEMBER, INSTALL, REMOVE = "remember MIG for boot", "install boot unit", "remove boot unit"
 PROGRAM = f"{FOLDER}/mig-boot.pyz"
 _FILES = (STATE, PYNVML, PROGRAM, UNIT_FILE)
+_START = f"{__package__}._at_boot"
 _SYSTEMD = "/run/systemd/system"
 # Before all that hands GPUs to work or looks at MIG devices once: container runtimes, node agents, DCGM, CDI.
 _UNIT = """\
@@ -96,7 +97,7 @@ class Boot:
             steps.append(Step(REMEMBER, STATE, why, assumed=assumed, data={"text": text}))
         if not all(self._ours(path) and os.path.exists(path) for path in _FILES if path != STATE):
             steps.append(Step(INSTALL, UNIT, "GPUs forget their instances at boot"))
-        elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_at_boot.__name__)):
+        elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_START)):
             steps.append(Step(INSTALL, UNIT, "it is not as wanted"))
         elif not os.path.islink(ENABLED):
             steps.append(Step(INSTALL, UNIT, "it is not enabled"))
@@ -132,6 +133,9 @@ class Boot:
             self._remove()
 
     def _install(self) -> None:
+        # Here, so that it travels with the module; a run that changes nothing need not compile it.
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot
+
         for path, data in ((PYNVML, pynvml(Root())), (PROGRAM, program(_at_boot.__name__)), (UNIT_FILE, _unit())):
             self.journal.write_file(path, data)
         # Not without need: a reload takes devices from containers that were started without links of device nodes.

@@ -9,7 +9,11 @@ import collections
 import itertools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile, compute_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    Instance,
+    Profile,
+    compute_name,
+)
 
 # What is wanted on a GPU: (GPU instance profile, slices of the compute instance) -> how many MIG devices.
 Wanted = t.Mapping[t.Tuple[str, int], int]
@@ -26,6 +30,13 @@ class Piece(t.NamedTuple):
 
 
 Layout = t.Tuple[Piece, ...]
+
+
+def layout_of(instances: t.Sequence[Instance]) -> Layout:
+    """Instances that NVML reports, as the planner sees them."""
+    return tuple(Piece(instance.profile.name, instance.start,
+                       tuple((compute.slices, compute.start) for compute in instance.compute))
+                 for instance in instances)
 
 
 class Board:

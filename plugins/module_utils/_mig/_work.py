@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection."""
+"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection.
+
+What a run that changes nothing has no use for is imported where it is used: a host compiles whatever is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,10 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _checkpoint, _format, _plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor, layout_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses, read_holders
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
@@ -80,6 +79,8 @@ class Work:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
         if self.nvml.available:
             return [self._ask(device, number) for number, device in enumerate(self.nvml.devices())]
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
+
         found = [function for function in read_bus(self.root).gpus if function.driver != "vfio-pci"]
         return [self._assume(number, function.address, function.device, function.subsystem or "")
                 for number, function in enumerate(found)]
@@ -96,6 +97,8 @@ class Work:
         return gpu
 
     def _assume(self, number: int, pci: str, device_id: str, subsystem: str) -> _plan.Gpu:
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
+
         model = model_of(device_id, subsystem)
         capable = model is None or model.mig_capable
         profiles = _boards.profiles_of(device_id) if capable else []
@@ -153,6 +156,8 @@ class Work:
 
     def _checkpointed(self, gpus: list[_plan.Gpu]) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         """The GPUs that the checkpoint names, with what stood there."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint
+
         found = _checkpoint.read(self.request.checkpoint)
         if not self.nvml.available:
             self.warnings.append("GPUs are known by UUID only once the driver runs: the checkpoint is not in the plan.")
@@ -194,17 +199,13 @@ class Work:
     # -- reaching it
 
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
-        pauses = Pauses(self.command, journal)
         plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         stopped = [unit for step in steps if step.action == _plan.STOP for unit in step.data["units"]]
         # Of those that a killed run has left stopped too.
-        starts = _plan.starts(dict.fromkeys([*pauses.units, *stopped]))
-        if not self.request.check:
-            try:
-                self._carry_out(plans, steps, starts, journal, pauses)
-            finally:
-                pauses.start_all()
+        starts = _plan.starts(dict.fromkeys([*journal.of_kind("paused"), *stopped]))
+        if not self.request.check and (steps or journal.entries):
+            self._carry_out(plans, steps, starts, journal)
         result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
             journal.unfinished = None  # a killed run's last step: what it left has just been put right
@@ -213,9 +214,11 @@ class Work:
                     journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
         return result
 
-    def _carry_out(self, plans: list[_plan.GpuPlan], steps: list[Step], starts: list[Step], journal: Journal,
-                   pauses: Pauses) -> None:
+    def _carry_out(self, plans: list[_plan.GpuPlan], steps: list[Step], starts: list[Step], journal: Journal) -> None:
         """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
+
         former = {}
         for plan in plans:
             gpu = plan.gpu
@@ -224,16 +227,19 @@ class Work:
                 journal.keep("gpu", uuid, gpu.as_dict())
                 journal.note("gpu", uuid, _plan.shape(plan.goal.enabled, plan.goal.layout))
                 former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
+        pauses = Pauses(self.command, journal)
         executor = Executor(self.nvml, pauses, self.root, former)
-        if steps:
-            journal.keep("cdi", UNIT, None)
-            apply(steps, executor, journal)
-            self._devices.update(executor.devices)
-            self._prove([plan for plan in plans if plan.steps and not plan.pending])
-        if journal.get("cdi", UNIT) is not None:
-            self._tell_containers(journal)
-        if starts:
+        try:
+            if steps:
+                journal.keep("cdi", UNIT, None)
+                apply(steps, executor, journal)
+                self._devices.update(executor.devices)
+                self._prove([plan for plan in plans if plan.steps and not plan.pending])
+            if journal.get("cdi", UNIT) is not None:
+                self._tell_containers(journal)
             apply(starts, executor, journal)
+        finally:
+            pauses.start_all()
 
     def _tell_containers(self, journal: Journal) -> None:
         """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
@@ -244,7 +250,11 @@ class Work:
 
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
+        services: tuple[str, ...] = ()
         if self.nvml.available and _plan.disturbs(gpu, goal):
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import read_holders
+
             device = self._devices[gpu.pci]
             instances = self.nvml.instances(device) if gpu.mode[0] else []
             # A reset needs everybody away who has the GPU open, so where they may be stopped they are.
@@ -252,8 +262,9 @@ class Work:
             gpu.holders = read_holders(self.root, self.nvml, device, instances, files)
             if gpu.holders:
                 gpu.layout = tuple(_plan.busy(piece, gpu.holders) for piece in gpu.layout)
+                services = stoppable(self.root, gpu.holders)
                 goal = self._again(gpu, goal)
-        return _plan.plan(gpu, goal, self.request.level, stoppable(self.root, gpu.holders))
+        return _plan.plan(gpu, goal, self.request.level, services)
 
     @property
     def _fixed(self) -> bool:
@@ -306,6 +317,8 @@ class Work:
         standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
         config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
                                  for gpu in gpus])
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint
+
         checkpoint = _checkpoint.write(
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
             for gpu in gpus)

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, DeviceError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _holders, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
@@ -137,7 +137,7 @@ def test_services_of_a_killed_run_start_again_in_the_next(host: Host, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(host.model, "_write", kill)
-        patch.setattr(_work.Pauses, "start_all", lambda _self: None)  # a killed process does nothing at its end
+        patch.setattr(_holders.Pauses, "start_all", lambda _self: None)  # a killed process does nothing at its end
         with pytest.raises(Killed):
             go(host, "all-7g.80gb")
     host.calls.clear()

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     JournalError,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -70,7 +71,7 @@ def test_from_nothing_and_again() -> None:
 
 def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
-    monkeypatch.setattr(_work, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
     bare = hosts()
     bare.available = False
     for wanted in ("all-1g.10gb", "all-balanced", "all-enabled"):
