@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     formats,
     gathered,
     matrix,
+    mig_document,
     preflight,
     settings,
 )
@@ -183,7 +184,5 @@ def _labels_differ(seen: Data | None, deploy: Data) -> bool:
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:
     """The variables of a host with the content of its MIG file, so that its layout is checked before anything runs."""
-    name = mine.get("mig_manager_config_file")
-    if not name:
-        return mine
-    return {**mine, "mig_manager_config": gathered.mig_document(task_vars, str(name))}
+    document = mig_document.given(task_vars, mine.get("mig_manager_config_file"), mine.get("mig_manager_config"))
+    return mine if document is None else {**mine, "mig_manager_config": document.data}

@@ -9,7 +9,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
@@ -59,10 +59,10 @@ class ActionModule(ControllerAction):
         if pending is None:
             pending = gathered.listed(task_vars, host, "pending")
         expected = dict(arguments["expected"])
-        file = (expected.get("mig_manager") or {}).get("config_file")
-        if file:
-            document = gathered.mig_document(task_vars, str(file))
-            expected["mig_manager"] = {**expected["mig_manager"], "config": document}
+        mig = expected.get("mig_manager") or {}
+        document = mig_document.given(task_vars, mig.get("config_file"), mig.get("config"))
+        if document is not None:
+            expected["mig_manager"] = {**mig, "config": document.data}
         samples = arguments["samples"]
         if samples is None:
             samples = gathered.samples(task_vars, host)

@@ -1,28 +1,43 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The controller's part of mig_config: reads C(config_file), for hosts have no YAML."""
+"""The controller's part of mig_config: reads C(config_file) and ConfigMaps, for hosts have no YAML."""
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
+
+Data = t.Dict[str, t.Any]
 
 
 class ActionModule(HostAction):
-    """Runs the module with the file's content as C(config)."""
+    """Runs the module with one plain document as C(config)."""
 
-    def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
         args = dict(self._task.args if module_args is None else module_args)
-        path = args.get("config_file")
-        if path and not args.get("config"):
-            try:
-                args["config"] = self._loader.load_from_file(find_file(task_vars, path))
-            except AnsibleError as error:
-                return {"failed": True, "msg": f"config_file: {error}"}
-            del args["config_file"]
-        return super().run_module(task_vars, args)
+        try:
+            # Both at once are refused by the module.
+            both = args.get("config_file") and args.get("config")
+            document = None if both else mig_document.given(task_vars, args.get("config_file"), args.get("config"))
+        except GpuopsError as error:
+            return {"failed": True, **error.as_result()}
+        if document is not None:
+            args.pop("config_file", None)
+            args["config"] = document.data
+        return _placed(super().run_module(task_vars, args), document)
+
+
+def _placed(result: Data, document: mig_document.MigDocument | None) -> Data:
+    """An error about the document with the place where it stands: the host knows the plain document only."""
+    error = result.get("error") or {}
+    path = error.get("path")
+    if result.get("failed") and document is not None and path:
+        place = document.place(path)
+        result["msg"] = str(result.get("msg", "")).replace(path, place, 1)
+        result["error"] = {**error, "path": place, "message": str(error.get("message", "")).replace(path, place, 1)}
+    return result

@@ -114,6 +114,8 @@ def check_writable(path: str) -> None:
     why = ""
     if os.statvfs(parent).f_flag & os.ST_RDONLY:
         why = "its file system is read-only"
+    if os.path.exists(real) and not os.path.isfile(real):
+        why = f"{real}, to which it leads, is no file (is a unit masked?)"
     for one in (real, parent):
         if os.path.exists(one) and _flags(one) & _UNCHANGEABLE:
             why = f"{one} is immutable (chattr +i)"

@@ -16,18 +16,21 @@ import sys
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    COMPUTE_SLICES,
+    Compute,
+    Device,
+    Instance,
+    Profile,
+    profile_name,
+)
 
 LIBRARY = "libnvidia-ml.so.1"
 # Where the driver role installs pynvml for good, and the variable that names where an action shipped it to.
 PYTHON_PATH = "/usr/local/lib/gpuops/python"
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
 
-# GPU instance profiles: enum -> what NVIDIA's names add to slices and memory. 0 to 6 and 9 add nothing.
-_SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
-             16: "+me.all"}
 _GI_PROFILES = 18
-# Compute instance profiles: enum -> slices. 7 is the wide 1-slice one, which exists where a slice has SMs to spare.
-_CI_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
 _ROOM = 32  # more than any GPU has of anything that NVML lists into a caller's array
 _NO_INSTANCE = 0xFFFFFFFF
 
@@ -40,65 +43,6 @@ _HINTS = {
     "LIB_RM_VERSION_MISMATCH": "The loaded kernel module and the library are of different versions: reload or reboot.",
     "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia.",
 }
-
-
-class Profile(t.NamedTuple):
-    """A GPU instance profile of a board. starts, size: where it may lie, in the board's memory units."""
-
-    name: str
-    id: int
-    slices: int
-    instances: int
-    size: int
-    starts: t.Tuple[int, ...]
-
-
-class Device(t.NamedTuple):
-    """A GPU as NVML knows it. number: its index; pci: as in sysfs (C(0000:07:00.0)); board: equal for equal models."""
-
-    number: int
-    handle: t.Any
-    pci: str
-    device_id: str
-    subsystem: str
-
-    @property
-    def board(self) -> str:
-        return f"{self.device_id}/{self.subsystem}"
-
-
-class Compute(t.NamedTuple):
-    """A compute instance: its slices and first slice within the GPU instance."""
-
-    slices: int
-    start: int
-    id: int
-    handle: t.Any
-
-
-class Instance(t.NamedTuple):
-    """A GPU instance with its compute instances. id: None where this session made it and has not asked."""
-
-    id: int | None
-    profile: Profile
-    start: int
-    compute: t.Tuple[Compute, ...]
-    handle: t.Any
-
-
-def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:
-    """The name of a GPU instance profile as the vendor's GFD and mig-parted compute it (go-nvlib's rule).
-
-    enum: of the profile; memory_mib: of an instance; total_bytes: of the GPU, by nvmlDeviceGetMemoryInfo (v1).
-    """
-    eighths = -(-8 * memory_mib * 1024**2 // total_bytes)
-    gigabytes = (eighths * -(-total_bytes // 1024**3) + 4) // 8
-    return f"{slices}g.{gigabytes}gb{_SUFFIXES.get(enum, '')}"
-
-
-def compute_name(profile: str, gi_slices: int, ci_slices: int) -> str:
-    """The name of a MIG device: C(3g.40gb), or C(1c.3g.40gb) where it does not fill its GPU instance."""
-    return profile if ci_slices == gi_slices else f"{ci_slices}c.{profile}"
 
 
 def _import_pynvml() -> t.Any:
@@ -115,9 +59,12 @@ def _import_pynvml() -> t.Any:
     raise MissingLibrary("pynvml", "Install nvidia-ml-py for the host's Python; the action plugin ships it.")
 
 
-def _text(value: t.Any) -> t.Any:
+def text_of(value: t.Any) -> t.Any:
     """Older releases of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+Session = t.TypeVar("Session", bound="Nvml")
 
 
 class Nvml:
@@ -133,11 +80,11 @@ class Nvml:
         self._lib: t.Any = None
         self._names: dict[int, str] = {}
         self._profiles: dict[str, t.List[Profile]] = {}
-        self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int]]] = {}
+        self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
         # (start, id) by handle: where an instance lies never changes, so it is asked once.
         self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
 
-    def __enter__(self) -> Nvml:
+    def __enter__(self: Session) -> Session:
         self.open()
         return self
 
@@ -169,34 +116,6 @@ class Nvml:
 
     # -- reading
 
-    def snapshot(self, mig: bool = True, clients: bool = True) -> dict[str, t.Any]:
-        """C({available, error, driver, library, cuda, gpus, clients}) for facts; clients: see L(clients).
-
-        gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
-        error}]) in order of pci; C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
-        instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
-        C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
-        """
-        result: dict[str, t.Any] = {"available": self.available, "error": self.error, "driver": None, "library": None,
-                                    "cuda": None, "gpus": [], "clients": []}
-        if not self.available:
-            return result
-        lib = self._lib
-        result["driver"] = _text(self._try(lib.nvmlSystemGetDriverVersion))
-        # The major number of the API and the library's release: 13.595.91.07.
-        result["library"] = (_text(self._try(lib.nvmlSystemGetNVMLVersion)) or "").partition(".")[2] or None
-        cuda = self._try(lib.nvmlSystemGetCudaDriverVersion)
-        result["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None
-        for device, problem in self._find_devices():
-            if not device.pci:
-                result["gpus"].append({**self._unread(device), "error": problem})
-                continue
-            result["gpus"].append(self._facts(device, mig))
-            if clients:
-                result["clients"] += self.clients(device)
-        result["gpus"].sort(key=lambda gpu: (gpu["pci"] is None, gpu["pci"]))
-        return result
-
     def devices(self) -> list[Device]:
         """All GPUs that answer, in order of PCI address. Raises DeviceError naming one that does not."""
         found = []
@@ -207,9 +126,15 @@ class Nvml:
             found.append(device)
         return sorted(found, key=lambda device: device.pci)
 
+    def answering(self) -> list[tuple[str, Device]]:
+        """The GPUs that answer, each with its UUID."""
+        found = [(self._try(self._lib.nvmlDeviceGetUUID, device.handle), device)
+                 for device, problem in self._find_devices() if not problem]
+        return [(str(text_of(uuid)), device) for uuid, device in found if uuid]
+
     def uuid(self, device: Device) -> str:
         """The GPU's UUID, which stays with the board wherever it is plugged in."""
-        return str(_text(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
+        return str(text_of(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
 
     def mode(self, device: Device) -> tuple[bool, bool] | None:
         """Whether MIG is on, and whether it will be after the next reset; None: the GPU cannot do MIG."""
@@ -243,14 +168,15 @@ class Nvml:
                 slices_left -= profile.slices
         return sorted(found, key=lambda instance: instance.start)
 
-    def clients(self, device: Device) -> list[dict[str, t.Any]]:
-        """The processes on a GPU, C([{pid, name, gpu, instance}]); gpu: its pci, instance: GPU instance id or null."""
+    def processes(self, device: Device) -> list[dict[str, t.Any]]:
+        """The processes on a GPU, C([{pid, name, instance, compute}]): ids of GPU and compute instance, or null."""
         lib, found = self._lib, {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
-                gi = None if process.gpuInstanceId in (None, _NO_INSTANCE) else process.gpuInstanceId
-                name = _text(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
-                found[(process.pid, gi)] = {"pid": process.pid, "name": name, "gpu": device.pci, "instance": gi}
+                gi, ci = (None if ident in (None, _NO_INSTANCE) else ident
+                          for ident in (process.gpuInstanceId, process.computeInstanceId))
+                name = text_of(self._try(lib.nvmlSystemGetProcessName, process.pid)) or ""
+                found[(process.pid, gi, ci)] = {"pid": process.pid, "name": name, "instance": gi, "compute": ci}
         return [found[key] for key in sorted(found, key=str)]
 
     # -- writing
@@ -281,7 +207,7 @@ class Nvml:
         """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
         lib = self._lib
         known = self._compute_profiles(device, profile, gpu_instance)
-        ident = next((ident for ident, size in known if size == slices), None)
+        ident = next((ident for ident, size, _enum in known if size == slices), None)
         if ident is None:
             raise DeviceError(f"A {profile.name} has no compute instance of {slices} slices.", gpu=device.pci)
         if slices == profile.slices:
@@ -316,61 +242,6 @@ class Nvml:
             yield Device(index, handle, f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0",
                          f"{info.pciDeviceId >> 16:04x}", f"{sub & 0xFFFF:04x}:{sub >> 16:04x}"), ""
 
-    @staticmethod
-    def _unread(device: Device) -> dict[str, t.Any]:
-        empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "error"))
-        return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
-                "index": device.number, **empty}
-
-    def _facts(self, device: Device, mig: bool) -> dict[str, t.Any]:
-        lib, facts = self._lib, self._unread(device)
-        try:
-            facts["uuid"] = self.uuid(device)
-            facts["model"] = _text(self._try(lib.nvmlDeviceGetName, device.handle))
-            facts["minor"] = self._try(lib.nvmlDeviceGetMinorNumber, device.handle)
-            facts["serial"] = _text(self._try(lib.nvmlDeviceGetSerial, device.handle))
-            memory = self._try(lib.nvmlDeviceGetMemoryInfo, device.handle)
-            facts["memory_mib"] = memory.total // 1024**2 if memory else None
-            capability = self._try(lib.nvmlDeviceGetCudaComputeCapability, device.handle)
-            facts["compute_capability"] = f"{capability[0]}.{capability[1]}" if capability else None
-            mode = self.mode(device) if mig else None
-            if mode is not None:
-                facts["mig"] = {"enabled": mode[0], "pending": mode[1], "instances": []}
-                if mode[0]:
-                    facts["mig"]["instances"] = self._mig_facts(device)
-        except DeviceError as error:
-            facts["error"] = error.message
-        return facts
-
-    def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
-        lib = self._lib
-        instances = {instance.id: instance for instance in self.instances(device) if instance.id is not None}
-        facts: dict[int, dict[str, t.Any]] = {}
-        for ident, instance in instances.items():
-            facts[ident] = {"gi": ident, "profile": instance.profile.name, "profile_id": instance.profile.id,
-                            "start": instance.start, "size": instance.profile.size, "uuids": [], "devices": []}
-        wanted = sum(len(instance.compute) for instance in instances.values())
-        for index in range(self._try(lib.nvmlDeviceGetMaxMigDeviceCount, device.handle) or 0):
-            if wanted == 0:
-                break
-            handle = self._try(lib.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
-            gi = None if handle is None else self._try(lib.nvmlDeviceGetGpuInstanceId, handle)
-            if gi not in instances:  # an index without a device, or one made a moment ago
-                continue
-            wanted -= 1
-            has, slices = self._try(lib.nvmlDeviceGetAttributes, handle), instances[gi].profile.slices
-            entry = {"uuid": _text(self._try(lib.nvmlDeviceGetUUID, handle)),
-                     "ci": self._try(lib.nvmlDeviceGetComputeInstanceId, handle)}
-            if has:
-                entry.update(profile=compute_name(instances[gi].profile.name, slices, has.computeInstanceSliceCount),
-                             gi_slices=has.gpuInstanceSliceCount, ci_slices=has.computeInstanceSliceCount,
-                             memory_mib=has.memorySizeMB, multiprocessors=has.multiprocessorCount,
-                             copy=has.sharedCopyEngineCount, decoder=has.sharedDecoderCount,
-                             encoder=has.sharedEncoderCount, jpeg=has.sharedJpegCount, ofa=has.sharedOfaCount)
-            facts[gi]["uuids"].append(entry["uuid"])
-            facts[gi]["devices"].append(entry)
-        return sorted(facts.values(), key=lambda entry: entry["start"])
-
     def _profile(self, device: Device, enum: int, total: int) -> Profile | None:
         lib = self._lib
         info = self._try(lib.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, enum, 1)
@@ -378,7 +249,7 @@ class Nvml:
             return None
         places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
                             lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
-        return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id,
+        return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id, enum=enum,
                        slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
                        starts=tuple(sorted(place.start for place in places)))
 
@@ -389,25 +260,25 @@ class Nvml:
             self._places[key] = (info.placement.start, info.id)
         return self._places[key]
 
-    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int]]:
-        """(id, slices) of the compute instance profiles of a GPU instance profile, largest first.
+    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int, int]]:
+        """(id, slices, enum) of the compute instance profiles of a GPU instance profile, largest first.
 
         Of two that fill it the one with more SMs comes first: it is the one that C(nvidia-smi mig -C) takes.
         """
         key = (device.board, profile.id)
         if key not in self._ci_profiles:
             lib, rows = self._lib, []
-            for enum, slices in _CI_SLICES.items():
+            for enum, slices in COMPUTE_SLICES.items():
                 if slices <= profile.slices:
                     info = self._try(lib.nvmlGpuInstanceGetComputeInstanceProfileInfo, handle, enum, 0, 1)
                     if info is not None:
-                        rows.append((info.sliceCount, info.multiprocessorCount, info.id))
-            self._ci_profiles[key] = [(ident, slices) for slices, sms, ident in sorted(rows, reverse=True)]
+                        rows.append((info.sliceCount, info.multiprocessorCount, info.id, enum))
+            self._ci_profiles[key] = [(ident, slices, enum) for slices, _sms, ident, enum in sorted(rows, reverse=True)]
         return self._ci_profiles[key]
 
     def _compute(self, device: Device, profile: Profile, gpu_instance: t.Any) -> tuple[Compute, ...]:
         lib, found, left = self._lib, [], profile.slices
-        for ident, slices in self._compute_profiles(device, profile, gpu_instance):
+        for ident, slices, enum in self._compute_profiles(device, profile, gpu_instance):
             if slices > left:
                 continue
             for handle in self._list(device.pci, lib.nvmlGpuInstanceGetComputeInstances, lib.c_nvmlComputeInstance_t,
@@ -416,7 +287,7 @@ class Nvml:
                 if slices != profile.slices:  # one that fills its GPU instance is alone in it
                     info = self._call(device.pci, lib.nvmlComputeInstanceGetInfo, handle)
                     start, number = info.placement.start, info.id
-                found.append(Compute(slices, start, number, handle))
+                found.append(Compute(slices, start, number, enum, handle))
                 left -= slices
         return tuple(sorted(found, key=lambda compute: compute.start))
 

@@ -190,6 +190,18 @@ facts:
         dcgm: {version: 4.6.0, running: true}
         dcgm_exporter: {version: 4.8.3, running: true, listen: ":9400"}
         node_status_exporter: null
+    mig_boot:
+      description:
+        - Whether C(gpuops-mig.service) is C(enabled), and by UUID what it brings back at boot (C(gpus), null where
+          nothing is kept). C(vendor) names the vendor's unit for the same if that is enabled.
+      type: dict
+      returned: always
+      sample:
+        enabled: true
+        gpus:
+          gpu-81d291f8-ceb4-43aa-af27-1ce1531dca49:
+            {pci: "0000:07:00.0", enabled: true, instances: [{profile: 7g.80gb, start: 0, compute: [[7, 0]]}]}
+        vendor: null
     clients:
       description:
         - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.

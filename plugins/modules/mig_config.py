@@ -14,8 +14,12 @@ description:
     mig-parted. What already fits is kept, with its UUIDs; on a GPU that fits nothing is called but what reads it.
   - Every instance gets an explicit placement, taken from what the GPU reports, so a layout that fits is found whatever
     the order of its parts. A layout that cannot be placed is refused before anything is changed.
-  - Each GPU is planned and gated by itself. Instances on which a process runs are only destroyed at
-    O(disruption=drain). When a step fails, its GPU gets its former layout back.
+  - Each GPU is planned and gated by itself. Instances on which a process runs are destroyed last of all, and only at
+    O(disruption=drain). There the services that hold them are stopped and started again afterwards, also when the run
+    fails; other processes get SIGTERM. When a step fails, its GPU gets its former layout back.
+  - A GPU is reset only where its new mode is still pending after it was set, and no other GPU with it.
+  - GPUs lose their instances at every boot, and from Hopper on their MIG mode too. So a unit of systemd brings back
+    what was asked for last (O(boot)).
   - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
     after MIG has changed, so that containers get the devices that are there.
   - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
@@ -34,15 +38,22 @@ options:
     default: present
   config:
     description:
-      - A document in mig-parted's format, version C(v1).
+      - A document in mig-parted's format, version C(v1), or the ConfigMap in which the vendor's MIG manager keeps one.
+      - C(devices) of an entry may also name GPUs by UUID, PCI address (in quotes, as YAML takes it for a number), PCI
+        device id or model, mixed with indices. They must be there; C(device-filter) is for what may be missing.
       - Without O(config) and O(config_file) the configurations are generated from the GPUs as the vendor's MIG manager
         does, V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot for the plus sign.
     type: dict
   config_file:
     description:
       - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook,
-        and in the working directory.
+        and in the working directory. Of several YAML documents in it, those that are configurations count together.
     type: path
+  checkpoint:
+    description:
+      - What RV(checkpoint) was, or what C(nvidia-mig-parted checkpoint) has written. Its GPUs get exactly these modes
+        and instances with their placements back; others are left alone.
+    type: dict
   selected:
     description: The name of the configuration. It can be left out where O(config) has one only.
     type: str
@@ -53,6 +64,16 @@ options:
       - With O(state=rendered), the GPUs to plan for, by PCI device id or model.
     type: list
     elements: str
+  boot:
+    description:
+      - Whether the layout is there again after a boot. It is kept in C(/etc/gpuops/mig.json) by GPU UUID, and the unit
+        C(gpuops-mig.service) brings the GPUs to it before container runtimes, the kubelet and DCGM start.
+      - What O(disruption) leaves pending is in it too, as nothing runs on the GPUs at boot. The unit destroys and
+        resets only what is idle.
+      - It is refused where the vendor's C(nvidia-mig-manager.service) is enabled, which applies a layout of its own.
+      - V(false) takes unit and file out again. So does O(state=absent).
+    type: bool
+    default: true
 seealso:
   - module: gpuops.nvidia.gpu_info
 """
@@ -88,9 +109,30 @@ EXAMPLES = r"""
     disruption: idle
   become: true
 
+- name: GPUs by UUID and by model
+  gpuops.nvidia.mig_config:
+    config:
+      version: v1
+      mig-configs:
+        mine:
+          - devices: [GPU-4d6f636b-0000-4000-8000-000000000000]
+            mig-enabled: true
+            mig-devices: {1c.3g.40gb: 6}
+          - devices: [H100 80GB HBM3]
+            mig-enabled: false
+    disruption: drain
+  become: true
+
 - name: Ask what stands there
   gpuops.nvidia.mig_config:
     state: gathered
+  become: true
+  register: before
+
+- name: Put exactly that back later
+  gpuops.nvidia.mig_config:
+    checkpoint: "{{ before.checkpoint }}"
+    disruption: idle
   become: true
 
 - name: See what a layout would be on another machine
@@ -148,17 +190,35 @@ reset_required:
   returned: success
   type: list
   elements: str
+boot:
+  description:
+    - Whether the unit for boots is C(enabled), and by UUID what it will put back (C(gpus), V(null) where nothing is
+      kept). C(vendor) names the vendor's unit if that is enabled.
+  returned: O(state=gathered)
+  type: dict
 config:
   description: The present configuration in mig-parted's format, under the name C(current).
   returned: O(state=gathered)
   type: dict
+checkpoint:
+  description: The present placements by GPU UUID, as C(nvidia-mig-parted checkpoint) writes them.
+  returned: O(state=gathered)
+  type: dict
+holders:
+  description:
+    - The processes on GPUs from which something would be taken away, each with C(pid), C(name), C(gpu), C(instance)
+      (GPU instance id), C(unit) and C(container).
+  returned: success
+  type: list
+  elements: dict
 """
 
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._boot import LastingWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 
@@ -169,11 +229,13 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "config": {"type": "dict"},
             "config_file": {"type": "path"},
+            "checkpoint": {"type": "dict"},
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
+            "boot": {"type": "bool", "default": True},
             "disruption": DISRUPTION,
         },
-        mutually_exclusive=[("config", "config_file")],
+        mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
         supports_check_mode=True,
     )
     asked = module.params
@@ -182,12 +244,12 @@ def main() -> None:
 
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
-                          module.check_mode)
+                          module.check_mode, asked["checkpoint"])
         nvml = Nvml()
         if request.state != "rendered":
             nvml.open()
         try:
-            job = Work(request, nvml)
+            job = LastingWork(request, nvml, asked["boot"])
             result = job.run()
         finally:
             nvml.close()

@@ -25,7 +25,7 @@ BY_NAME = ("bench", "vm", "kernel")
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
-         "toolkit": ("toolkit", "toolkit_docker", "toolkit_cdi"),
+         "toolkit": ("toolkit", "toolkit_docker", "toolkit_cdi", "mig"),
          "driver": ("switch", "around", "components")}
 
 

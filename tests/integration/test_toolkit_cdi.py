@@ -159,7 +159,8 @@ def test_another_version_keeps_settings_and_comments(lab: LabHosts) -> None:
 
 def test_the_specification_follows_mig(lab: LabHosts) -> None:
     for selected in ("all-1g.10gb", "all-enabled", "all-disabled"):
-        run = role(lab, "all", name="mig_manager", mig_manager_selected=selected, mig_manager_disruption="idle")
+        run = role(lab, "all", name="mig_manager", mig_manager_selected=selected, mig_manager_disruption="idle",
+                   mig_manager_boot=False)
         assert run.rc == 0, run.output
         for host in HOSTS:
             assert named(lab, host) == (set() if selected == "all-enabled" else present(lab, host))

@@ -65,6 +65,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
+        "mig_boot": {"enabled": False, "gpus": None, "vendor": None},
         "clients": [],
     }
     _lay_over(made, overrides, "facts")

@@ -18,13 +18,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import
     takes_modules,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version, kernel_module_type
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    Situation,
-    read_holders,
-    stoppable,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 

@@ -12,11 +12,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Holders, Host, Part
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import plan_absent, takes_modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    Situation,
-    read_holders,
-    stoppable,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 # Kinds of journal entries that say how things were, and hold nothing to be restored by a step of its own.

@@ -34,10 +34,6 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
                 "nvidia_modeset", "nvidia")
 # Modules that a console or display refers to.
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
-# Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
-_HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
-                            r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
-                            r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
@@ -155,17 +151,6 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
              "instance": None, "unit": None, "container": None}
             for module in UNLOAD_ORDER
             if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
-
-
-def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
-    found = []
-    for holder in holders:
-        unit = str(holder["unit"] or "")
-        system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
-        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit):
-            found.append(unit)
-    return tuple(dict.fromkeys(found))
 
 
 def _references(root: Root, module: str) -> int:

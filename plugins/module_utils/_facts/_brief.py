@@ -10,14 +10,14 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import merge_gpus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._snapshot import Snapshots
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import read_machine
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import loaded_version
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 
 def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
-    """What NVML tells now, see L(_nvml.Nvml.snapshot). Raises only MissingLibrary."""
-    with Nvml() as nvml:
+    """What NVML tells now, see L(_snapshot.Snapshots.snapshot). Raises only MissingLibrary."""
+    with Snapshots() as nvml:
         return nvml.snapshot(clients=clients)
 
 

@@ -19,6 +19,10 @@ _MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
 # Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)", re.M)
+# Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
+_HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
+                            r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
+                            r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 
 
 def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[dict[str, t.Any]]:
@@ -54,6 +58,17 @@ def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
         return {"unit": None, "container": container.group(1)[:12]}
     units = _UNIT.findall(text)
     return {"unit": units[-1] if units else None, "container": None}
+
+
+def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
+    """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
+    found = []
+    for holder in holders:
+        unit = str(holder["unit"] or "")
+        system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
+        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit):
+            found.append(unit)
+    return tuple(dict.fromkeys(found))
 
 
 def _open_files(root: Root, pid: str) -> t.Iterator[str]:

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._runtimes import read_runtimes, read_toolkit
@@ -52,6 +53,7 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
         "toolkit": toolkit,
         "software": read_components(root, run, packages),
+        "mig_boot": read_mig_boot(root),
         "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
     }
 

@@ -22,8 +22,8 @@ _FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capabil
 def merge_gpus(bus: Bus, snapshot: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
     """The fact C(gpus) of gpu_info, by PCI address.
 
-    snapshot: of L(_nvml.Nvml.snapshot), whatever it could read. A GPU that the driver has and NVML does not give is
-    kept with what its PCI id tells and C(error) says why.
+    snapshot: of L(_snapshot.Snapshots.snapshot), whatever it could read. A GPU that the driver has and NVML does not
+    give is kept with what its PCI id tells and C(error) says why.
     """
     answered = {gpu["pci"]: gpu for gpu in snapshot["gpus"] if gpu["pci"]}
     silent = [gpu for gpu in snapshot["gpus"] if not gpu["pci"]]

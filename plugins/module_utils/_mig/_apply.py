@@ -11,60 +11,90 @@ import signal
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, GpuopsError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Layout, Piece, difference
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import CREATE, DESTROY, STOP
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device, Instance, Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    CommandError,
+    DeviceError,
+    GpuopsError,
+    HostError,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses, read_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Layout, difference, layout_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import (
+    CREATE,
+    DESTROY,
+    START,
+    STOP,
+    Holder,
+    words,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Instance
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._units import read_units
 
 # How long a client may take to end after SIGTERM, and a GPU to be reset, in seconds.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
-# Services that hold every GPU open to watch it, in the order in which they are stopped (MIG User Guide: a GPU is reset
-# with DCGM and NVSM stopped).
-_WATCHERS = ("nvsm.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
-
-
-def layout_of(instances: t.Sequence[Instance], busy: t.Container[int] = ()) -> Layout:
-    """Instances as the planner sees them. busy: ids of GPU instances on which processes run."""
-    return tuple(Piece(instance.profile.name, instance.start,
-                       tuple((compute.slices, compute.start) for compute in instance.compute), instance.id in busy)
-                 for instance in instances)
 
 
 class Executor:
     """Executes the steps of a run. former: GPUs by PCI address with their mode and layout at its start."""
 
-    def __init__(self, nvml: Nvml, run: Runner, former: t.Mapping[str, tuple[Device, bool, Layout]]) -> None:
+    def __init__(self, nvml: Nvml, pauses: Pauses, root: Root,
+                 former: t.Mapping[str, tuple[Device, bool, Layout]]) -> None:
         self.nvml = nvml
-        self.run = run
+        self.pauses = pauses
+        self.root = root
         self.former = former
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
 
     def __call__(self, step: Step) -> None:
         """Raises HostError or DeviceError after the GPU has been put back to its former layout, if that could be."""
+        if step.action == START:
+            self.pauses.start(step.target)
+            return
         pci = step.data["pci"]
         try:
-            if step.action == STOP:
-                self._stop(pci, step.data["pids"])
-            elif step.action == DESTROY:
-                self._destroy(pci, step.data["pieces"])
-            elif step.action == CREATE:
-                old = {(piece.profile, piece.start) for piece in self.former[pci][2]}
-                again = any((piece.profile, piece.start) in old for piece in step.data["pieces"])
-                self._create(pci, step.data["pieces"], self._present(pci) if again else {})
-            else:
-                self._switch(pci, step.data["enabled"])
+            self._execute(pci, step)
         except (DeviceError, HostError) as error:
             error.message = f"{step.id}: {error.message}"
+            self._name_holders(pci, error)
             try:
                 self._restore(pci)
                 error.hint += f" GPU {pci} has its former layout again."
             except GpuopsError as second:
                 error.hint += f" Its former layout could not be put back: {second.message}"
             raise
+
+    def _execute(self, pci: str, step: Step) -> None:
+        if step.action == STOP:
+            self._stop(pci, step.data["units"], step.data["pids"])
+        elif step.action == DESTROY:
+            self._destroy(pci, step.data["pieces"])
+        elif step.action == CREATE:
+            old = {(piece.profile, piece.start) for piece in self.former[pci][2]}
+            again = any((piece.profile, piece.start) in old for piece in step.data["pieces"])
+            self._create(pci, step.data["pieces"], self._present(pci) if again else {})
+        else:
+            self._switch(pci, step.data["enabled"])
+
+    def _holders(self, pci: str) -> list[Holder]:
+        """Everybody who has the GPU open now; nobody where it does not answer."""
+        try:
+            mode = self.nvml.mode(self.devices[pci])
+            instances = self.nvml.instances(self.devices[pci]) if mode and mode[0] else []
+            return read_holders(self.root, self.nvml, self.devices[pci], instances, files=True)
+        except DeviceError:
+            return []
+
+    def _name_holders(self, pci: str, error: GpuopsError) -> None:
+        """Says of a GPU in use by whom, also where that cannot be told."""
+        if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
+            return
+        holders = error.details["holders"] = self._holders(pci)
+        error.hint = (f"It is held by {words(holders)}: stop that, or allow it by disruption=drain." if holders else
+                      "No process is listed as using it: look for a display, a virtual machine or a kernel client "
+                      "(lsof /dev/nvidia*, lsmod), or reboot the host.")
 
     def _restore(self, pci: str) -> None:
         _device, enabled, layout = self.former[pci]
@@ -80,31 +110,39 @@ class Executor:
     def _switch(self, pci: str, enabled: bool) -> None:
         """NVML's pending mode decides whether a reset is needed: Ampere needs one where its own attempt failed."""
         device = self.devices[pci] = self.nvml.set_mode(self.devices[pci], enabled)
-        if self.nvml.mode(device) == (enabled, enabled):
-            return
+        if self.nvml.mode(device) != (enabled, enabled):
+            self._reset(pci)
+        if self.nvml.mode(self.devices[pci]) != (enabled, enabled):
+            raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.",
+                            "Reboot the host, then run again.", gpu=pci, reset_required=[pci])
+
+    def _reset(self, pci: str) -> None:
+        """Resets this GPU and no other, with those that watch it out of the way and our own session closed."""
+        refused = None
         self.nvml.close()
         try:
-            with self._without_services():
-                self.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT,
-                         hint="The new MIG mode waits for a reset of the GPU: stop what uses it, or reboot the host.")
+            with self._without_watchers():
+                self.pauses.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT)
+        except CommandError as error:
+            refused = error
         finally:
             self.nvml.open()
             self.devices = {address: self.nvml.reopen(device) for address, device in self.devices.items()}
-        if self.nvml.mode(self.devices[pci]) != (enabled, enabled):
-            raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.",
-                            "Reboot the host, then run again.", reset_required=[pci])
+        if refused is not None:
+            raise HostError(f"The new MIG mode of GPU {pci} waits for a reset, which is refused: {refused.message}",
+                            gpu=pci, reset_required=[pci]) from refused
 
     @contextlib.contextmanager
-    def _without_services(self) -> t.Iterator[None]:
+    def _without_watchers(self) -> t.Iterator[None]:
         """While services that only watch the GPUs are stopped; those that ran go on afterwards."""
-        units = [unit for unit, service in read_units(self.run, _WATCHERS).items() if service.state == "active"]
+        before = set(self.pauses.units)
         try:
-            for unit in units:
-                self.run(["systemctl", "stop", unit], timeout=_RESET_LIMIT)
+            self.pauses.stop_watchers()
             yield
         finally:
-            for unit in reversed(units):
-                self.run(["systemctl", "start", unit], timeout=_RESET_LIMIT, check=False)
+            for unit in reversed(self.pauses.units):
+                if unit not in before:
+                    self.pauses.start(unit, check=False)
 
     def _destroy(self, pci: str, pieces: Layout) -> None:
         """Removes the parts of each piece, and the GPU instance where nothing is left in it that was not named."""
@@ -137,19 +175,19 @@ class Executor:
         return {(instance.profile.name, instance.start): instance
                 for instance in self.nvml.instances(self.devices[pci])}
 
-    def _stop(self, pci: str, pids: t.Sequence[int]) -> None:
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                continue
+    def _stop(self, pci: str, units: t.Sequence[str], pids: t.Sequence[int]) -> None:
+        """Services by systemd, other processes by SIGTERM. Raises HostError where one does not end."""
+        self.pauses.stop(units)
+        for holder in self._holders(pci):
+            if holder["pid"] in pids and holder["unit"] not in units:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(holder["pid"], signal.SIGTERM)
         deadline = time.monotonic() + _STOP_LIMIT
         while True:
-            left = [client for client in self.nvml.clients(self.devices[pci]) if client["pid"] in pids]
+            left = [holder for holder in self._holders(pci) if holder["pid"] in pids]
             if not left:
                 return
             if time.monotonic() > deadline:
-                names = ", ".join(f"{client['name']} ({client['pid']})" for client in left)
-                raise HostError(f"{names} did not end within {_STOP_LIMIT} s of SIGTERM.",
-                                "Stop it by its own means, then run again.", holders=left)
+                raise HostError(f"{words(left)} did not end within {_STOP_LIMIT} s of SIGTERM.",
+                                "Stop it by its own means, then run again.", gpu=pci, holders=left)
             time.sleep(0.5)

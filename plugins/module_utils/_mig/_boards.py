@@ -12,36 +12,36 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Profile
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
 
-# slices g, which of the row's sizes, attribute | profile id | instances | memory units | first units
+# slices g, which of the row's sizes, attribute | profile id | NVML's enum | instances | memory units | first units
 _GRIDS = {
     # Seven compute slices on eight memory units: A100 to GB300.
-    "seven": """1g.0 19 7 1 0123456
-2g.1 14 3 2 024
-3g.2 9 2 4 04
-4g.2 5 1 4 0
-7g.3 0 1 8 0
-1g.0+me 20 1 1 0123456
-1g.1 15 4 2 0246""",
+    "seven": """1g.0 19 0 7 1 0123456
+2g.1 14 1 3 2 024
+3g.2 9 2 2 4 04
+4g.2 5 3 1 4 0
+7g.3 0 4 1 8 0
+1g.0+me 20 7 1 1 0123456
+1g.1 15 9 4 2 0246""",
     # A30: four of both.
-    "four": """1g.0 14 4 1 0123
-2g.1 5 2 2 02
-4g.2 0 1 4 0
-1g.0+me 21 1 1 0123
-2g.1+me 6 1 2 02""",
+    "four": """1g.0 14 0 4 1 0123
+2g.1 5 1 2 2 02
+4g.2 0 3 1 4 0
+1g.0+me 21 7 1 1 0123
+2g.1+me 6 8 1 2 02""",
     # RTX PRO 6000: four compute slices on twelve memory units.
-    "twelve": """1g.0 14 4 3 0369
-2g.1 5 2 6 06
-4g.2 0 1 12 0
-1g.0+me 21 1 3 0369
-1g.0+gfx 47 4 3 0369
-2g.1+gfx 35 2 6 06
-4g.2+gfx 32 1 12 0
-1g.0-me 67 4 3 0369
-2g.1-me 66 2 6 06
-1g.0+me.all 65 1 3 0369
-2g.1+me.all 64 1 6 06""",
+    "twelve": """1g.0 14 0 4 3 0369
+2g.1 5 1 2 6 06
+4g.2 0 3 1 12 0
+1g.0+me 21 7 1 3 0369
+1g.0+gfx 47 10 4 3 0369
+2g.1+gfx 35 11 2 6 06
+4g.2+gfx 32 12 1 12 0
+1g.0-me 67 13 4 3 0369
+2g.1-me 66 14 2 6 06
+1g.0+me.all 65 15 1 3 0369
+2g.1+me.all 64 16 1 6 06""",
 }
 
 # grid | sizes in GB | PCI device ids
@@ -62,10 +62,11 @@ twelve|24 48 96|2bb5 2bb1 2bb4
 
 
 def _profile(row: str, sizes: t.Sequence[str]) -> Profile:
-    name, ident, instances, size, starts = row.split()
+    name, ident, enum, instances, size, starts = row.split()
     slices, rest = name.split("g.")
-    return Profile(name=f"{slices}g.{sizes[int(rest[0])]}gb{rest[1:]}", id=int(ident), slices=int(slices),
-                   instances=int(instances), size=int(size), starts=tuple(int(start) for start in starts))
+    return Profile(name=f"{slices}g.{sizes[int(rest[0])]}gb{rest[1:]}", id=int(ident), enum=int(enum),
+                   slices=int(slices), instances=int(instances), size=int(size),
+                   starts=tuple(int(start) for start in starts))
 
 
 def _tables() -> t.Iterator[tuple[str, t.List[Profile]]]:

@@ -11,16 +11,22 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Profile
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
 
-_DEVICE = re.compile(r"(?:(\d+)c\.)?(\d+)g\.\d+gb(?:[+-][a-z]+(?:\.[a-z]+)?)?")
+# 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes behind one sign (go-nvlib, names of MIG profiles).
+_ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
+_DEVICE = re.compile(rf"(?:(\d+)c\.)?(\d+)g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
 _FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
+_ADDRESS = re.compile(r"(?:(?:0000)?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU for which a configuration is resolved. profiles: empty where it cannot do MIG, None: not known yet."""
+    """A GPU for which a configuration is resolved. profiles: empty where it cannot do MIG, None: not known yet.
+
+    uuid: empty where it is not known.
+    """
 
     pci: str
     index: int
@@ -28,23 +34,44 @@ class Target:
     subsystem: str
     model: str
     profiles: t.Sequence[Profile] | None
+    uuid: str = ""
+
+    def answers_to(self, word: str) -> bool:
+        """Whether a word names this GPU: an index, a PCI address or device id, a UUID, a model (with NVIDIA or not)."""
+        word = word.lower()
+        address = _ADDRESS.fullmatch(word)
+        if address:
+            word = f"{address.group(1) or '0000'}:{address.group(2)}"
+        model = self.model.lower()
+        return word in (str(self.index), self.pci, self.device_id, self.uuid.lower() or None, model,
+                        model.replace("nvidia ", "", 1))
+
+
+def names_uuid(word: t.Any) -> bool:
+    """Whether a word can only be the UUID of a GPU."""
+    return str(word).lower().startswith("gpu-")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a configuration. path: where it stands; indices: None for all GPUs."""
+    """One entry of a configuration. path: where it stands; words: names of GPUs (L(Target.answers_to)), None: all."""
 
     path: str
     filters: t.Tuple[t.Tuple[str, str | None], ...]
-    indices: t.Tuple[int, ...] | None
+    words: t.Tuple[str, ...] | None
     enabled: bool
     devices: t.Tuple[t.Tuple[str, int], ...]
 
+    def passes(self, gpu: Target) -> bool:
+        """Whether C(device-filter) lets a GPU through."""
+        return not self.filters or any(device == gpu.device_id and subsystem in (None, gpu.subsystem)
+                                       for device, subsystem in self.filters)
+
     def matches(self, gpu: Target) -> bool:
-        """Whether the entry speaks of this GPU."""
-        chosen = not self.filters or any(device == gpu.device_id and subsystem in (None, gpu.subsystem)
-                                         for device, subsystem in self.filters)
-        return chosen and (self.indices is None or gpu.index in self.indices)
+        """Whether the entry speaks of this GPU. C(all) speaks of those that can do MIG."""
+        if self.words is None:
+            return self.passes(gpu) and gpu.profiles != []
+        return self.passes(gpu) and any(gpu.answers_to(word) for word in self.words)
 
 
 @dataclass(frozen=True)
@@ -87,15 +114,13 @@ def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str,
 def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, Wish]:
     """What each GPU shall have, by PCI address. A GPU of which no entry speaks is left as it is.
 
-    Raises InputError: an index that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
+    Raises InputError: a name that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
     """
     wishes: dict[str, Wish] = {}
-    indices = {gpu.index for gpu in gpus}
     for entry in entries:
-        missing = [index for index in entry.indices or () if index not in indices]
-        if missing:
-            raise InputError(f"this host has no GPU {missing[0]}.", f"It has {len(gpus)}, counted from 0.",
-                             path=f"{entry.path}.devices", value=missing[0], allowed=sorted(indices))
+        if any(entry.passes(gpu) for gpu in gpus):
+            for word in entry.words or ():
+                named(word, gpus, f"{entry.path}.devices")
         for gpu in gpus:
             if entry.matches(gpu):
                 wish = _wish(entry, gpu)
@@ -104,6 +129,17 @@ def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, W
                     raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
                                      "Let one entry speak of a GPU.", path=entry.path)
     return wishes
+
+
+def named(word: str, gpus: t.Sequence[Target], path: str) -> list[Target]:
+    """The GPUs that a word names. Raises InputError for none, unless their UUIDs are not known yet."""
+    found = [gpu for gpu in gpus if gpu.answers_to(word)]
+    if not found and not (names_uuid(word) and any(not gpu.uuid for gpu in gpus)):
+        there = ", ".join(f"{gpu.index} = {gpu.pci} ({gpu.model})" for gpu in gpus)
+        raise InputError(f"this host has no GPU {word!r}.",
+                         f"It has {there}. 'device-filter' is for models that need not be there.", path=path,
+                         value=word, allowed=[gpu.pci for gpu in gpus])
+    return found
 
 
 def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
@@ -153,15 +189,17 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
     if not gpu.profiles:
         raise InputError(f"GPU {gpu.pci} ({gpu.model}) cannot do MIG.",
                          "Name the others by 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
-    slices = {profile.name: profile.slices for profile in gpu.profiles}
+    slices = {_canonical(profile.name): (profile.name, profile.slices) for profile in gpu.profiles}
     wanted: dict[tuple[str, int], int] = {}
     for device, count in entry.devices:
-        prefix, _ignored, rest = device.partition("c.")
-        profile, size = (rest, int(prefix)) if rest else (device, slices.get(device, 0))
-        if profile not in slices or size > slices[profile]:
-            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}.",
-                             f"It has {', '.join(slices)}.", path=f"{entry.path}.mig-devices", value=device,
-                             allowed=list(slices))
+        prefix, _ignored, rest = device.rpartition("c.")
+        profile, most = slices.get(_canonical(rest), ("", 0))
+        size = int(prefix) if prefix else most
+        if not 0 < size <= most:
+            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{_nearest(device, slices)}.",
+                             f"It has {', '.join(profile.name for profile in gpu.profiles)}.",
+                             path=f"{entry.path}.mig-devices", value=device,
+                             allowed=[profile.name for profile in gpu.profiles])
         if count:
             wanted[(profile, size)] = wanted.get((profile, size), 0) + count
     return Wish(f"{entry.path}.mig-devices", True, wanted)
@@ -180,17 +218,22 @@ def _entry(entry: t.Any, path: str) -> Entry:
     if not isinstance(enabled, bool):
         raise InputError(f"{enabled!r} is not true or false.", path=f"{path}.mig-enabled", value=enabled,
                          allowed=[True, False])
-    devices = _counts(entry.get("mig-devices") or {}, f"{path}.mig-devices")
+    given = entry.get("mig-devices")
+    if enabled and given is None:
+        raise InputError("it is needed where mig-enabled is true.", "Write {} for MIG without any device.",
+                         path=f"{path}.mig-devices", value=given)
+    devices = _counts({} if given is None else given, f"{path}.mig-devices")
     if devices and not enabled:
         raise InputError("there cannot be MIG devices with MIG disabled.", "Set mig-enabled to true.",
                          path=f"{path}.mig-devices")
     return Entry(path, tuple(_filters(entry.get("device-filter"), f"{path}.device-filter")),
-                 _indices(entry.get("devices"), f"{path}.devices"), enabled, devices)
+                 _words(entry.get("devices"), f"{path}.devices"), enabled, devices)
 
 
 def _filters(value: t.Any, path: str) -> t.Iterator[tuple[str, str | None]]:
     for text in value if isinstance(value, list) else [value] if value else []:
-        match = _FILTER.fullmatch(str(text))
+        # Without quotes YAML reads 0x20B210DE as a number.
+        match = _FILTER.fullmatch(f"{text:08x}" if isinstance(text, int) else str(text))
         if match is None:
             raise InputError(f"{text!r} is not a GPU's PCI id.",
                              "Write 0xDDDD10DE (device and vendor), with a subsystem 0xDDDD10DE:0xSSSSVVVV.",
@@ -199,14 +242,16 @@ def _filters(value: t.Any, path: str) -> t.Iterator[tuple[str, str | None]]:
         yield device.lower(), f"{vendor}:{subsystem}".lower() if subsystem else None
 
 
-def _indices(value: t.Any, path: str) -> tuple[int, ...] | None:
+def _words(value: t.Any, path: str) -> tuple[str, ...] | None:
     if value == "all":
         return None
-    numbers = value if isinstance(value, list) else [value]
-    if not numbers or any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
-        raise InputError(f"{value!r} is neither 'all' nor a list of GPU indices.", path=path, value=value,
-                         allowed=["all", "[0, 1, ...]"])
-    return tuple(numbers)
+    words = value if isinstance(value, list) else [value]
+    if not words or any(isinstance(word, bool) or not isinstance(word, (int, str)) or str(word) in ("", "all")
+                        or isinstance(word, int) and word < 0 for word in words):
+        raise InputError(f"{value!r} is neither 'all' nor a list of GPUs.",
+                         "Name them by index, PCI address (in quotes: YAML reads it as a number), UUID, PCI device id "
+                         "or model.", path=path, value=value, allowed=["all", "[0, 1, ...]"])
+    return tuple(str(word) for word in words)
 
 
 def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
@@ -214,12 +259,21 @@ def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
         raise InputError("it must be a mapping of profile to count.", "Such as '1g.10gb: 7'.", path=path, value=value)
     for name, count in value.items():
         match = _DEVICE.fullmatch(str(name))
-        if match is None or (match.group(1) and int(match.group(1)) >= int(match.group(2))):
+        attributes = match.group(3).split(",") if match and match.group(3) else []
+        if match is None or int(match.group(1) or 0) > int(match.group(2)) or len(attributes) > len(set(attributes)):
             raise InputError(f"{name!r} is not the name of a MIG device.",
                              "Names are such as 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InputError(f"{count!r} is not a count.", path=f"{path}.{name}", value=count)
+    if value and not any(value.values()):
+        raise InputError("all counts are 0.", "Write {} for MIG without any device.", path=path, value=value)
     return tuple((str(name), count) for name, count in value.items())
+
+
+def _canonical(device: str) -> str:
+    """The name of a profile with its attributes in order: mig-parted takes them in any."""
+    name, sign, rest = re.fullmatch(r"([^+-]*)([+-]?)(.*)", device).groups()  # type: ignore[union-attr]
+    return f"{name}{sign}{','.join(sorted(rest.split(',')))}"
 
 
 def _mapping(value: t.Any, path: str, keys: t.Sequence[str]) -> None:

@@ -9,7 +9,11 @@ import collections
 import itertools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Profile, compute_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    Instance,
+    Profile,
+    compute_name,
+)
 
 # What is wanted on a GPU: (GPU instance profile, slices of the compute instance) -> how many MIG devices.
 Wanted = t.Mapping[t.Tuple[str, int], int]
@@ -17,15 +21,22 @@ Part = t.Tuple[int, int]  # a compute instance: (slices, first slice in its GPU 
 
 
 class Piece(t.NamedTuple):
-    """A GPU instance: profile name, first memory unit, compute instances; busy: a process runs on it."""
+    """A GPU instance: profile name, first memory unit, compute instances; busy: those on which processes run."""
 
     profile: str
     start: int
     parts: t.Tuple[Part, ...]
-    busy: bool = False
+    busy: t.Tuple[Part, ...] = ()
 
 
 Layout = t.Tuple[Piece, ...]
+
+
+def layout_of(instances: t.Sequence[Instance]) -> Layout:
+    """Instances that NVML reports, as the planner sees them."""
+    return tuple(Piece(instance.profile.name, instance.start,
+                       tuple((compute.slices, compute.start) for compute in instance.compute))
+                 for instance in instances)
 
 
 class Board:
@@ -73,13 +84,20 @@ class Board:
         """
         key = (present, frozenset(wanted.items()))
         if key not in self._targets:
-            self._targets[key] = self._search(present, collections.Counter(dict(wanted)))
+            # What fits on no empty GPU is found out once for all that there are.
+            fits = self._room(wanted) and (not present or self.target((), wanted) is not None)
+            self._targets[key] = self._search(present, collections.Counter(dict(wanted))) if fits else None
         return self._targets[key]
+
+    def _room(self, wanted: Wanted) -> bool:
+        """Whether there are slices enough, which is told without a search."""
+        most = max((profile.slices for profile in self.profiles.values()), default=0)
+        return sum(slices * count for (_name, slices), count in wanted.items()) <= most
 
     # -- the search: few instances fit on a GPU, so all ways to keep some are tried, cheapest first
 
     def _search(self, present: Layout, wanted: collections.Counter[tuple[str, int]]) -> Layout | None:
-        parts = [(piece.busy, index, part) for index, piece in enumerate(present) for part in piece.parts]
+        parts = [(part in piece.busy, index, part) for index, piece in enumerate(present) for part in piece.parts]
         choices = []
         for lost in itertools.product((False, True), repeat=len(parts)):
             kept = [part for part, gone in zip(parts, lost) if not gone]
@@ -140,6 +158,20 @@ class Board:
                 for first in self.part_starts(name, slices):
                     made = Piece(name, start, ((slices, first),))
                     yield tuple(sorted((*pieces, made), key=lambda piece: piece.start))
+
+    def pack(self, profile: str, sizes: t.Sequence[int], there: t.Sequence[Part] = ()) -> t.Tuple[Part, ...] | None:
+        """Where compute instances of these sizes lie in a GPU instance: on as many of those there as can be."""
+        counts = sorted(collections.Counter(sizes).items(), reverse=True)
+        ways = [[[(size, start) for start in starts] for starts in itertools.combinations(
+            self.part_starts(profile, size), count)] for size, count in counts]
+        best: tuple[int, t.Tuple[Part, ...]] | None = None
+        for way in itertools.product(*ways):
+            parts = sorted(itertools.chain(*way), key=_by_start)
+            slices = [cell for size, start in parts for cell in range(start, start + size)]
+            kept = len(set(parts) & set(there))
+            if len(slices) == len(set(slices)) and (best is None or kept > best[0]):
+                best = kept, tuple(parts)
+        return best and best[1]
 
     # -- words
 

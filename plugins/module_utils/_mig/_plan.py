@@ -9,7 +9,6 @@ was asked or, before a driver, the device tables.
 
 from __future__ import annotations
 
-import itertools
 import typing as t
 from dataclasses import dataclass, field
 
@@ -26,6 +25,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
+START = "start stopped service again"
+# A process that holds a GPU, see L(_holders.read_holders).
+Holder = t.Dict[str, t.Any]
 MODE = {True: "enable MIG mode", False: "disable MIG mode"}
 
 
@@ -33,8 +35,7 @@ MODE = {True: "enable MIG mode", False: "disable MIG mode"}
 class Gpu:
     """A GPU as it stands. board: None where its profiles are not known; mode: (now, after the next reset).
 
-    assumed: from device tables. clients: processes on it, C([{pid, name, start}]) with the first unit of the GPU
-    instance (None: the whole GPU), read only where it matters.
+    assumed: from device tables. holders: who holds it (L(_holders.read_holders)), read only where it matters.
     """
 
     target: Target
@@ -42,7 +43,7 @@ class Gpu:
     mode: t.Tuple[bool, bool]
     layout: Layout = ()
     assumed: bool = False
-    clients: t.List[t.Dict[str, t.Any]] = field(default_factory=list)
+    holders: t.List[Holder] = field(default_factory=list)
 
     @property
     def pci(self) -> str:
@@ -94,27 +95,65 @@ def goal_of(gpu: Gpu, wish: Wish) -> Goal:
         return Goal(wish.enabled, (), wish.path)
     layout = gpu.board.target(gpu.layout, wish.devices)
     if layout is None:
-        words = ", ".join(f"{count} x {gpu.board.device(*key)}" for key, count in sorted(wish.devices.items()))
+        asked = _counted(gpu.board, wish.devices)
         most = ", ".join(f"{profile.instances} x {name}" for name, profile in gpu.board.profiles.items())
-        raise InputError(f"{words} do not fit together on GPU {gpu.pci} ({gpu.target.model}).",
+        raise InputError(f"{asked} do not fit together on GPU {gpu.pci} ({gpu.target.model}).",
                          f"What fits, for instance: {nearest(gpu.board, wish.devices)}. At most: {most}.",
-                         path=wish.path, value=words)
+                         path=wish.path, value=asked)
     return Goal(True, layout, wish.path)
 
 
 def nearest(board: Board, wanted: Wanted) -> str:
-    """The wanted devices with as few as possible left out, such as C(1 x 4g.40gb)."""
-    devices = [key for key, count in sorted(wanted.items()) for _ignored in range(min(count, 8))]
-    for size in range(min(len(devices), 8), 0, -1):
-        for chosen in itertools.combinations(devices, size):
-            counts = {key: chosen.count(key) for key in chosen}
-            if board.target((), counts) is not None:
-                return ", ".join(f"{count} x {board.device(*key)}" for key, count in counts.items())
-    return "none of them"
+    """The wanted devices with as few as possible left out, at most three ways: C(1 x 4g.40gb or 2 x 3g.40gb)."""
+    fits: list[dict[tuple[str, int], int]] = [{}]
+    for key, count in sorted(wanted.items()):
+        # What does not fit does not fit with more beside it either, so only what fits is built upon.
+        more = fits
+        for _ignored in range(count):
+            more = [grown for grown in ({**one, key: one.get(key, 0) + 1} for one in more) if board.target((), grown)]
+            fits = fits + more
+            if not more:
+                break
+    most = max(sum(one.values()) for one in fits)
+    return " or ".join(_counted(board, one) for one in [one for one in fits if sum(one.values()) == most][:3])
 
 
-def plan(gpu: Gpu, goal: Goal, level: str) -> GpuPlan:
-    """The steps for a GPU: stop clients, destroy, mode, create; those that level forbids are pending."""
+def _counted(board: Board, devices: Wanted) -> str:
+    return ", ".join(f"{count} x {board.device(*key)}" for key, count in sorted(devices.items())) or "none of them"
+
+
+def words(holders: t.Iterable[Holder]) -> str:
+    """Such as C(python (4242, train.service), python (4243, container 0123456789ab))."""
+    return ", ".join(dict.fromkeys(_word(holder) for holder in holders))
+
+
+def _word(holder: Holder) -> str:
+    owner = holder["unit"] or (f"container {holder['container']}" if holder["container"] else "")
+    return f"{holder['name'] or 'process'} ({holder['pid']}{f', {owner}' if owner else ''})"
+
+
+def busy(piece: Piece, holders: t.Iterable[Holder]) -> Piece:
+    """The piece with the compute instances marked on which somebody's process runs."""
+    return piece._replace(busy=tuple(part for part in piece.parts if any(
+        _on(holder, (piece._replace(parts=(part,)),)) for holder in holders)))
+
+
+def _on(holder: Holder, pieces: Layout) -> bool:
+    """Whether a holder uses one of these parts. Where NVML does not tell the compute instance, it may be any."""
+    return any(holder["start"] == piece.start and (
+        holder["part"] is None or any(part[1] == holder["part"] for part in piece.parts)) for piece in pieces)
+
+
+def starts(units: t.Iterable[str]) -> list[Step]:
+    """The steps at the end of a run that start stopped services again, the last one first."""
+    return [Step(START, unit, "it was stopped while MIG changes") for unit in reversed(list(units))]
+
+
+def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = ()) -> GpuPlan:
+    """The steps for a GPU: stop clients, destroy, mode, create; those that level forbids are pending.
+
+    services: units among the holders that can be stopped and started again; other holders are sent a signal.
+    """
     change = difference(gpu.layout, goal.layout)
     turn = gpu.mode != (goal.enabled, goal.enabled)
     steps: list[Step] = []
@@ -123,11 +162,10 @@ def plan(gpu: Gpu, goal: Goal, level: str) -> GpuPlan:
         target = f"{gpu.pci} {what}".strip()
         steps.append(Step(action, target, goal.reason, needs, gpu.assumed, {"pci": gpu.pci, **data}))
 
-    touched = {piece.start for piece in change.destroyed}
-    in_the_way = [client for client in gpu.clients if turn or client["start"] in touched]
+    in_the_way = [holder for holder in gpu.holders if turn or _on(holder, change.destroyed)]
     if in_the_way:
-        step(STOP, ", ".join(f"{client['name'] or 'process'} ({client['pid']})" for client in in_the_way), "drain",
-             pids=[client["pid"] for client in in_the_way])
+        units = [unit for unit in services if any(holder["unit"] == unit for holder in in_the_way)]
+        step(STOP, words(in_the_way), "drain", units=units, pids=[holder["pid"] for holder in in_the_way])
     if change.destroyed and gpu.board:
         step(DESTROY, gpu.board.describe(change.destroyed), "idle", pieces=change.destroyed)
     if turn:
@@ -151,5 +189,5 @@ def moved(gpu: Gpu, layout: Layout) -> list[dict[str, t.Any]]:
 def text(gpu: Gpu, goal: Goal | None = None) -> str:
     """A GPU as a line, for the diff; goal: as it will be."""
     enabled, layout = (gpu.mode[0], gpu.layout) if goal is None else (goal.enabled, goal.layout)
-    words = gpu.board.describe(layout) if gpu.board else ""
-    return f"{gpu.pci} MIG {'on' if enabled else 'off'}{f': {words}' if words else ''}\n"
+    lies = gpu.board.describe(layout) if gpu.board else ""
+    return f"{gpu.pci} MIG {'on' if enabled else 'off'}{f': {lies}' if lies else ''}\n"

@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection."""
+"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection.
+
+What a run that changes nothing has no use for is imported where it is used: a host compiles whatever is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,26 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor, layout_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device, Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply, diff_entry, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, layout_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Step,
+    allows,
+    apply,
+    diff_entry,
+    outcome,
+    plan_diff,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the task asks. config: mig-parted's document or None; devices: which GPUs, None for all."""
+    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all."""
 
     state: str
     config: t.Any
@@ -33,6 +42,7 @@ class Request:
     devices: t.Sequence[str] | None
     level: str
     check: bool
+    checkpoint: t.Any = None
 
 
 class Work:
@@ -42,11 +52,18 @@ class Work:
         self.request = request
         self.nvml = nvml
         self.warnings: list[str] = []
+        self.root = Root()
         self._boards: dict[str, Board] = {}
         self._devices: dict[str, Device] = {}
+        self.command: Runner = run
+        self.plans: list[_plan.GpuPlan] = []
+        self._uuids: dict[str, str] = {}
+        self._entries: list[_format.Entry] | None = None
 
     def run(self) -> dict[str, t.Any]:
         """The result of the module. Raises GpuopsError."""
+        if self.request.config is not None and self.request.state in ("present", "rendered"):
+            self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
         if self.request.state == "rendered":
             return self._rendered()
         if self.request.state == "gathered":
@@ -62,7 +79,9 @@ class Work:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
         if self.nvml.available:
             return [self._ask(device, number) for number, device in enumerate(self.nvml.devices())]
-        found = [function for function in read_bus(Root()).gpus if function.driver != "vfio-pci"]
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
+
+        found = [function for function in read_bus(self.root).gpus if function.driver != "vfio-pci"]
         return [self._assume(number, function.address, function.device, function.subsystem or "")
                 for number, function in enumerate(found)]
 
@@ -70,13 +89,16 @@ class Work:
         self._devices[device.pci] = device
         mode = self.nvml.mode(device)
         profiles = self.nvml.profiles(device) if mode else []
-        gpu = _plan.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles),
+        uuid = self._uuid(device.pci) if self._by_uuid() else ""
+        gpu = _plan.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles, uuid),
                         self._board(device.board, profiles), mode or (False, False))
         if gpu.mode[0]:
             gpu.layout = layout_of(self.nvml.instances(device))
         return gpu
 
     def _assume(self, number: int, pci: str, device_id: str, subsystem: str) -> _plan.Gpu:
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
+
         model = model_of(device_id, subsystem)
         capable = model is None or model.mig_capable
         profiles = _boards.profiles_of(device_id) if capable else []
@@ -88,9 +110,20 @@ class Work:
         return self._boards.setdefault(key, Board(profiles))
 
     @staticmethod
-    def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Any) -> _format.Target:
+    def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Any,
+                uuid: str = "") -> _format.Target:
         model = model_of(device_id, subsystem)
-        return _format.Target(pci, number, device_id, subsystem, (model and model.name) or device_id, profiles)
+        return _format.Target(pci, number, device_id, subsystem, (model and model.name) or device_id, profiles, uuid)
+
+    def _by_uuid(self) -> bool:
+        """Whether somebody names GPUs by UUID, which costs a call for each."""
+        words = [*(self.request.devices or ()), *(word for entry in self._entries or () for word in entry.words or ())]
+        return any(_format.names_uuid(word) for word in words)
+
+    def _uuid(self, pci: str) -> str:
+        if pci not in self._uuids:
+            self._uuids[pci] = self.nvml.uuid(self._devices[pci])
+        return self._uuids[pci]
 
     # -- what is wanted
 
@@ -101,13 +134,15 @@ class Work:
         if not self.nvml.available and not self.request.check and self.request.state == "present":
             raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Install and load the driver first (gpuops.nvidia.nvidia_driver).")
-        targets = [gpu.target for gpu in gpus]
-        if self.request.config is None:
-            wishes = _format.generate(self.request.selected, targets)
-        else:
-            _name, entries = _format.select(_format.parse(self.request.config), self.request.selected)
-            wishes = _format.resolve(entries, targets)
         chosen = self._chosen(gpus)
+        if self.request.checkpoint is not None:
+            return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
+        targets = [gpu.target for gpu in gpus]
+        wishes = (_format.generate(self.request.selected, targets) if self._entries is None
+                  else _format.resolve(self._entries, targets))
+        if not wishes:
+            models = ", ".join(sorted({target.model for target in targets}))
+            self.warnings.append(f"The configuration speaks of none of this host's GPUs ({models}) that can do MIG.")
         goals = []
         for gpu in gpus:
             wish = wishes.get(gpu.pci)
@@ -119,25 +154,27 @@ class Work:
             goals.append((gpu, _plan.goal_of(gpu, wish)))
         return goals
 
+    def _checkpointed(self, gpus: list[_plan.Gpu]) -> list[tuple[_plan.Gpu, _plan.Goal]]:
+        """The GPUs that the checkpoint names, with what stood there."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint
+
+        found = _checkpoint.read(self.request.checkpoint)
+        if not self.nvml.available:
+            self.warnings.append("GPUs are known by UUID only once the driver runs: the checkpoint is not in the plan.")
+            return []
+        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus}
+        for uuid, (path, _device) in found.items():
+            if uuid not in by_uuid:
+                raise InputError(f"this host has no GPU {uuid}.", f"It has {', '.join(by_uuid)}.", path=f"{path}.UUID",
+                                 value=uuid, allowed=list(by_uuid))
+        return [(gpu, _checkpoint.goal_of(gpu, *found[uuid])) for uuid, gpu in by_uuid.items() if uuid in found]
+
     def _chosen(self, gpus: list[_plan.Gpu]) -> set[str]:
-        """The PCI addresses that the option devices names: by address, index, UUID, PCI device id or model."""
+        """The PCI addresses of the GPUs that the option devices names."""
         if self.request.devices is None or self.request.state == "rendered":
             return {gpu.pci for gpu in gpus}
-        found = set()
-        for word in self.request.devices:
-            match = {gpu.pci for gpu in gpus if word.lower() in (
-                gpu.pci, str(gpu.target.index), gpu.target.device_id, gpu.target.model.lower(), self._uuid(gpu, word))}
-            if not match:
-                raise InputError(f"this host has no GPU {word!r}.",
-                                 f"It has {', '.join(f'{gpu.pci} ({gpu.target.model})' for gpu in gpus)}.",
-                                 path="devices", value=word)
-            found |= match
-        return found
-
-    def _uuid(self, gpu: _plan.Gpu, word: str = "GPU-") -> str | None:
-        if self.nvml.available and word.lower().startswith("gpu-"):
-            return self.nvml.uuid(self._devices[gpu.pci]).lower()
-        return None
+        targets = [gpu.target for gpu in gpus]
+        return {target.pci for word in self.request.devices for target in _format.named(word, targets, "devices")}
 
     def _former(self, journal: Journal) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         entries = journal.of_kind("gpu")
@@ -148,7 +185,7 @@ class Work:
                             f"{self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Load the driver, or delete /var/lib/gpuops/journal/mig.json to give the layout up.")
         goals = []
-        by_uuid = {self._uuid(gpu): gpu for gpu in self._read()}
+        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in self._read()}
         for uuid, entry in entries.items():
             gpu = by_uuid.get(uuid)
             if gpu is not None:
@@ -162,56 +199,81 @@ class Work:
     # -- reaching it
 
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
-        plans = [self._steps(gpu, goal) for gpu, goal in goals]
+        plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
-        changed = {plan.gpu.pci for plan in plans if plan.steps}
-        if steps and not self.request.check:
-            former = {}
-            for plan in plans:
-                gpu = plan.gpu
-                if gpu.pci in changed:
-                    uuid = str(self._uuid(gpu))
-                    journal.keep("gpu", uuid, gpu.as_dict())
-                    journal.note("gpu", uuid, _plan.shape(plan.goal.enabled, plan.goal.layout))
-                    former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
-            executor = Executor(self.nvml, run, former)
-            journal.keep("cdi", UNIT, None)
-            apply(steps, executor, journal)
-            self._devices.update(executor.devices)
-            self._prove([plan for plan in plans if plan.steps and not plan.pending])
-        if journal.get("cdi", UNIT) is not None and not self.request.check:
-            self._tell_containers(journal)
-        result = self._result(plans, steps)
+        stopped = [unit for step in steps if step.action == _plan.STOP for unit in step.data["units"]]
+        # Of those that a killed run has left stopped too.
+        starts = _plan.starts(dict.fromkeys([*journal.of_kind("paused"), *stopped]))
+        if not self.request.check and (steps or journal.entries):
+            self._carry_out(plans, steps, starts, journal)
+        result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
             journal.unfinished = None  # a killed run's last step: what it left has just been put right
             for plan in plans:
                 if not plan.pending:
-                    journal.forget("gpu", str(self._uuid(plan.gpu)))
+                    journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
         return result
+
+    def _carry_out(self, plans: list[_plan.GpuPlan], steps: list[Step], starts: list[Step], journal: Journal) -> None:
+        """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
+
+        former = {}
+        for plan in plans:
+            gpu = plan.gpu
+            if plan.steps:
+                uuid = self._uuid(gpu.pci).lower()
+                journal.keep("gpu", uuid, gpu.as_dict())
+                journal.note("gpu", uuid, _plan.shape(plan.goal.enabled, plan.goal.layout))
+                former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
+        pauses = Pauses(self.command, journal)
+        executor = Executor(self.nvml, pauses, self.root, former)
+        try:
+            if steps:
+                journal.keep("cdi", UNIT, None)
+                apply(steps, executor, journal)
+                self._devices.update(executor.devices)
+                self._prove([plan for plan in plans if plan.steps and not plan.pending])
+            if journal.get("cdi", UNIT) is not None:
+                self._tell_containers(journal)
+            apply(starts, executor, journal)
+        finally:
+            pauses.start_all()
 
     def _tell_containers(self, journal: Journal) -> None:
         """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
-        if os.path.exists(UNIT_FILE) and not refresh(run):
+        if os.path.exists(UNIT_FILE) and not refresh(self.command):
             self.warnings.append(f"{UNIT} has failed: containers may not see the MIG devices as they are now. Look at "
                                  f"journalctl -u {UNIT}.")
         journal.forget("cdi", UNIT)
 
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
+        services: tuple[str, ...] = ()
         if self.nvml.available and _plan.disturbs(gpu, goal):
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import read_holders
+
             device = self._devices[gpu.pci]
-            clients = self.nvml.clients(device)
-            if clients:
-                starts = {item.id: item.start for item in self.nvml.instances(device)} if gpu.mode[0] else {}
-                gpu.clients = [{**client, "start": starts.get(client["instance"])} for client in clients]
-                busy = {client["start"] for client in gpu.clients}
-                gpu.layout = tuple(piece._replace(busy=piece.start in busy) for piece in gpu.layout)
+            instances = self.nvml.instances(device) if gpu.mode[0] else []
+            # A reset needs everybody away who has the GPU open, so where they may be stopped they are.
+            files = gpu.mode != (goal.enabled, goal.enabled) and allows(self.request.level, "drain")
+            gpu.holders = read_holders(self.root, self.nvml, device, instances, files)
+            if gpu.holders:
+                gpu.layout = tuple(_plan.busy(piece, gpu.holders) for piece in gpu.layout)
+                services = stoppable(self.root, gpu.holders)
                 goal = self._again(gpu, goal)
-        return _plan.plan(gpu, goal, self.request.level)
+        return _plan.plan(gpu, goal, self.request.level, services)
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether a layout is to be restored, with its placements."""
+        return self.request.state == "absent" or self.request.checkpoint is not None
 
     def _again(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.Goal:
         """The goal once more, now that it is known what is busy. A layout to be restored is what it is."""
-        if self.request.state == "absent" or not goal.enabled or gpu.board is None:
+        if self._fixed or not goal.enabled or gpu.board is None:
             return goal
         wanted: dict[tuple[str, int], int] = {}
         for piece in goal.layout:
@@ -242,6 +304,7 @@ class Work:
                    plan.gpu.as_dict() for plan in plans},
             kept=[item for plan in plans for item in _plan.moved(plan.gpu, plan.change.kept)],
             created=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.created)],
+            holders=[_holder(holder) for plan in plans for holder in plan.gpu.holders],
             destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
 
@@ -249,12 +312,18 @@ class Work:
         if not self.nvml.available:
             raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Install and load the driver first.")
-        gpus = [gpu for gpu in self._read() if gpu.target.profiles]
-        gpus = [gpu for gpu in gpus if gpu.pci in self._chosen(gpus)]
+        capable = [gpu for gpu in self._read() if gpu.target.profiles]
+        gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
         standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
         config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
                                  for gpu in gpus])
-        return outcome([], before=standing, after=standing, config=config, kept=[], created=[], destroyed=[],
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint
+
+        checkpoint = _checkpoint.write(
+            (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
+            for gpu in gpus)
+        return outcome([], before=standing, after=standing, config=config, checkpoint=checkpoint, holders=[],
+                       kept=[], created=[], destroyed=[],
                        reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
 
     def _rendered(self) -> dict[str, t.Any]:
@@ -271,3 +340,8 @@ class Work:
             raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
         plans = [_plan.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
         return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}
+
+
+def _holder(holder: _plan.Holder) -> dict[str, t.Any]:
+    """For the result, as gpu_info names clients."""
+    return {key: holder[key] for key in ("pid", "name", "gpu", "instance", "unit", "container")}

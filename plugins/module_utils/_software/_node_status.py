@@ -9,26 +9,16 @@ systemd: no shell, no daemon, and nothing that could differ from what facts and 
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import io
-import os
-import typing as t
-import zipfile
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, MissingLibrary
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import PYTHON_PATH, PYTHON_PATH_VARIABLE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, PYNVML, program, pynvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Host, Options, Wish
 
-PROGRAM = "/usr/local/lib/gpuops/node-status.pyz"
-PYNVML = f"{PYTHON_PATH}/pynvml.py"
+PROGRAM = f"{FOLDER}/node-status.pyz"
 SERVICE = "gpuops-node-status.service"
 TIMER = "gpuops-node-status.timer"
 UNITS = "/etc/systemd/system"
 OUTPUT = "gpuops-node-status.prom"
-_PACKAGE = "ansible_collections.gpuops.nvidia.plugins.module_utils"
 _SERVICE_TEXT = """\
 # Written by gpuops.nvidia.
 [Unit]
@@ -73,53 +63,7 @@ class NodeStatusExporter:
                              value=interval)
         output = f"{folder}/{OUTPUT}"
         service = _SERVICE_TEXT.format(interpreter=host.interpreter, program=PROGRAM, output=output)
-        return Wish(files={PYNVML: _pynvml(host), PROGRAM: program(),
+        return Wish(files={PYNVML: pynvml(host.root), PROGRAM: program(_report.__name__),
                            f"{UNITS}/{SERVICE}": service.encode(),
                            f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
                     outputs=[output], unit=TIMER, first=SERVICE)
-
-
-def program() -> bytes:
-    """The zip, the same bytes for the same code."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, source in sorted(_sources(_report.__name__).items()):
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), source)
-    return buffer.getvalue()
-
-
-def _sources(start: str) -> dict[str, str]:
-    """File name to text of a module and of all of this collection that it imports."""
-    found = {"__main__.py": f"from {start} import main\n\nmain()\n"}
-    waiting = [start]
-    while waiting:
-        module = waiting.pop()
-        path = module.replace(".", "/") + ".py"
-        if path in found:
-            continue
-        spec = importlib.util.find_spec(module)
-        loader: t.Any = spec.loader if spec else None
-        found[path] = loader.get_source(module)
-        for index in range(1, module.count(".") + 1):
-            found["/".join([*module.split(".")[:index], "__init__.py"])] = ""
-        for node in ast.walk(ast.parse(found[path])):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(_PACKAGE):
-                name = str(node.module)
-                waiting += [f"{name}.{alias.name}" for alias in node.names] if _is_package(name) else [name]
-    return found
-
-
-def _is_package(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.submodule_search_locations is not None
-
-
-def _pynvml(host: Host) -> bytes:
-    """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
-    shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
-    found = importlib.util.find_spec("pynvml")
-    for path in (host.root.at(PYNVML), shipped, found.origin if found else None):
-        data = read_bytes(path) if path and os.path.basename(path) == "pynvml.py" else None
-        if data is not None:
-            return data
-    raise MissingLibrary("pynvml")

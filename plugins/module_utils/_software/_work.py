@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import drop_compiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Wish
@@ -151,13 +152,7 @@ class Work:
     def _restore(self, step: Step) -> None:
         self._owe_restart()
         if step.target.endswith(".py"):
-            folder, name = os.path.split(step.target)
-            cache = os.path.join(folder, "__pycache__")
-            for compiled in os.listdir(cache) if os.path.isdir(cache) else ():
-                if compiled.startswith(name[:-2]):
-                    os.unlink(os.path.join(cache, compiled))
-            if os.path.isdir(cache) and not os.listdir(cache):
-                os.rmdir(cache)
+            drop_compiled(step.target)
         self.journal.restore_file(step.target)
         self._reload(step.target)
 

@@ -55,7 +55,7 @@ COMPONENTS: t.Tuple[Component, ...] = (
     Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
     Component("mig_manager", "MIG", "migManager", _BOTH, (
-        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file")),
+        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_boot")),
     Component("node_status_exporter", "node status", "nodeStatusExporter", _HOST, (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )

@@ -9,8 +9,6 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
     ON_HOSTS,
     SECRETS,
@@ -18,7 +16,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components i
     SOFTWARE_RESULT,
     VARIABLES,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
 
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
 FACTS = "preflight_found"
@@ -193,17 +190,6 @@ def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
         return None
     found = _registered(task_vars, host, FACTS).get("facts")
     return found if isinstance(found, dict) else None
-
-
-def mig_document(task_vars: TaskVars, name: str) -> dict[str, t.Any]:
-    """The content of a file in mig-parted's format. Raises InputError where it is none."""
-    path = find_file(task_vars, name)
-    text = read_text(path)
-    content = None if text is None else load_data(text, path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a MIG configuration.", "Give the path of a file in mig-parted's format.",
-                         path="mig_manager_config_file", value=name)
-    return content
 
 
 def _registered(task_vars: TaskVars, host: str, name: str) -> dict[str, t.Any]:

@@ -72,6 +72,14 @@ def present(gpu: Facts) -> Stand:
     return Stand(True, dict(counts), sum(len(instance["uuids"]) for instance in mig["instances"]))
 
 
+def kept(entry: t.Mapping[str, t.Any]) -> Stand:
+    """How a GPU will stand after a boot. entry: of the fact C(mig_boot.gpus)."""
+    if not entry["enabled"]:
+        return OFF
+    counts = collections.Counter(str(instance["profile"]) for instance in entry["instances"])
+    return Stand(True, dict(counts), sum(len(instance["compute"]) for instance in entry["instances"]))
+
+
 def overview(gpus: t.Sequence[Facts]) -> str:
     """The GPUs of a host in a few words."""
     capable = [gpu for gpu in gpus if gpu["mig_capable"]]
@@ -84,7 +92,7 @@ def overview(gpus: t.Sequence[Facts]) -> str:
 def _target(index: int, gpu: Facts) -> _format.Target:
     profiles = _boards.profiles_of(gpu["device_id"]) if gpu["mig_capable"] else []
     return _format.Target(gpu["pci"], index, gpu["device_id"], gpu.get("subsystem") or "",
-                          str(gpu.get("model") or gpu["device_id"]), profiles)
+                          str(gpu.get("model") or gpu["device_id"]), profiles, str(gpu.get("uuid") or ""))
 
 
 @functools.lru_cache(maxsize=None)

@@ -63,6 +63,7 @@ def facts_of_node(name: str, node: Node) -> Facts:
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
+        "mig_boot": {"enabled": None, "gpus": None, "vendor": None},
         "clients": [],
     }
 

@@ -176,7 +176,8 @@ def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
-            "selected": selected or None, "layouts": config, "because": [because]}
+            "selected": selected or None, "layouts": config, "boot": mine.get("mig_manager_boot") is not False,
+            "because": [because]}
 
 
 _NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}

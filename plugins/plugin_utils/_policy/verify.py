@@ -211,8 +211,25 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
     if faults:
         more = f" and {len(faults) - 1} more GPUs" if len(faults) > 1 else ""
         return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
+    if want.get("boot") and wanted:
+        lost = _lost_at_boot(wanted, facts)
+        if lost:
+            return Check("mig_manager", "failed", lost, "Run site.yml; it repairs exactly this.")
     devices = sum(layouts.present(gpu).devices for gpu in gpus)
     return Check("mig_manager", "ok", f"{want['selected']} ({devices} devices)")
+
+
+def _lost_at_boot(wanted: t.Mapping[str, layouts.Stand], facts: Facts) -> str:
+    """What will be otherwise after a boot, empty where nothing will."""
+    boot = facts["mig_boot"]
+    if not boot["enabled"]:
+        return "gpuops-mig.service is not enabled, so the layout ends with the next boot"
+    kept = {uuid.lower(): layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}
+    for gpu in facts["gpus"]:
+        goal, after = wanted.get(gpu["pci"]), kept.get(str(gpu["uuid"]).lower())
+        if goal is not None and (after is None or not after.satisfies(goal)):
+            return f"{gpu['pci']} will have {after or 'nothing'} after a boot, wanted is {goal}"
+    return ""
 
 
 def _feature_discovery(want: Expected, facts: Facts) -> Check:

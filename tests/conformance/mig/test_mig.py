@@ -8,35 +8,40 @@ from __future__ import annotations
 import collections
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 from tests.conformance.conftest import ROOT, Machine
+from tests.conformance.tables import published
 
 Make = Callable[..., Machine]
-BOARDS = [board for board in json.loads((ROOT / "lab/nvml/boards.json").read_text())["boards"] if board["profiles"]]
-MODELS = [board["model"] for board in BOARDS]
+BOARDS = {model: board for model, board in published()["boards"].items() if board["mig"]}
+NAMES = yaml.safe_load((ROOT / "tests/unit/mig/published_layouts.yml").read_text())["layouts"]
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: Path) -> None:
     """A journal of the test's own, and the machine's nvidia-smi for resets."""
     monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
+    monkeypatch.setattr(_work, "Root", lambda: Root(str(tmp_path)))
     monkeypatch.setenv("PATH", f"{nvml_folder}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_folder))
 
 
-def go(selected: str | None, state: str = "present", config: Any = None) -> dict[str, Any]:
+def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None) -> dict[str, Any]:
     """One run of the module's work at gpu_disruption idle."""
     with Nvml() as nvml:
-        return _work.Work(_work.Request(state, config, selected, None, "idle", False), nvml).run()
+        return _work.Work(_work.Request(state, config, selected, None, "idle", False, checkpoint), nvml).run()
 
 
 def devices(host: Machine) -> list[dict[str, int]]:
@@ -51,7 +56,7 @@ def devices(host: Machine) -> list[dict[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", BOARDS)
 def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
     """Plans made before a driver name the same profiles, ids and placements as plans made with it."""
     machine(f"{model}=1")
@@ -61,19 +66,120 @@ def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
     assert sorted(reported) == sorted(_boards.profiles_of(device.device_id) or [])
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=MODELS)
-def test_each_layout_after_each_other(machine: Make, board: dict[str, Any]) -> None:
-    host = machine(f"{board['model']}=1")
-    for profile in [*board["profiles"], *reversed(board["profiles"])]:
-        name = f"all-{profile['name'].replace('+', '.')}"
+def layouts_of(board: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Every layout that a board has a published name for, and one of each profile, as counts by profile."""
+    found = {f"all-{name.replace('+', '.')}": {name: row["instances"]} for name, row in board["profiles"].items()}
+    for name, rows in NAMES.items():
+        for devices, text in rows.items():
+            counts = {one: int(count) for one, count in (row.split(" x ") for row in text.split(", ") if " x " in row)}
+            if board["device"] in devices.split() or devices == "any" and counts and set(counts) <= set(
+                    board["profiles"]):
+                found[name] = counts
+    return found
+
+
+def lies(host: Machine) -> list[tuple[str, int, int]]:
+    """The GPU instances of the only GPU as (profile enum, first unit, units), by the simulator itself."""
+    rows = [line.split() for line in host.sim("show").splitlines() if line.startswith("gi ")]
+    return [(row[3], int(row[4]), int(row[5])) for row in rows]
+
+
+@pytest.mark.parametrize("model", BOARDS)
+def test_each_layout_after_each_other(machine: Make, model: str) -> None:
+    """Where instances lie is held against the published placements of the board."""
+    host, profiles = machine(f"{model}=1"), BOARDS[model]["profiles"]
+    layouts = layouts_of(BOARDS[model])
+    assert len(layouts) > len(profiles), "there is all-balanced too"
+    for name in [*layouts, *reversed(layouts)]:
         go(name)
-        assert devices(host) == [{str(profile["enum"]): profile["instances"]}], name
+        found = lies(host)
+        counts = collections.Counter(enum for enum, _start, _size in found)
+        assert counts == {str(profiles[one]["enum"]): count for one, count in layouts[name].items()}, name
+        cells = [cell for _enum, start, size in found for cell in range(start, start + size)]
+        assert len(cells) == len(set(cells)), name
+        for one, count in layouts[name].items():
+            places = [tuple(place) for place in profiles[one]["placements"]]
+            taken = [(start, size) for enum, start, size in found if enum == str(profiles[one]["enum"])]
+            assert set(taken) <= set(places), (name, taken)
+            if count == len(places):
+                assert sorted(taken) == sorted(places), name
+        with Nvml() as nvml:
+            assert {(item.profile.enum, item.start) for item in nvml.instances(nvml.devices()[0])} == {
+                (int(enum), start) for enum, start, _size in found}
         assert go(name)["changed"] is False
-        go("all-balanced")
-        enums = collections.Counter(line.split()[3] for line in host.sim("show").splitlines() if line.startswith("gi "))
-        assert enums == ({"0": 2, "1": 1, "2": 1} if board["units"] == 8 else {"0": 2, "1": 1})
     go(None, state="absent")
     assert devices(host) == [{"-": 1}]
+
+
+@pytest.mark.parametrize("model", BOARDS)
+def test_what_is_kept_keeps_its_uuid(machine: Make, model: str) -> None:
+    host = machine(f"{model}=1")
+    smallest = min(BOARDS[model]["profiles"].items(), key=lambda row: (row[1]["enum"], row[0]))[0]
+    go(f"all-{smallest}")
+    before = set(re.findall(r"MIG-[0-9a-f-]+", host.run("nvidia-smi", "-L").stdout))
+    result = go("all-balanced")
+    after = set(re.findall(r"MIG-[0-9a-f-]+", host.run("nvidia-smi", "-L").stdout))
+    assert len(result["kept"]) == 2 and len(before & after) >= 2
+    assert len(after) == 2 + len(result["created"])
+
+
+@pytest.mark.parametrize("model", BOARDS)
+def test_a_checkpoint_puts_back_what_stood_there(machine: Make, model: str) -> None:
+    host = machine(f"{model}=2")
+    go("all-balanced")
+    host.run("nvidia-smi", "mig", "-dci", "-i", "1")
+    before, uuids = host.sim("show"), host.run("nvidia-smi", "-L").stdout
+    taken = json.loads(json.dumps(go(None, state="gathered")["checkpoint"]))
+    assert go(None, checkpoint=taken)["changed"] is False
+    go("all-disabled")
+    go(None, checkpoint=taken)
+    state = [line for line in before.splitlines() if not line.startswith("generation")]
+    assert [line for line in host.sim("show").splitlines() if not line.startswith("generation")] == state
+    assert host.run("nvidia-smi", "-L").stdout == uuids
+
+
+# What mig-parted 0.15.0 was seen to reach on eight simulated A100 80GB, one command after the other: the command, what
+# each GPU then had (None: MIG off), and what its export then said (None: not asked).
+SEVEN = {"0": 7}
+CAPTURED: list[tuple[str, list[dict[str, int] | None], Any]] = [
+    ("all-disabled", [None] * 8, [{"devices": "all", "mig-enabled": False, "mig-devices": {}}]),
+    ("all-1g.10gb", [SEVEN] * 8, [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]),
+    ("half", [None] * 4 + [SEVEN] * 4, [
+        {"devices": [0, 1, 2, 3], "mig-enabled": False, "mig-devices": {}},
+        {"devices": [4, 5, 6, 7], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]),
+    ("two-ci", [{"2": 2}] * 8, None),
+    ("all-enabled", [{}] * 8, None),
+    ("all-disabled", [None] * 8, None),
+]
+EVERY = {"devices": "all", "mig-enabled": True}
+CONFIG = {"version": "v1", "mig-configs": {
+    "all-disabled": [{"devices": "all", "mig-enabled": False}], "all-enabled": [{**EVERY, "mig-devices": {}}],
+    "all-1g.10gb": [{**EVERY, "mig-devices": {"1g.10gb": 7}}], "two-ci": [{**EVERY, "mig-devices": {"1c.3g.40gb": 6}}],
+    "half": [{"devices": [0, 1, 2, 3], "mig-enabled": False},
+             {"devices": [4, 5, 6, 7], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}],
+    "impossible": [{**EVERY, "mig-devices": {"4g.40gb": 2}}]}}
+
+
+def test_captured_runs_of_mig_parted_end_alike(machine: Make) -> None:
+    host = machine("a100-80=8")
+    for name, expected, exported in CAPTURED:
+        go(name, config=CONFIG)
+        assert devices(host) == [{"-": 1} if one is None else one for one in expected], name
+        assert go(name, config=CONFIG)["changed"] is False
+        if exported is not None:
+            assert go(None, state="gathered")["config"]["mig-configs"]["current"] == exported
+
+
+@pytest.mark.parametrize("name, words", [("nonesuch", "there is no configuration 'nonesuch'"),
+                                         ("impossible", "2 x 4g.40gb do not fit together")])
+def test_what_is_wrong_is_refused_before_any_change(machine: Make, name: str, words: str) -> None:
+    """mig-parted wipes the first GPU before it finds out that a layout is impossible."""
+    host = machine("a100-80=8")
+    go("all-1g.10gb")
+    before = host.sim("show")
+    with pytest.raises(GpuopsError, match=words):
+        go(name, config=CONFIG)
+    assert host.sim("show") == before
 
 
 def calls(path: Path) -> int:
@@ -121,7 +227,7 @@ def test_an_instance_destroyed_by_hand_comes_back_alone(machine: Make) -> None:
 
 @pytest.mark.parametrize("fault, words", [
     (("create-fails-at", "0", "5"), "INSUFFICIENT_RESOURCES"),
-    (("destroy-in-use", "0"), "IN_USE"),
+    (("destroy-in-use", "0"), "IN_USE. No process is listed as using it"),
     (("no-permission", "0"), "NO_PERMISSION. This needs root"),
     (("gpu-lost", "0"), "GPU_IS_LOST"),
 ])
@@ -137,6 +243,56 @@ def test_a_fault_is_named_and_nothing_is_half_done(machine: Make, fault: tuple[s
     host.sim("fault", "clear")
     go("all-1g.10gb")
     assert devices(host) == [{"0": 7}, {"0": 7}]
+
+
+def test_a_gpu_lost_on_the_way_is_named_and_finished_later(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = machine("a100-80=2")
+    create, made = Nvml.create, []
+
+    def lose(self: Nvml, *what: Any) -> Any:
+        made.append(what)
+        if len(made) == 3:
+            host.sim("fault", "set", "gpu-lost", "0")
+        return create(self, *what)
+
+    monkeypatch.setattr(Nvml, "create", lose)
+    with pytest.raises(GpuopsError, match="GPU_IS_LOST.* has fallen off the bus.* could not be put back") as lost:
+        go("all-1g.10gb")
+    assert lost.value.details["gpu"] == "0000:07:00.0"
+    assert devices(host)[1] == {"-": 1}, "the other one was not begun"
+    host.sim("fault", "clear")
+    go("all-1g.10gb")
+    assert devices(host) == [SEVEN, SEVEN]
+
+
+def test_a_pending_mode_of_somebody_else_is_taken_up(machine: Make) -> None:
+    host = machine("a100-80=2")
+    host.sim("fault", "set", "mode-pending", "all")
+    host.run("nvidia-smi", "-mig", "1", "-i", "0")
+    request = _work.Request("present", None, "all-disabled", None, "never", False)
+    with Nvml() as nvml:
+        waiting = _work.Work(request, nvml).run()
+    assert waiting["reset_required"] == ["0000:07:00.0"]
+    assert [step["id"] for step in waiting["pending"]] == ["disable MIG mode: 0000:07:00.0"]
+    assert [step["id"] for step in go("all-disabled")["plan"]] == ["disable MIG mode: 0000:07:00.0"]
+    with Nvml() as nvml:
+        assert [nvml.mode(device) for device in nvml.devices()] == [(False, False)] * 2
+
+
+def test_a_reset_is_of_that_gpu_alone(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, resets = machine("a100-80=4"), []
+    run = _work.run
+
+    def watch(argv: list[str], **options: Any) -> Any:
+        if argv[0] == "nvidia-smi":
+            resets.append(argv)
+        return run(argv, **options)
+
+    monkeypatch.setattr(_work, "run", watch)
+    host.sim("fault", "set", "mode-pending", "2")
+    go("all-3g.40gb")
+    assert resets == [["nvidia-smi", "--gpu-reset", "-i", "0000:47:00.0"]]
+    assert devices(host) == [{"2": 2}] * 4
 
 
 def test_a_pending_mode_is_finished_by_a_reset(machine: Make) -> None:

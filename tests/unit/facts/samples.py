@@ -57,6 +57,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
+        "mig_boot": {"enabled": False, "gpus": None, "vendor": None},
         "clients": [],
     }
 

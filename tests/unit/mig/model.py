@@ -9,13 +9,16 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Compute, Device, Instance, Profile
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Compute, Device, Instance, Profile
+
+_ENUM = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 
 class Model:
     """GPUs as (PCI address, device id). writes: the calls that changed something. fail: the number of the failing one.
 
-    clients: PCI address -> C([(pid, GPU instance id or None)]).
+    clients_of: PCI address -> C([(pid, GPU instance id or None)]), with a compute instance id as a third where it
+    matters.
     """
 
     def __init__(self, *gpus: tuple[str, str]) -> None:
@@ -24,7 +27,7 @@ class Model:
         self.gpus = [Device(number, None, pci, device_id, "10de:0000") for number, (pci, device_id) in enumerate(gpus)]
         self.modes = {pci: [False, False] for pci, _device_id in gpus}
         self.placed: dict[str, dict[int, tuple[Profile, set[tuple[int, int]]]]] = {pci: {} for pci, _device_id in gpus}
-        self.clients_of: dict[str, list[tuple[int, int | None]]] = {}
+        self.clients_of: dict[str, list[tuple[t.Any, ...]]] = {}
         self.writes: list[tuple[t.Any, ...]] = []
         self.fail: int | None = None
 
@@ -54,14 +57,14 @@ class Model:
     def instances(self, device: Device) -> list[Instance]:
         found = []
         for start, (profile, parts) in sorted(self.placed[device.pci].items()):
-            compute = tuple(Compute(slices, first, 0, (start, slices, first))
+            compute = tuple(Compute(slices, first, first, _ENUM[slices], (start, slices, first))
                             for slices, first in sorted(parts, key=lambda part: part[1]))
             found.append(Instance(start, profile, start, compute, start))
         return found
 
-    def clients(self, device: Device) -> list[dict[str, t.Any]]:
-        return [{"pid": pid, "name": "job", "gpu": device.pci, "instance": instance}
-                for pid, instance in self.clients_of.get(device.pci, [])]
+    def processes(self, device: Device) -> list[dict[str, t.Any]]:
+        return [{"pid": one[0], "name": "job", "instance": one[1], "compute": one[2] if len(one) > 2 else None}
+                for one in self.clients_of.get(device.pci, [])]
 
     # -- writing
 
@@ -91,8 +94,8 @@ class Model:
     def destroy_compute(self, device: Device, compute: Compute) -> None:
         start, slices, first = compute.handle
         self._write("destroy_compute", device.pci, start, slices, first)
-        busy = {instance for _pid, instance in self.clients_of.get(device.pci, [])}
-        assert start not in busy, "a busy instance was destroyed"
+        busy = {one[1:] for one in self.clients_of.get(device.pci, [])}
+        assert (start,) not in busy and (start, first) not in busy, "a busy instance was destroyed"
         self.placed[device.pci][start][1].remove((slices, first))
 
     def destroy(self, device: Device, instance: Instance) -> None:

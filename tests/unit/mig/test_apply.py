@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
@@ -46,6 +50,9 @@ class Machine:
     def mode(self, _device: Device) -> tuple[bool, bool]:
         return self.enabled, self.pending
 
+    def processes(self, _device: Device) -> list[dict[str, t.Any]]:
+        return []
+
     def reopen(self, device: Device) -> Device:
         return device
 
@@ -58,16 +65,27 @@ class Machine:
 STEP = Step("enable MIG mode", GPU.pci, data={"pci": GPU.pci, "enabled": True})
 
 
-def test_services_step_aside_for_a_reset() -> None:
+def switch(machine: Machine, folder: Path) -> None:
+    with Journal("mig", str(folder / "journal")) as journal:
+        executor = Executor(t.cast(t.Any, machine), Pauses(machine, journal), Root(str(folder)),
+                            {GPU.pci: (GPU, False, ())})
+        try:
+            executor(STEP)
+        finally:
+            assert not journal.entries
+
+
+def test_services_step_aside_for_a_reset(tmp_path: Path) -> None:
     machine = Machine(True)
-    Executor(t.cast(t.Any, machine), machine, {GPU.pci: (GPU, False, ())})(STEP)
+    switch(machine, tmp_path)
     assert machine.enabled
     assert machine.calls == ["systemctl stop nvidia-dcgm.service", "nvidia-smi --gpu-reset -i",
                              "systemctl start nvidia-dcgm.service"]
 
 
-def test_they_go_on_where_the_reset_fails() -> None:
+def test_they_go_on_where_the_reset_fails(tmp_path: Path) -> None:
     machine = Machine(False)
-    with pytest.raises(CommandError, match="enable MIG mode"):
-        Executor(t.cast(t.Any, machine), machine, {GPU.pci: (GPU, False, ())})(STEP)
+    with pytest.raises(HostError, match="enable MIG mode.*refused.*No process is listed"):
+        switch(machine, tmp_path)
+    assert machine.pending is False
     assert machine.calls[-1] == "systemctl start nvidia-dcgm.service"

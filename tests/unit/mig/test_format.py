@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import compute_name, profile_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile, compute_name, profile_name
 
 
 def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> _format.Target:
@@ -40,18 +41,23 @@ def resolve(config: dict[str, t.Any], *gpus: _format.Target) -> dict[str, _forma
     ({"version": "v1", "mig-configs": {"one": {}}}, "mig-configs.one: it must be a list"),
     (document({"devices": "all", "mig-enable": True}), "mig-configs.one[0]: unknown key 'mig-enable'"),
     (document(entry(mig_enabled="yes")), "mig-configs.one[0].mig-enabled: 'yes' is not true or false"),
-    (document(entry(devices="none")), "mig-configs.one[0].devices: 'none' is neither"),
+    (document(entry(devices="none")), "mig-configs.one[0].devices: this host has no GPU 'none'"),
+    (document(entry(devices=[1, "all"])), "mig-configs.one[0].devices: [1, 'all'] is neither"),
+    (document(entry(devices=[420.0])), "in quotes: YAML reads it as a number"),
     (document(entry(devices=...)), "mig-configs.one[0].devices: None is neither"),
     (document(entry(devices=[])), "mig-configs.one[0].devices: [] is neither"),
     (document(entry(devices=[True])), "mig-configs.one[0].devices: [True] is neither"),
     (document(entry(device_filter="20B2")), "mig-configs.one[0].device-filter: '20B2' is not a GPU's PCI id"),
     (document(entry(mig_devices={"10gb": 1})), "mig-configs.one[0].mig-devices: '10gb' is not the name"),
-    (document(entry(mig_devices={"3c.3g.40gb": 1})), "'3c.3g.40gb' is not the name"),
+    (document(entry(mig_devices={"4c.3g.40gb": 1})), "'4c.3g.40gb' is not the name"),
+    (document(entry(mig_devices={"1g.10gb+me,me": 1})), "'1g.10gb+me,me' is not the name"),
+    (document(entry(mig_devices={"1g.10gb": 0})), "mig-configs.one[0].mig-devices: all counts are 0"),
+    (document(entry(mig_devices=...)), "mig-configs.one[0].mig-devices: it is needed where mig-enabled is true"),
     (document(entry(mig_devices={"1g.10gb": -1})), "mig-configs.one[0].mig-devices.1g.10gb: -1 is not a count"),
     (document(entry(mig_devices=["1g.10gb"])), "mig-configs.one[0].mig-devices: it must be a mapping"),
     (document(entry(mig_enabled=False)), "mig-configs.one[0].mig-devices: there cannot be MIG devices"),
-    (document(entry(devices=[1])), "mig-configs.one[0].devices: this host has no GPU 1"),
-    (document(entry(mig_devices={"1g.5gb": 7})), "has no profile 1g.5gb. It has 1g.10gb, 2g.20gb"),
+    (document(entry(devices=[1])), "mig-configs.one[0].devices: this host has no GPU '1'"),
+    (document(entry(mig_devices={"1g.5gb": 7})), "has no profile 1g.5gb (nearest: 1g.20gb). It has 1g.10gb, 2g.20gb"),
     (document(entry(), entry(mig_devices={"2g.20gb": 3})), "is configured differently by mig-configs.one[0]"),
 ])
 def test_refusals(config: t.Any, words: str) -> None:
@@ -60,14 +66,49 @@ def test_refusals(config: t.Any, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_mig_on_a_gpu_without_it_is_refused() -> None:
+def test_mig_on_a_gpu_without_it_is_refused_where_it_is_named() -> None:
+    """C(all) passes them over, as mig-parted does."""
+    gpus = [target(0), target(1, "26b9")]
     with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) cannot do MIG"):
-        resolve(document(entry()), target(0), target(1, "26b9"))
-    assert not resolve(document(entry(mig_enabled=False, mig_devices={})), target(1, "26b9"))["0000:01:00.0"].enabled
+        resolve(document(entry(devices=[0, 1])), *gpus)
+    assert list(resolve(document(entry()), *gpus)) == ["0000:00:00.0"]
+    assert not resolve(document(entry(devices=[1], mig_enabled=False, mig_devices={})), *gpus)["0000:01:00.0"].enabled
+
+
+@pytest.mark.parametrize("words, indices", [
+    ([1], {1}), (["1", 2], {1, 2}), (1, {1}), ("GPU-b", {1}), (["gpu-A", 2], {0, 2}), (["0000:02:00.0"], {2}),
+    (["00000000:01:00.0", "02:00.0"], {1, 2}), (["20b2"], {0, 1}), (["H200", "20B2"], {0, 1, 2}),
+    (["nvidia h200"], {2}),
+])
+def test_gpus_by_any_name(words: t.Any, indices: set[int]) -> None:
+    gpus = [dataclasses.replace(target(0), uuid="GPU-a"), dataclasses.replace(target(1), uuid="GPU-b"),
+            dataclasses.replace(target(2, "2335"), uuid="GPU-c", model="NVIDIA H200")]
+    found = resolve(document(entry(devices=words, mig_enabled=False, mig_devices={})), *gpus)
+    assert {gpu.index for gpu in gpus if gpu.pci in found} == indices
+
+
+def test_names_of_gpus_that_are_not_there() -> None:
+    unknown = dataclasses.replace(target(0), uuid="GPU-a")
+    for words in (["GPU-b"], ["0000:09:00.0"], ["H100"], ["2330"]):
+        with pytest.raises(InputError, match="this host has no GPU"):
+            resolve(document(entry(devices=words)), unknown)
+    assert resolve(document(entry(devices=["GPU-b"])), target(0)) == {}, "UUIDs are not known before a driver"
+    elsewhere = entry(devices=[4], device_filter="0x233010DE")
+    assert resolve(document(elsewhere, entry(mig_devices={})), target(0))["0000:00:00.0"].devices == {}
+
+
+def test_names_of_devices() -> None:
+    """Attributes in any order, a compute instance that fills its GPU instance by its long name."""
+    wishes = resolve(document(entry(mig_devices={"3c.3g.40gb": 1, "1c.3g.40gb": 3, "1g.10gb+me": 1})))
+    assert wishes["0000:00:00.0"].devices == {("3g.40gb", 3): 1, ("3g.40gb", 1): 3, ("1g.10gb+me", 1): 1}
+    both = dataclasses.replace(target(0), profiles=[Profile("1g.10gb+gfx,me", 1, 7, 1, 1, 1, (0,))])
+    assert resolve(document(entry(mig_devices={"1g.10gb+me,gfx": 1})), both)["0000:00:00.0"].devices == {
+        ("1g.10gb+gfx,me", 1): 1}
 
 
 @pytest.mark.parametrize("filters, indices", [
     ("0x20B210DE", {0, 1}), (["0x20b210de", "0x233510DE"], {0, 1, 2}), ("20B210DE", {0, 1}), ("", {0, 1, 2}),
+    (0x20B210DE, {0, 1}),
     ("0x20B210DE:0x146310DE", {0}), ("0x20B210DE:0x147F10DE", {1}),
 ])
 def test_filters(filters: t.Any, indices: set[int]) -> None:
@@ -137,7 +178,7 @@ def test_export_groups_as_mig_parted_does() -> None:
     assert half["mig-configs"]["current"] == [
         {"devices": [0], "mig-enabled": False, "mig-devices": {}},
         {"devices": [1], "mig-enabled": True, "mig-devices": seven}]
-    assert [entry.indices for entry in _format.parse(half)["current"]] == [(0,), (1,)]
+    assert [entry.words for entry in _format.parse(half)["current"]] == [("0",), ("1",)]
 
 
 # What nvidia-smi shows of these boards: total MiB, then for each profile its enum, slices, MiB, and its name as

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import random
 import typing as t
@@ -12,6 +13,8 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, Layout, Piece, difference
+
+from tests.conformance.tables import published
 
 A100, H200, A30, RTX = "20b2", "2335", "20b7", "2bb5"
 
@@ -24,8 +27,9 @@ def board(device_id: str = A100) -> Board:
 
 def full(grid: Board, *places: tuple[str, int], busy: t.Container[int] = ()) -> Layout:
     """GPU instances, each filled by one compute instance."""
-    return tuple(Piece(name, start, ((grid.profiles[name].slices, 0),), start in busy) for name, start in sorted(
+    pieces = (Piece(name, start, ((grid.profiles[name].slices, 0),)) for name, start in sorted(
         places, key=lambda place: place[1]))
+    return tuple(piece._replace(busy=piece.parts) if piece.start in busy else piece for piece in pieces)
 
 
 def wish(grid: Board, **counts: int) -> dict[tuple[str, int], int]:
@@ -121,51 +125,141 @@ def test_gpu_instance_left_without_compute_instance_serves_again() -> None:
     assert difference(present, ()).destroyed == present
 
 
-def exhaustive(grid: Board, present: Layout, wanted: dict[tuple[str, int], int]) -> tuple[int, int] | None:
-    """(busy lost, lost) at the least, over all placements; every compute instance fills its GPU instance."""
-    names = [name for name, _slices in wanted]
+def test_of_several_compute_instances_the_idle_one_goes() -> None:
+    grid = board()
+    present = (Piece("3g.40gb", 4, ((1, 0), (1, 1), (1, 2)), busy=((1, 1), (1, 2))),)
+    target = grid.target(present, {("3g.40gb", 1): 2})
+    assert target is not None
+    assert difference(present, target).destroyed[0].parts == ((1, 0),)
+
+
+def test_packing_lies_on_what_is_there() -> None:
+    grid = board()
+    assert grid.pack("7g.80gb", [1, 1, 3], [(3, 4), (1, 2), (2, 0)]) == ((1, 0), (1, 2), (3, 4))
+    assert grid.pack("3g.40gb", [2, 2]) is None
+    assert grid.pack("3g.40gb", []) == ()
+
+
+# -- against an exhaustive search that knows the boards from what is published only
+
+PUBLISHED = published()
+CI_STARTS = {int(total): {int(row.split(":")[1]): [int(start) for start in row.split()[2].split(":")[0].split(",")]
+                          for row in rows} for total, rows in PUBLISHED["compute_instances"].items()}
+BOARDS = {name: data for name, data in PUBLISHED["boards"].items() if data["mig"]}
+for _data in BOARDS.values():
+    for _row in _data["profiles"].values():
+        _row["starts"], _row["size"] = [start for start, _size in _row["placements"]], _row["placements"][0][1]
+Place = tuple[str, int]
+Device = tuple[str, int, int, int]  # profile, first unit, slices, first slice
+
+
+def fillings(total: int) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to fill a GPU instance of so many slices with compute instances, at least one."""
+    parts = [(size, start) for size, starts in CI_STARTS[total].items() for start in starts]
+    found = []
+    for count in range(1, total + 1):
+        for chosen in itertools.combinations(parts, count):
+            cells = [cell for size, start in chosen for cell in range(start, start + size)]
+            if len(cells) == len(set(cells)):
+                found.append(chosen)
+    return found
+
+
+def gpu_instances(profiles: dict[str, t.Any], names: t.Sequence[str]) -> t.Iterator[tuple[Place, ...]]:
+    """All sets of GPU instances of these profiles that lie beside each other."""
+    places = [(name, start) for name in names for start in profiles[name]["starts"]]
+
+    def more(index: int, chosen: tuple[Place, ...], taken: frozenset[int]) -> t.Iterator[tuple[Place, ...]]:
+        yield chosen
+        for number in range(index, len(places)):
+            name, start = places[number]
+            cells = frozenset(range(start, start + profiles[name]["size"]))
+            if not cells & taken and sum(other == name for other, _start in chosen) < profiles[name]["instances"]:
+                yield from more(number + 1, (*chosen, places[number]), taken | cells)
+
+    for chosen in more(0, (), frozenset()):
+        media = [name for name, _start in chosen if name.endswith("+me")]
+        everything = [name for name, _start in chosen if name.endswith("+me.all")]
+        others = [name for name, _start in chosen if not name.endswith(("+me.all", "-me"))]
+        if len(media) <= 1 and len(everything) <= 1 and not (everything and others):
+            yield chosen
+
+
+def exhaustive(profiles: dict[str, t.Any], present: set[Device], busy: set[Device],
+               wanted: dict[tuple[str, int], int]) -> tuple[int, int] | None:
+    """(busy lost, lost) at the least over all layouts, None where there is none."""
     best: tuple[int, int] | None = None
-    ways = [itertools.combinations(grid.profiles[name].starts, count) for (name, _slices), count in wanted.items()]
-    for choice in itertools.product(*(list(way) for way in ways)):
-        places = {(name, start) for name, starts in zip(names, choice) for start in starts}
-        cells = [cell for name, start in places for cell in grid.cells(name, start)]
-        if len(cells) != len(set(cells)) or not grid.compatible(name for name, _start in places):
-            continue
-        lost = [piece for piece in present if (piece.profile, piece.start) not in places]
-        cost = (sum(piece.busy for piece in lost), len(lost))
-        best = cost if best is None else min(best, cost)
+    every = {name: fillings(profiles[name]["slices"]) for name, _slices in wanted}
+    for places in gpu_instances(profiles, sorted({name for name, _slices in wanted})):
+        ways: dict[tuple[t.Any, ...], tuple[int, int]] = {(): (0, 0)}  # counts so far -> (busy kept, kept) at the most
+        for name, start in places:
+            grown: dict[tuple[t.Any, ...], tuple[int, int]] = {}
+            for counts, kept in ways.items():
+                for filling in every[name]:
+                    total = collections.Counter(dict(counts))
+                    total.update((name, size) for size, _start in filling)
+                    if any(count > wanted.get(key, 0) for key, count in total.items()):
+                        continue
+                    stay = {(name, start, size, first) for size, first in filling} & present
+                    sums = (kept[0] + len(stay & busy), kept[1] + len(stay))
+                    key = tuple(sorted(total.items()))
+                    grown[key] = max(grown.get(key, (0, 0)), sums)
+            ways = grown
+        kept = ways.get(tuple(sorted(wanted.items())))
+        if kept is not None:
+            cost = (len(busy) - kept[0], len(present) - kept[1])
+            best = cost if best is None else min(best, cost)
     return best
 
 
-def random_layout(grid: Board, chance: random.Random) -> Layout:
-    places: list[tuple[str, int]] = []
+def devices_of(layout: Layout) -> set[Device]:
+    return {(piece.profile, piece.start, size, first) for piece in layout for size, first in piece.parts}
+
+
+def random_layout(profiles: dict[str, t.Any], chance: random.Random, whole: bool) -> Layout:
+    pieces: list[Piece] = []
     taken: set[int] = set()
-    for _ignored in range(chance.randint(0, 7)):
-        name = chance.choice(list(grid.profiles))
-        start = chance.choice(grid.profiles[name].starts)
-        cells = set(grid.cells(name, start))
-        if taken.isdisjoint(cells) and grid.compatible([*(known for known, _start in places), name]):
-            taken |= cells
-            places.append((name, start))
-    return full(grid, *places, busy={start for _name, start in places if chance.random() < 0.2})
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_layouts_lose_no_more_than_an_exhaustive_search(seed: int) -> None:
-    chance = random.Random(seed)
-    grid = board(chance.choice((A100, H200, A30)))
-    for _ignored in range(4):
-        present = random_layout(grid, chance)
-        wanted = {(name, grid.profiles[name].slices): chance.randint(1, min(4, grid.profiles[name].instances))
-                  for name in chance.sample(list(grid.profiles), chance.randint(1, 3))}
-        target = grid.target(present, wanted)
-        best = exhaustive(grid, present, wanted)
-        assert (target is None) == (best is None), (present, wanted)
-        if target is None:
+    for _ignored in range(chance.randint(0, 9)):
+        name = chance.choice(list(profiles))
+        start = chance.choice(profiles[name]["starts"])
+        cells = set(range(start, start + profiles[name]["size"]))
+        if "+me" in name or taken & cells:
             continue
-        assert {name: count for (name, _slices), count in wanted.items()} == grid.devices(target)
-        cells = [cell for piece in target for cell in grid.cells(piece.profile, piece.start)]
-        assert len(cells) == len(set(cells))
-        assert all(piece.start in grid.profiles[piece.profile].starts for piece in target)
-        change = difference(present, target)
-        assert (sum(piece.busy for piece in change.destroyed), len(change.destroyed)) == best
+        taken |= cells
+        slices = profiles[name]["slices"]
+        parts = ((slices, 0),) if whole else chance.choice(fillings(slices))
+        pieces.append(Piece(name, start, parts, tuple(part for part in parts if chance.random() < 0.25)))
+    return tuple(sorted(pieces, key=lambda piece: piece.start))
+
+
+def random_wish(profiles: dict[str, t.Any], chance: random.Random, whole: bool) -> dict[tuple[str, int], int]:
+    found = {}
+    for name in chance.sample(list(profiles), chance.randint(1, min(3, len(profiles)))):
+        slices = profiles[name]["slices"]
+        size = slices if whole else chance.choice(list(CI_STARTS[slices]))
+        found[(name, size)] = chance.randint(1, min(4, profiles[name]["instances"] * slices // size))
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["gpu instances", "compute instances"])
+@pytest.mark.parametrize("name", BOARDS)
+def test_never_more_destroyed_than_an_exhaustive_search(name: str, whole: bool) -> None:
+    """Random layouts come out right or are refused, on every board of which placements are published."""
+    profiles, grid = BOARDS[name]["profiles"], board(BOARDS[name]["device"])
+    chance, refused = random.Random(f"{name} {whole}"), 0
+    for _ignored in range(60):
+        present, wanted = random_layout(profiles, chance, whole), random_wish(profiles, chance, whole)
+        there = devices_of(present)
+        busy = {(piece.profile, piece.start, size, first) for piece in present for size, first in piece.busy}
+        target = grid.target(present, wanted)
+        best = exhaustive(profiles, there, busy, wanted)
+        assert (target is None) == (best is None), (present, wanted)
+        if target is None or best is None:
+            refused += 1
+            continue
+        assert collections.Counter((one[0], one[2]) for one in devices_of(target)) == wanted
+        assert any(sorted((piece.profile, piece.start) for piece in target) == sorted(places)
+                   for places in gpu_instances(profiles, sorted({key for key, _slices in wanted}))), target
+        lost = there - devices_of(target)
+        assert (len(lost & busy), len(lost)) == best, (present, wanted, target)
+    assert 0 < refused < 60

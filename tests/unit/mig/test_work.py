@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
+import copy
 import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    DeviceError,
+    HostError,
+    InputError,
+    JournalError,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
@@ -21,8 +29,10 @@ BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
 
 @pytest.fixture(autouse=True)
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal and a root of the test's own."""
     root = tmp_path / "gpuops" / "journal"
-    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(root), readonly))
+    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(root), readonly, wait=0.3))
+    monkeypatch.setattr(_work, "Root", lambda: Root(str(tmp_path / "root")))
     return root
 
 
@@ -31,8 +41,9 @@ def hosts() -> Model:
 
 
 def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
-       config: t.Any = None, devices: list[str] | None = None) -> dict[str, t.Any]:
-    return _work.Work(_work.Request(state, config, selected, devices, level, check), model).run()  # type: ignore[arg-type]
+       config: t.Any = None, devices: list[str] | None = None, checkpoint: t.Any = None) -> dict[str, t.Any]:
+    request = _work.Request(state, config, selected, devices, level, check, checkpoint)
+    return _work.Work(request, model).run()  # type: ignore[arg-type]
 
 
 def ids(result: dict[str, t.Any]) -> list[str]:
@@ -60,7 +71,7 @@ def test_from_nothing_and_again() -> None:
 
 def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
-    monkeypatch.setattr(_work, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
     bare = hosts()
     bare.available = False
     for wanted in ("all-1g.10gb", "all-balanced", "all-enabled"):
@@ -255,6 +266,90 @@ def test_rendered_needs_no_gpu() -> None:
     assert result["changed"] is False
     with pytest.raises(InputError, match="'RTX 9999' is no known GPU"):
         go(Model(), "all-balanced", state="rendered", devices=["RTX 9999"])
+
+
+def test_a_checkpoint_returns_exactly_that() -> None:
+    model = hosts()
+    go(model, config={"version": "v1", "mig-configs": {"one": [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 2, "2g.20gb": 1, "1g.10gb+me": 1}}]}})
+    before = copy.deepcopy((model.counts(), model.placed))
+    taken = go(model, state="gathered")["checkpoint"]
+    assert taken == {"Version": "v1", "MigState": {"Devices": [
+        {"UUID": f"GPU-of-{A}", "MigMode": 1, "GpuInstances": [
+            {"ProfileID": 1, "Placement": {"Start": 4, "Size": 2}, "ComputeInstances": [
+                {"ProfileID": 1, "EngProfileID": 0}]},
+            {"ProfileID": 2, "Placement": {"Start": 0, "Size": 4}, "ComputeInstances": [
+                {"ProfileID": 0, "EngProfileID": 0}, {"ProfileID": 0, "EngProfileID": 0}]},
+            {"ProfileID": 7, "Placement": {"Start": 6, "Size": 1}, "ComputeInstances": [
+                {"ProfileID": 0, "EngProfileID": 0}]}]},
+        {"UUID": f"GPU-of-{B}", "MigMode": 0, "GpuInstances": None}]}}
+    assert go(model, checkpoint=taken, level="never")["changed"] is False
+    for other in ("all-1g.10gb", "all-7g.80gb", "all-disabled"):
+        go(model, other)
+        check = go(model, checkpoint=taken, check=True)
+        assert ids(check) == ids(go(model, checkpoint=taken))
+        assert (model.counts(), model.placed) == before, other
+    del taken["MigState"]["Devices"][0]
+    go(model, "all-1g.10gb")
+    go(model, checkpoint=taken)
+    assert model.counts() == {A: {"1g.10gb": 7}, B: None}
+
+
+def checkpoint(uuid: str = f"GPU-of-{A}", **instance: t.Any) -> dict[str, t.Any]:
+    item = {"ProfileID": 2, "Placement": {"Start": 0, "Size": 4}, "ComputeInstances": None, **instance}
+    return {"Version": "v1", "MigState": {"Devices": [{"UUID": uuid, "MigMode": 1, "GpuInstances": [item]}]}}
+
+
+@pytest.mark.parametrize("document, words", [
+    ({}, "checkpoint.Version: None is not a version"),
+    ({"Version": "v1"}, "checkpoint.MigState: None is not a mapping"),
+    (checkpoint("GPU-elsewhere"), "checkpoint.MigState.Devices[0].UUID: this host has no GPU gpu-elsewhere"),
+    (checkpoint(ProfileID=9999), "Devices[0].GpuInstances[0].ProfileID: GPU 0000:07:00.0 (NVIDIA A100-SXM4-80GB) has"),
+    (checkpoint(ProfileID="1g"), "ProfileID: '1g' is not a number"),
+    (checkpoint(Placement={"Start": 2, "Size": 4}), "Placement: 3g.40gb of GPU 0000:07:00.0"),
+    (checkpoint(ComputeInstances=[{"ProfileID": 1}, {"ProfileID": 1}]), "ComputeInstances: these compute instances do"),
+])
+def test_a_wrong_checkpoint_is_refused_before_anything_changes(document: t.Any, words: str) -> None:
+    model = hosts()
+    with pytest.raises(InputError) as caught:
+        go(model, checkpoint=document)
+    assert words in str(caught.value)
+    assert model.writes == []
+
+
+def test_instances_of_a_checkpoint_that_overlap() -> None:
+    document = checkpoint()
+    instances = document["MigState"]["Devices"][0]["GpuInstances"]
+    instances.append({**instances[0], "ProfileID": 0, "Placement": {"Start": 3, "Size": 1}})
+    with pytest.raises(InputError, match="do not fit together on GPU 0000:07:00.0"):
+        go(hosts(), checkpoint=document)
+    document["MigState"]["Devices"] *= 2
+    with pytest.raises(InputError, match=r"Devices\[1\].UUID: GPU .* stands here twice"):
+        go(hosts(), checkpoint=document)
+
+
+def test_of_two_runs_at_once_one_fails_clearly(journal: Path) -> None:
+    model = hosts()
+    with Journal("mig", str(journal)), pytest.raises(JournalError, match="Another run has held"):
+        go(model, "all-1g.10gb")
+    assert model.writes == []
+    assert go(model, "all-1g.10gb")["changed"]
+
+
+def test_a_configuration_of_other_gpus_says_so() -> None:
+    document = {"version": "v1", "mig-configs": {"h100": [
+        {"device-filter": "0x233010DE", "devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}}
+    job = _work.Work(_work.Request("present", document, None, None, "idle", False), hosts())  # type: ignore[arg-type]
+    assert job.run()["changed"] is False
+    assert "speaks of none of this host's GPUs (NVIDIA A100-SXM4-80GB)" in job.warnings[0]
+
+
+def test_gpus_of_a_configuration_by_uuid() -> None:
+    model = hosts()
+    document = {"version": "v1", "mig-configs": {"one": [
+        {"devices": [f"GPU-of-{B}"], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]}}
+    go(model, config=document)
+    assert model.counts() == {A: None, B: {"7g.80gb": 1}}
 
 
 def test_a_host_without_gpu() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
 
 
@@ -92,10 +93,10 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
         (tmp_path / folder / "policy.yml").touch()
     (tmp_path / "playbook" / "other.yml").touch()
     known = {"inventory_dir": str(tmp_path / "inventory"), "playbook_dir": str(tmp_path / "playbook")}
-    assert gathered.find_file(known, "policy.yml") == str(tmp_path / "inventory" / "policy.yml")
-    assert gathered.find_file(known, "other.yml") == str(tmp_path / "playbook" / "other.yml")
-    assert gathered.find_file(known, "none.yml") == os.path.abspath("none.yml")
-    assert gathered.find_file(known, "/etc/passwd") == "/etc/passwd"
+    assert find_file(known, "policy.yml") == str(tmp_path / "inventory" / "policy.yml")
+    assert find_file(known, "other.yml") == str(tmp_path / "playbook" / "other.yml")
+    assert find_file(known, "none.yml") == os.path.abspath("none.yml")
+    assert find_file(known, "/etc/passwd") == "/etc/passwd"
 
 
 def test_facts_of_another_version_are_refused() -> None:

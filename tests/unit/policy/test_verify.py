@@ -23,6 +23,10 @@ LOST["gpus"][1].update(uuid=None, error="The GPU does not answer: it is lost.")
 ILL = changed(GOOD, driver={})
 ILL["gpus"][1].update(error="memory_mib: unknown error")
 TURNING = changed(GOOD, driver={})
+KEPT = {"pci": "0000:07:00.0", "enabled": True,
+        "instances": [{"profile": "1g.10gb", "start": start, "compute": [[1, 0]]} for start in range(7)]}
+UUID = SLICED["gpus"][0]["uuid"].lower()
+LASTING = changed(SLICED, mig_boot={"enabled": True, "gpus": {UUID: KEPT}})
 TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
 
 
@@ -74,6 +78,14 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("mig_manager", {**MIG, "selected": "all-disabled"}, SLICED, "failed", "7 x 1g.10gb, wanted is MIG off"),
     ("mig_manager", {**MIG, "selected": "all-disabled"}, GOOD, "ok", "all-disabled (0 devices)"),
     ("mig_manager", MIG, TURNING, "pending", "0000:07:00.0 changes with the next reset"),
+    ("mig_manager", {**MIG, "boot": True}, LASTING, "ok", "all-1g.10gb (7 devices)"),
+    ("mig_manager", {**MIG, "boot": True}, SLICED, "failed", "gpuops-mig.service is not enabled"),
+    ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": None}), "failed",
+     "0000:07:00.0 will have nothing after a boot, wanted is 7 x 1g.10gb"),
+    ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": {UUID: {
+        **KEPT, "instances": KEPT["instances"][:6]}}}), "failed", "will have 6 x 1g.10gb after a boot"),
+    ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": {UUID: {
+        **KEPT, "enabled": False}}}), "failed", "will have MIG off after a boot"),
     ("mig_manager", {**MIG, "selected": None}, SLICED, "ok", "not managed (7 x 1g.10gb)"),
     ("mig_manager", {**MIG, "selected": None}, facts("T4", driver="595.91.07"), "ok", "not managed (no MIG)"),
     ("feature_discovery", LABELS, GOOD, "ok", "2 GPUs"),

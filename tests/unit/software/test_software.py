@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import PYNVML, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _report, _work
@@ -32,9 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm_expo
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_status import (
     PROGRAM,
-    PYNVML,
     NodeStatusExporter,
-    program,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 
@@ -112,8 +111,8 @@ def test_the_exporter_and_what_it_asks() -> None:
 
 
 def test_the_program_runs_by_itself(tmp_path: Path) -> None:
-    archive = program()
-    assert archive == program()
+    archive = program(_report.__name__)
+    assert archive == program(_report.__name__)
     names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
     assert any(name.endswith("_nvml.py") for name in names) and not any("ansible/" in name for name in names)
     (tmp_path / "node-status.pyz").write_bytes(archive)
@@ -126,7 +125,7 @@ def test_the_node_status_exporter(tmp_path: Path) -> None:
     there.parent.mkdir(parents=True)
     there.write_bytes(b"# the one of the driver")
     wish = NodeStatusExporter.wish(STATUS, host(root=str(tmp_path)))
-    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program()
+    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program(_report.__name__)
     service = wish.files["/etc/systemd/system/gpuops-node-status.service"].decode()
     assert f"ExecStart=/usr/bin/python3 {PROGRAM} /metrics/gpuops-node-status.prom" in service
     assert "OnUnitActiveSec=30s" in wish.files["/etc/systemd/system/gpuops-node-status.timer"].decode()

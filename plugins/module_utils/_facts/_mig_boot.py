@@ -1,0 +1,37 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keeps the MIG layout of a host over a boot, as it stands. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+
+_UNITS = "/etc/systemd/system"
+UNIT = "gpuops-mig.service"
+UNIT_FILE = f"{_UNITS}/{UNIT}"
+ENABLED = f"{_UNITS}/multi-user.target.wants/{UNIT}"
+STATE = "/etc/gpuops/mig.json"
+VERSION = 1
+# The vendor's own unit for the same, of its package nvidia-mig-manager and of DeepOps, where it is enabled.
+_VENDORS = "nvidia-mig-manager.service"
+
+
+def read_mig_boot(root: Root) -> dict[str, t.Any]:
+    """C({enabled, gpus, vendor}): whether our unit is enabled, what it will put back, and the vendor's enabled unit.
+
+    gpus: by UUID C({pci, enabled, instances}), None where there is no such file or it cannot be read; vendor: its
+    name or None.
+    """
+    try:
+        document = json.loads(root.text(STATE) or "")
+        gpus = document["gpus"] if document["version"] == VERSION else None
+    except (ValueError, KeyError, TypeError):
+        gpus = None
+    vendors = any(root.link(f"{_UNITS}/{folder}/{_VENDORS}") is not None
+                  for folder in root.names(_UNITS) if folder.endswith(".wants"))
+    return {"enabled": root.exists(UNIT_FILE) and root.link(ENABLED) is not None, "gpus": gpus,
+            "vendor": _VENDORS if vendors else None}

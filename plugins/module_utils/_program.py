@@ -1,0 +1,84 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs that stay on a host: zips of this collection's own code, run by units of systemd. PRIVATE.
+
+They are made on the host from what Ansible has sent there: so they are what the module itself runs, nothing has to
+travel twice, and the same code gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import re
+import typing as t
+import zipfile
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import PYTHON_PATH, PYTHON_PATH_VARIABLE
+
+FOLDER = "/usr/local/lib/gpuops"
+PYNVML = f"{PYTHON_PATH}/pynvml.py"
+# Reading all sources by a syntax tree would cost a converged run a tenth of a second.
+_IMPORT = re.compile(r"^ *from (ansible_collections\.gpuops\.nvidia\.plugins\.module_utils[\w.]*) "
+                     r"import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def program(start: str) -> bytes:
+    """The zip that runs C(main) of a module, the same bytes for the same code. start: the module's full name."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, source in sorted(_sources(start).items()):
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), source)
+    return buffer.getvalue()
+
+
+def _sources(start: str) -> dict[str, str]:
+    """File name to text of a module and of all of this collection that it imports."""
+    found = {"__main__.py": f"from {start} import main\n\nmain()\n"}
+    waiting = [start]
+    while waiting:
+        module = waiting.pop()
+        path = module.replace(".", "/") + ".py"
+        if path in found:
+            continue
+        spec = importlib.util.find_spec(module)
+        loader: t.Any = spec.loader if spec else None
+        found[path] = loader.get_source(module)
+        for index in range(1, module.count(".") + 1):
+            found["/".join([*module.split(".")[:index], "__init__.py"])] = ""
+        for name, imported in _IMPORT.findall(found[path]):
+            names = re.findall(r"(\w+)(?: as \w+)?", imported)
+            waiting += [f"{name}.{one}" for one in names] if _is_package(name) else [name]
+    return found
+
+
+def _is_package(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
+def drop_compiled(path: str) -> None:
+    """Removes what Python has compiled of a file on first use."""
+    folder, name = os.path.split(path)
+    cache = os.path.join(folder, "__pycache__")
+    for compiled in os.listdir(cache) if os.path.isdir(cache) else ():
+        if compiled.startswith(name[:-2]):
+            os.unlink(os.path.join(cache, compiled))
+    if os.path.isdir(cache) and not os.listdir(cache):
+        os.rmdir(cache)
+
+
+def pynvml(root: Root) -> bytes:
+    """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
+    shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
+    found = importlib.util.find_spec("pynvml")
+    for path in (root.at(PYNVML), shipped, found.origin if found else None):
+        data = read_bytes(path) if path and os.path.basename(path) == "pynvml.py" else None
+        if data is not None:
+            return data
+    raise MissingLibrary("pynvml")

@@ -1,0 +1,104 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""MIG configurations as people have them: mig-parted's file, or the ConfigMap that the MIG manager reads. PRIVATE.
+
+Hosts have no YAML, so the controller makes one plain document of it, and puts the place into what a host then says.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
+
+_KEY = "config.yaml"
+_NAMED = "mig-configs"
+
+
+class MigDocument:
+    """data: one document in mig-parted's format, joined from all that was given."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, t.Any] = {}
+        self._origins: dict[str, str] = {}  # of each configuration by name; of the whole by the empty name
+
+    def add(self, data: t.Mapping[str, t.Any], origin: str) -> None:
+        """Joins another document. Raises InputError for a name that stands in both."""
+        self._origins.setdefault("", origin)
+        named = data.get(_NAMED)
+        if not isinstance(named, dict):
+            self.data.update(data)
+            return
+        for name in named:
+            if str(name) in self._origins:
+                raise InputError(f"{name!r} stands in {self._origins[str(name)]} too.", "Keep one of them.",
+                                 path=f"{origin}: {_NAMED}.{name}", value=name)
+            self._origins[str(name)] = origin
+        self.data = {**self.data, **data, _NAMED: {**self.data.get(_NAMED, {}), **named}}
+
+    def place(self, path: str) -> str:
+        """A path as the module names it (C(mig-configs.half[0].devices)), with the place where it stands."""
+        if path != "config" and not path.startswith(("config.", f"{_NAMED}.")):
+            return path
+        name = max((one for one in self._origins if path.startswith(f"{_NAMED}.{one}")), key=len, default="")
+        origin = self._origins[name]
+        return f"{origin}: {path}" if origin else path
+
+
+def given(task_vars: t.Mapping[str, t.Any], name: t.Any, data: t.Any) -> MigDocument | None:
+    """Of a file on the controller or else of a mapping, None where there is neither. Raises InputError."""
+    if name:
+        return from_file(task_vars, str(name))
+    return from_data(data) if isinstance(data, dict) and data else None
+
+
+def from_file(task_vars: t.Mapping[str, t.Any], name: str) -> MigDocument:
+    """Of a file on the controller with any number of documents, of which others are passed over. Raises InputError."""
+    path = find_file(task_vars, name)
+    text = read_text(path)
+    if text is None:
+        raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
+                         path="config_file", value=name)
+    documents = [one.data for one in parse(text, path)]
+    found, alone = MigDocument(), len(documents) == 1
+    for number, data in enumerate(documents, 1):
+        _take(found, data, path if alone else f"{path}, document {number}", alone)
+    if not found.data:
+        raise InputError(f"{path} is not a MIG configuration.",
+                         f"Give a file in mig-parted's format, or a ConfigMap with it under data['{_KEY}'].",
+                         path="config_file", value=name)
+    return found
+
+
+def from_data(data: dict[str, t.Any]) -> MigDocument:
+    """Of what a task gives in C(config): mig-parted's document itself, or a ConfigMap. Raises InputError."""
+    found = MigDocument()
+    _take(found, data, "config" if data.get("kind") == "ConfigMap" else "", alone=True)
+    return found
+
+
+def _take(found: MigDocument, data: t.Any, origin: str, alone: bool) -> None:
+    """alone: whatever it is, it is meant to be a configuration."""
+    if isinstance(data, dict) and data.get("kind") == "ConfigMap":
+        content = data.get("data")
+        content = content if isinstance(content, dict) else {}
+        text = content.get(_KEY)
+        if isinstance(text, str):
+            where = f"{origin}, data['{_KEY}']"
+            inner = [one.data for one in parse(text, where)]
+            if len(inner) == 1 and isinstance(inner[0], dict):
+                found.add(inner[0], where)
+                return
+            raise InputError(f"{where}: one document in mig-parted's format is expected.", "Mend the ConfigMap.",
+                             path=where)
+        if alone:
+            raise InputError(f"this ConfigMap has no text {_KEY!r}.",
+                             f"It has {', '.join(map(str, content)) or 'no data'}; the MIG manager reads {_KEY!r}.",
+                             path=f"{origin}, data", value=list(content), allowed=[_KEY])
+        return
+    if isinstance(data, dict) and (alone or _NAMED in data):
+        found.add(data, origin)

@@ -1,0 +1,212 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What mig_config leaves on a host for the next boot: planned as run, repaired, taken out. On files of the test."""
+
+from __future__ import annotations
+
+import io
+import json
+import typing as t
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _mig_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
+
+A, B = "0000:07:00.0", "0000:0f:00.0"
+REMEMBER, INSTALL, REMOVE = ("remember MIG for boot: {0}", "install boot unit: gpuops-mig.service",
+                             "remove boot unit: gpuops-mig.service")
+
+
+class Host:
+    """A host whose folders lie in one of the test, and whose systemctl only makes and removes the link."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.model = Model((A, "20b2"), (B, "20b2"))
+        self.commands: list[str] = []
+        paths = {"STATE": _mig_boot.STATE, "UNIT_FILE": _mig_boot.UNIT_FILE, "ENABLED": _mig_boot.ENABLED,
+                 "PROGRAM": _boot.PROGRAM, "PYNVML": _boot.PYNVML}
+        self.path = {name: root / path.lstrip("/") for name, path in paths.items()}
+        for name, path in self.path.items():
+            monkeypatch.setattr(_boot, name, str(path))
+        monkeypatch.setattr(_boot, "_FILES", tuple(str(self.path[name]) for name in
+                                                   ("STATE", "PYNVML", "PROGRAM", "UNIT_FILE")))
+        monkeypatch.setattr(_boot, "_SYSTEMD", str(root))
+        monkeypatch.setattr(_boot, "Root", lambda: Root(str(root)))
+        monkeypatch.setattr(_boot, "pynvml", lambda _root: b"# pynvml\n")
+        monkeypatch.setattr(_work, "run", self.run)
+        journal = str(root / "var" / "journal")
+        monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
+        self.path["ENABLED"].parent.mkdir(parents=True)
+
+    def run(self, argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        self.commands.append(" ".join(argv))
+        link = self.path["ENABLED"]
+        if "enable" in argv and not link.is_symlink():
+            link.symlink_to(_mig_boot.UNIT_FILE)
+        if "disable" in argv:
+            link.unlink(missing_ok=True)
+        return Completed(tuple(argv), 0, "NeedDaemonReload=no", "")
+
+    def go(self, selected: str | None = "all-1g.10gb", level: str = "idle", check: bool = False,
+           state: str = "present", boot: bool = True, devices: list[str] | None = None) -> dict[str, t.Any]:
+        request = _work.Request(state, None, selected, devices, level, check)
+        self.work = _boot.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
+        return self.work.run()
+
+    def last(self, result: dict[str, t.Any]) -> list[str]:
+        """The steps for the boot."""
+        words = ("remember", "install boot", "remove boot")
+        return [step["id"] for step in result["plan"] if step["id"].startswith(words)]
+
+    def remembered(self) -> dict[str, t.Any]:
+        return t.cast("dict[str, t.Any]", json.loads(self.path["STATE"].read_text())["gpus"])
+
+    def inodes(self) -> list[tuple[int, int]]:
+        return [(path.stat().st_ino, path.stat().st_mtime_ns) for path in sorted(self.root.rglob("*"))
+                if path.is_file() and not path.name.endswith(".lock")]
+
+    @property
+    def steps(self) -> list[str]:
+        return [REMEMBER.format(self.path["STATE"]), INSTALL]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(tmp_path, monkeypatch)
+
+
+def test_planned_as_run_and_then_nothing(host: Host) -> None:
+    check = host.go(check=True)
+    assert list(host.root.rglob("*.json")) == [] and host.commands == []
+    result = host.go()
+    assert [step["id"] for step in check["plan"]] == [step["id"] for step in result["plan"]]
+    assert host.last(result) == host.steps == [step["id"] for step in result["plan"][-2:]]
+    assert check["diff"] == result["diff"] and '"profile": "1g.10gb"' in str(result["diff"])
+    assert {entry["pci"]: len(entry["instances"]) for entry in host.remembered().values()} == {A: 7, B: 7}
+    inodes, commands = host.inodes(), len(host.commands)
+    again = host.go(level="never")
+    assert (again["changed"], again["plan"], again["diff"]) == (False, [], [])
+    assert (host.inodes(), len(host.commands)) == (inodes, commands)
+
+
+def test_the_unit_runs_before_what_needs_gpus(host: Host) -> None:
+    host.go()
+    lines = host.path["UNIT_FILE"].read_text().splitlines()
+    before = {unit for line in lines if line.startswith("Before=") for unit in line[7:].split()}
+    after = {unit for line in lines if line.startswith("After=") for unit in line[6:].split()}
+    assert {"kubelet.service", "docker.service", "containerd.service", "nvidia-dcgm.service",
+            "gpuops-cdi-refresh.service"} <= before
+    assert {"nvidia-persistenced.service", "nvidia-fabricmanager.service"} <= after and not before & after
+    start = next(line for line in lines if line.startswith("ExecStart="))
+    assert start.endswith(f" -I -B {host.path['PROGRAM']}")
+
+
+def test_the_program_has_what_it_imports() -> None:
+    archive = program(_at_boot.__name__)
+    names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
+    assert archive == program(_at_boot.__name__)
+    assert any(name.endswith("_mig/_plan.py") for name in names) and not any("ansible/" in name for name in names)
+
+
+@pytest.mark.parametrize(("name", "damage"), [
+    ("STATE", lambda path: path.write_text("{}")), ("STATE", lambda path: path.unlink()),
+    ("PROGRAM", lambda path: path.write_bytes(b"")), ("PROGRAM", lambda path: path.unlink()),
+    ("UNIT_FILE", lambda path: path.write_text("[Unit]\n")), ("UNIT_FILE", lambda path: path.unlink()),
+    ("PYNVML", lambda path: path.unlink()), ("ENABLED", lambda path: path.unlink())])
+def test_drift_is_repaired(host: Host, name: str, damage: t.Callable[[Path], None]) -> None:
+    host.go()
+    good = {key: path.read_bytes() for key, path in host.path.items() if key != "ENABLED"}
+    damage(host.path[name])
+    expected = [host.steps[0] if name == "STATE" else INSTALL]
+    assert [step["id"] for step in host.go(check=True)["plan"]] == expected
+    assert [step["id"] for step in host.go()["plan"]] == expected
+    assert {key: path.read_bytes() for key, path in host.path.items() if key != "ENABLED"} == good
+    assert host.path["ENABLED"].is_symlink() and not host.go()["changed"]
+
+
+def test_what_is_pending_is_remembered_for_boot(host: Host) -> None:
+    result = host.go(level="never")
+    assert host.model.writes == [] and result["pending"] != []
+    assert host.last(result) == host.steps
+    assert all(entry["enabled"] and len(entry["instances"]) == 7 for entry in host.remembered().values())
+    assert not host.go(level="never")["changed"]
+
+
+def test_tasks_for_some_gpus_add_up_and_gone_gpus_are_dropped(host: Host) -> None:
+    host.go("all-1g.10gb", devices=[A])
+    host.go("all-balanced", devices=[B])
+    assert {entry["pci"]: len(entry["instances"]) for entry in host.remembered().values()} == {A: 7, B: 4}
+    host.model.gpus = [device for device in host.model.gpus if device.pci == B]
+    assert host.last(host.go("all-balanced")) == [host.steps[0]]
+    assert [entry["pci"] for entry in host.remembered().values()] == [B]
+
+
+@pytest.mark.parametrize("way", [{"boot": False}, {"state": "absent", "selected": None}])
+def test_it_is_taken_out(host: Host, way: dict[str, t.Any]) -> None:
+    host.go()
+    check = host.go(check=True, **way)
+    result = host.go(**way)
+    assert [step["id"] for step in check["plan"]] == [step["id"] for step in result["plan"]]
+    assert host.last(result) == [REMOVE]
+    left = [path for path in host.root.rglob("*") if path.is_file() or path.is_symlink()]
+    assert all("journal" in path.parts for path in left), left
+    assert not (host.root / "etc" / "gpuops").exists() and not host.go(**way)["changed"]
+
+
+def test_absent_puts_back_what_was_there(host: Host) -> None:
+    host.path["UNIT_FILE"].write_text("[Unit]\nDescription=mine\n")
+    host.go()
+    assert "mine" not in host.path["UNIT_FILE"].read_text()
+    host.go(state="absent", selected=None)
+    assert host.path["UNIT_FILE"].read_text() == "[Unit]\nDescription=mine\n"
+    assert host.model.counts() == {A: None, B: None}
+
+
+def test_killed_between_layout_and_boot(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(_boot.Boot, "_execute", lambda self, step: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            host.go()
+    result = host.go()
+    assert [step["id"] for step in result["plan"]] == host.steps
+    assert not host.go()["changed"]
+
+
+def test_the_vendors_unit_is_not_fought(host: Host) -> None:
+    wants = host.path["ENABLED"].parent
+    (wants / "nvidia-mig-manager.service").symlink_to("/lib/systemd/system/nvidia-mig-manager.service")
+    with pytest.raises(HostError, match="nvidia-mig-manager.service is enabled.*or set boot: false"):
+        host.go()
+    assert host.model.writes == [] and host.last(host.go(boot=False)) == []
+    assert host.go(state="gathered")["boot"] == {"enabled": False, "gpus": None,
+                                                 "vendor": "nvidia-mig-manager.service"}
+
+
+def test_a_masked_unit_is_named_and_the_null_device_stays(host: Host) -> None:
+    host.path["UNIT_FILE"].symlink_to("/dev/null")
+    with pytest.raises(HostError, match="is a unit masked"):
+        host.go()
+    assert host.model.writes == [] and Path("/dev/null").is_char_device()
+
+
+def test_without_systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_boot, "_SYSTEMD", str(host.root / "nothing"))
+    assert host.last(host.go()) == [] and "systemd does not run here" in host.work.warnings[0]
+
+
+def test_gathered_and_facts(host: Host) -> None:
+    host.go("all-balanced", devices=[A])
+    found = host.go(state="gathered")["boot"]
+    assert (found["enabled"], found["vendor"], found["gpus"]) == (True, None, host.remembered())
+    (host.root / _mig_boot.ENABLED.lstrip("/")).unlink()
+    assert _mig_boot.read_mig_boot(Root(str(host.root)))["enabled"] is False

@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every layout that the vendor offers by name comes out of the profiles of the GPUs that it is for."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
+
+PUBLISHED = yaml.safe_load(Path(__file__).with_name("published_layouts.yml").read_text(encoding="utf-8"))
+LAYOUTS: dict[str, dict[str, str]] = PUBLISHED["layouts"]
+_CAPABLE = list(_boards.known())
+
+
+def counts(text: str) -> dict[str, int]:
+    """Of C(1g.10gb x 2, 2g.20gb x 1)."""
+    return {name: int(count) for name, count in (row.split(" x ") for row in text.split(", ") if " x " in row)}
+
+
+def target(device_id: str) -> _format.Target:
+    return _format.Target("gpu", 0, device_id, "", device_id, _boards.profiles_of(device_id))
+
+
+def generated(name: str, gpu: _format.Target) -> dict[str, int] | None:
+    """What a name asks of a GPU, None where it does not suit; it must also have a place there."""
+    try:
+        wish = _format.generate(name, [gpu])["gpu"]
+    except InputError:
+        return None
+    assert wish.devices is not None
+    assert Board(gpu.profiles or []).target((), wish.devices) is not None or not wish.devices
+    return {profile: count for (profile, _slices), count in wish.devices.items()}
+
+
+def test_there_are_as_many_as_published() -> None:
+    assert len(LAYOUTS) == 81
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_published_name(name: str) -> None:
+    suits = {device: found for device in _CAPABLE if (found := generated(name, target(device))) is not None}
+    if name in PUBLISHED["other_sizes"]:
+        assert not suits
+        suits = {"2941": generated(name, _larger(target("2941"))) or {}}
+    assert suits, "no GPU has it"
+    for devices, text in LAYOUTS[name].items():
+        named = list(suits) if devices == "any" else devices.split()
+        assert {device: suits.get(device) for device in named} == {device: counts(text) for device in named}
+
+
+def _larger(gpu: _format.Target) -> _format.Target:
+    """The same board with the memory of the pre-production one."""
+    sizes = {"93gb": "95gb", "186gb": "189gb"}
+    rows: list[t.Any] = []
+    for profile in gpu.profiles or ():
+        slices, size = profile.name.split(".", 1)
+        rows.append(profile._replace(name=f"{slices}.{sizes.get(size, size)}"))
+    return dataclasses.replace(gpu, profiles=rows)
+
+
+def test_every_profile_of_the_tables_has_a_name() -> None:
+    """Those that the vendor's file lacks (1g.5gb of other boards, say) are there all the same."""
+    for device in _CAPABLE:
+        gpu = target(device)
+        for profile in gpu.profiles or ():
+            found = generated(f"all-{profile.name.replace('+', '.')}", gpu)
+            assert found == collections.Counter({profile.name: profile.instances})
