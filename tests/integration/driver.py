@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.integration import user
@@ -53,3 +55,17 @@ class DriverHost:
         """The vendor's packages: name to version, which is one for all of them."""
         lines = self.sh("rpm -qa --qf '%{NAME} %{VERSION}\\n' | grep -e nvidia").splitlines()
         return dict(line.split() for line in lines)
+
+    @contextmanager
+    def killed_in_transaction(self, version: str, *programs: str) -> Iterator[None]:
+        """Within, the module and these programs die when the scriptlet of NVML's package of a version is run."""
+        self.sh(f"""mv /sbin/ldconfig /sbin/ldconfig.real; cat > /sbin/ldconfig <<'END'
+#!/bin/sh
+[ -e /usr/lib64/libnvidia-ml.so.{version} ] && pkill -9 -x '{'|'.join(("python3", *programs))}'
+exec /sbin/ldconfig.real "$@"
+END
+chmod 755 /sbin/ldconfig""")
+        try:
+            yield
+        finally:
+            self.sh("mv /sbin/ldconfig.real /sbin/ldconfig")

@@ -40,7 +40,9 @@ DRIVER = Way("driver", "host", {"driver_disruption": "idle", "driver_version": N
 FORMER = DRIVER._replace(variables={"driver_disruption": "idle", "driver_version": OLD})
 MODULES = {
     "nvidia_driver": DRIVER,
-    "container_toolkit": Way("container_toolkit", "host", {"container_toolkit_disruption": "idle"}),
+    "container_toolkit": Way("container_toolkit", "host", {
+        "container_toolkit_disruption": "idle",
+        "container_toolkit_settings": {"nvidia-container-runtime": {"log-level": "info"}}}),
     "mig_config": Way("mig_manager", "host", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
                                               "mig_manager_devices": [0, 1]}),
     "gpu_labels": Way("feature_discovery", "host", {"feature_discovery_target": "nfd_file",

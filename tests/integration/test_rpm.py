@@ -105,11 +105,10 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
 
 
 def test_a_run_killed_in_the_transaction_goes_on(host: DriverHost) -> None:
-    host.sh(f"(while ! rpm -q libnvidia-ml-{NEW} > /dev/null; do sleep 0.01; done; pkill -9 -x python3; "
-            "pkill -9 -x dnf) < /dev/null > /dev/null 2>&1 &")
-    cut = host.role(driver_version=NEW)
+    with host.killed_in_transaction(NEW, "dnf"):
+        cut = host.role(driver_version=NEW)
     assert cut.rc != 0, cut.output
-    assert len(host.sh("rpm -q nvidia-kmod-common").splitlines()) == 2
+    assert len(host.sh("rpm -q libnvidia-ml").splitlines()) == 2
     check = host.role("--check", driver_version=NEW)
     run = host.role(driver_version=NEW)
     assert run.rc == 0, run.output

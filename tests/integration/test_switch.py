@@ -229,13 +229,13 @@ def test_refused_before_anything_is_changed(lab: LabHosts, bare: list[str], name
 
 
 def test_a_lock_of_another_package_manager_is_waited_for_and_named(lab: LabHosts, bare: list[str]) -> None:
-    hold = ("import fcntl, time; lock = open('/var/lib/dpkg/lock-frontend', 'a'); fcntl.lockf(lock, fcntl.LOCK_EX); "
-            "time.sleep({0})")
-    lab.sh(HOST, f"setsid python3 -c \"{hold.format(300)}\" > /dev/null 2>&1 & echo $! > /run/locker; sleep 1")
-    pid = lab.sh(HOST, "cat /run/locker").strip()
+    hold = ("import fcntl, os, time; lock = open('/var/lib/dpkg/lock-frontend', 'a'); "
+            "fcntl.lockf(lock, fcntl.LOCK_EX); print(os.getpid(), flush=True); time.sleep(600)")
+    pid = lab.sh(HOST, f"setsid python3 -c \"{hold}\" > /run/locker 2>&1 & "
+                       "until grep . /run/locker; do sleep 0.1; done").strip()
     result = failed(role(lab, version=NEW, lock_timeout=3))
     assert f"held by process {pid}" in result["msg"] and "over 3 s" in result["msg"]
-    lab.sh(HOST, f"kill {pid}")
+    lab.sh(HOST, f"kill {pid}; rm /run/locker")
     assert lab.snapshot(HOST) == bare
 
 

@@ -42,6 +42,15 @@ STATE = ("find /etc/containerd /etc/nvidia-container-runtime /var/lib/gpuops /et
          "-exec stat -c '%n %i %Y %Z %s' {} + 2>/dev/null | sort; systemctl show containerd -p MainPID,ExecMainStart"
          "Timestamp,NRestarts")
 
+# containerd is not started with a configuration that knows the runtime, as one that an administrator's check refuses.
+REFUSE = f"""mkdir -p /run/systemd/system/containerd.service.d
+cat > /run/systemd/system/containerd.service.d/refuse.conf <<'END'
+[Service]
+ExecStartPre=/bin/sh -c '! containerd --config {MAIN} config dump | grep nvidia'
+END
+systemctl daemon-reload"""
+REFUSE_NO_MORE = "rm -r /run/systemd/system/containerd.service.d; systemctl daemon-reload"
+
 # A stand-in that does what k3s is documented to do: some time after each start its containerd's file is written anew,
 # with the runtimes that it finds; the first start was before the toolkit came.
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
@@ -83,7 +92,7 @@ def lab() -> Iterator[LabHosts]:
     known = hosts.load("toolkit")
     for program in sorted(containerd_programs().iterdir()):
         engine.podman("cp", str(program), f"{known.container(NEW)}:/usr/bin/{program.name}")
-    made.sh(NEW, f"{DEFAULTS}; systemctl restart containerd")
+    made.sh(NEW, f"{DEFAULTS}; chown nobody:adm {MAIN}; chmod 640 {MAIN}; systemctl restart containerd")
     for host in BOTH:
         made.sh(host, ROOT)
     yield made
@@ -113,6 +122,19 @@ def running(lab: LabHosts, host: str) -> str:
     return next(line for line in lab.sh(host, "ctr task ls").splitlines() if line.startswith("before "))
 
 
+def test_the_former_files_return_when_containerd_does_not(lab: LabHosts, clean: dict[str, list[str]]) -> None:
+    look = f"cat {MAIN}; ls /etc/containerd; systemctl is-active containerd"
+    before = {host: lab.sh(host, look) for host in BOTH}
+    for host in BOTH:
+        lab.sh(host, REFUSE)
+    failed = run(lab)
+    for host in BOTH:
+        lab.sh(host, REFUSE_NO_MORE)
+    assert len(failed.errors()) == len(BOTH), failed.output
+    assert all("The former files are back and it runs with them." in text for text in failed.errors())
+    assert {host: lab.sh(host, look) for host in BOTH} == before
+
+
 def test_running_containers_survive(lab: LabHosts, clean: dict[str, list[str]]) -> None:
     tasks = {}
     for host in BOTH:
@@ -131,6 +153,7 @@ def test_running_containers_survive(lab: LabHosts, clean: dict[str, list[str]]) 
         assert running(lab, host) == tasks[host]
     assert "# Ask the platform team before changing it." in lab.sh(OLD, f"cat {MAIN}")
     assert "# ours since the upgrade" in lab.sh(NEW, f"cat {MAIN}")
+    assert lab.sh(NEW, f"stat -c '%U:%G %a' {MAIN}").split() == ["nobody:adm", "640"]
 
 
 @pytest.mark.parametrize("host", BOTH)

@@ -227,6 +227,25 @@ rm -rf /var/lib/containerd/podman""")
     assert role(lab, tasks="remove").changed(HOST) == []
 
 
+def test_the_former_file_returns_when_docker_does_not(lab: LabHosts) -> None:
+    unit = "/run/systemd/system/docker.service.d"
+    lab.sh(HOST, f"""mkdir -p {unit}; cat > {unit}/refuse.conf <<'END'
+[Service]
+ExecStartPre=/bin/sh -c '! grep nvidia {FILE}'
+END
+systemctl daemon-reload; chown nobody:adm {FILE}; chmod 640 {FILE}""")
+    look = f"stat -c '%a %U %G' {FILE}; cat {FILE}; systemctl is-active docker"
+    before = lab.sh(HOST, look)
+    failed = role(lab, container_toolkit_disruption="drain")
+    lab.sh(HOST, f"rm -r {unit}; systemctl daemon-reload")
+    assert "former files are back and it runs with them" in failed.errors()[0], failed.output
+    assert lab.sh(HOST, look) == before
+    settle(lab, container_toolkit_disruption="drain")
+    assert lab.sh(HOST, f"stat -c '%a %U %G' {FILE}").split() == ["640", "nobody", "adm"]
+    assert role(lab, tasks="remove", container_toolkit_disruption="drain").rc == 0
+    assert lab.sh(HOST, look) == before
+
+
 def test_a_broken_file_is_one_error(lab: LabHosts) -> None:
     lab.sh(HOST, f"cp -p {FILE} /srv/kept; sed -i '1a // ours' {FILE}")
     before = state(lab)

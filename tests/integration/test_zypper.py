@@ -53,7 +53,8 @@ def test_metadata_that_another_key_has_signed_changes_nothing(host: DriverHost, 
 
 def test_a_lock_is_waited_for_and_named(host: DriverHost, clean: list[str]) -> None:
     host.sh("mkfifo /run/held; (zypper --non-interactive shell < /run/held > /dev/null 2>&1 &); "
-            "(sleep 60 > /run/held &) < /dev/null > /dev/null 2>&1; sleep 1; test -s /run/zypp.pid")
+            "(sleep 600 > /run/held &) < /dev/null > /dev/null 2>&1; "
+            "timeout 60 sh -c 'until [ -s /run/zypp.pid ]; do sleep 0.2; done'")
     try:
         run = host.role(driver_version=OLD, driver_lock_timeout=3)
     finally:
@@ -115,9 +116,8 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
 
 
 def test_a_run_killed_in_the_transaction_goes_on(host: DriverHost) -> None:
-    host.sh(f"(while ! rpm -q nvidia-compute-G07-{NEW} > /dev/null; do sleep 0.01; done; pkill -9 -x python3; "
-            "pkill -9 -x zypper; pkill -9 -x rpm) < /dev/null > /dev/null 2>&1 &")
-    cut = host.role(driver_version=NEW)
+    with host.killed_in_transaction(NEW, "zypper", "rpm"):
+        cut = host.role(driver_version=NEW)
     assert cut.rc != 0, cut.output
     assert host.switch(driver_version=NEW)
     assert set(host.brought().values()) == {NEW}

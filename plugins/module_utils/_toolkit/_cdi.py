@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -28,8 +30,6 @@ INSTALL_UNIT, REMOVE_UNIT = "install refresh unit", "remove refresh unit"
 WRITE_RULE, RESTORE_RULE = "write udev rule", "remove udev rule"
 LINK = "link device nodes"
 _OTHER = "/etc/cdi/nvidia.yaml"
-_DRIVER = "/proc/driver/nvidia/version"
-_PCI = "/sys/bus/pci/devices"
 _SYSTEMD = "/run/systemd/system"
 _LINKS = "/dev/char"
 _NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
@@ -62,8 +62,7 @@ class Cdi:
 
     def plan(self, package_steps: t.Sequence[Step]) -> dict[str, t.Any]:
         """C({specs, driver, steps, pending, warnings}). package_steps: the plan of the packages, which comes before."""
-        match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", read_text(_DRIVER) or "")
-        driver = match.group(1) if match else None
+        driver = loaded_version(Root())
         absent = self.request["state"] == "absent"
         changing = any(step.data.get("packages") for step in package_steps)
         steps = self._absent(changing) if absent else self._present(driver, changing)
@@ -232,11 +231,7 @@ class Cdi:
 
 
 def _has_gpu() -> bool:
-    for device in os.listdir(_PCI) if os.path.isdir(_PCI) else ():
-        vendor = read_text(f"{_PCI}/{device}/vendor") or ""
-        if vendor.strip() == "0x10de" and (read_text(f"{_PCI}/{device}/class") or "").startswith("0x03"):
-            return True
-    return False
+    return bool(read_bus(Root()).gpus)
 
 
 def _lines(text: str) -> list[str]:

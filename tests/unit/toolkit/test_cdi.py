@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi as shared
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -42,20 +43,22 @@ class Machine:
         self.modes = "Disabled\n"
         self.calls: list[tuple[str, ...]] = []
         for module, name, path in (
-                (_cdi, "_DRIVER", "proc/version"), (_cdi, "_PCI", "pci"), (_cdi, "_SYSTEMD", "systemd"),
-                (_cdi, "_LINKS", "dev/char"), (_cdi, "_OTHER", "etc-cdi/nvidia.yaml"), (_cdi, "UNIT_FILE", "units/s"),
+                (_cdi, "_SYSTEMD", "systemd"), (_cdi, "_LINKS", "dev/char"), (_cdi, "_OTHER", "etc-cdi/nvidia.yaml"),
+                (_cdi, "UNIT_FILE", "units/s"),
                 (_cdi_files, "UNIT_FILE", "units/s"), (_cdi_files, "PATH_FILE", "units/p"),
                 (_cdi_files, "SCRIPT", "lib/cdi-refresh"), (_cdi_files, "RULE", "rules/r"),
                 (_cdi_files, "ENVIRONMENT", "env")):
             patch.setattr(module, name, str(root / path))
+        patch.setattr(_cdi, "Root", lambda: Root(str(root)))
         patch.setattr(_cdi, "_NODES", (f"{root}/dev/nvidia*",))
         patch.setattr(_cdi_files, "ENABLED", (str(root / "wants"),))
         patch.setattr(_cdi_files, "_PATHS", {"gpu": str(root / "cdi/nvidia.yaml"),
                                              "management": str(root / "cdi/management.yaml")})
-        for folder in ("proc", "pci/0", "systemd", "dev", "etc-cdi", "cdi"):
+        for folder in ("sys/module/nvidia", "proc/driver/nvidia", "sys/bus/pci/devices/0", "systemd", "dev", "etc-cdi",
+                       "cdi"):
             (root / folder).mkdir(parents=True)
-        (root / "pci/0/vendor").write_text("0x10de\n")
-        (root / "pci/0/class").write_text("0x030200\n")
+        (root / "sys/bus/pci/devices/0/vendor").write_text("0x10de\n")
+        (root / "sys/bus/pci/devices/0/class").write_text("0x030200\n")
         self.driver("595.91.07")
 
     @property
@@ -65,7 +68,7 @@ class Machine:
 
     def driver(self, version: str | None) -> None:
         """Loads a driver, or unloads it."""
-        path = self.root / "proc/version"
+        path = self.root / "proc/driver/nvidia/version"
         path.unlink(missing_ok=True)
         if version:
             path.write_text(VERSION.format(version))
@@ -295,7 +298,7 @@ def test_the_script(machine: Machine) -> None:
     """The shell script decides as the module does; nvidia-ctk, nvidia-smi and /proc are stand-ins."""
     script = _cdi_files.unit_files(False)[_cdi_files.SCRIPT].decode()
     assert "@" not in script.replace("$@", "")
-    script = script.replace("/proc/driver/nvidia/version", str(machine.root / "proc/version"))
+    script = script.replace("/proc/driver/nvidia/version", str(machine.root / "proc/driver/nvidia/version"))
     script = script.replace("/dev/nvidia*", str(machine.root / "dev/none*")).replace("/dev/nvidia-caps/*", "")
     tools = machine.root / "bin"
     tools.mkdir()
