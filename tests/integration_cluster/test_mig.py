@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,42 +206,3 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     assert (state, bool(reason), paused) == (("success", False, []) if asked else ("failed", True, []))
     assert site.state() == (False, None)
     site.until(lambda: bool(site.plugin(first)))
-
-
-def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, audit: Any) -> None:
-    first, second = site.nodes
-    manager = f"{D}mig-manager"
-    for node in site.nodes:
-        site.label(node, **{manager: "true", CONFIG: "all-disabled", STATE: "success"})
-    stop = threading.Event()
-
-    def work() -> None:
-        """The vendor's manager on both Nodes: all goes well but on the first."""
-        other = Client(str(site.made.kubeconfig))
-        while not stop.wait(0.2):
-            for node in site.nodes:
-                labels = site.metadata(node)["labels"]
-                if STATE not in labels:
-                    state = "failed" if (node, labels[CONFIG]) == (first, "bad") else "success"
-                    other.merge_patch("v1", "Node", node, None, {"metadata": {"labels": {STATE: state}}},
-                                      field_manager="manager")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    placed = {"gpu_placement": {**PLACEMENT, "mig_manager": "cluster"},
-              "mig_manager_nodes": site.nodes}
-    try:
-        run = site.play(gpu_mig_layout="bad", **placed)
-        assert run.returncode == 2 and f"{first}: the MIG manager could not apply bad" in run.stdout + run.stderr
-        assert site.metadata(second)["labels"][CONFIG] == "all-disabled"
-        audit.start()
-        run = site.play(gpu_mig_layout="all-1g.10gb", **placed)
-        assert run.returncode == 0, run.stdout + run.stderr
-        assert sorted(one["name"] for one in ours(audit) if one["resource"] == "nodes") == site.nodes and {
-            site.metadata(node)["labels"][CONFIG] for node in site.nodes} == {"all-1g.10gb"}
-        audit.start()
-        assert site.play(gpu_mig_layout="all-1g.10gb", **placed).returncode == 0 and not ours(audit)
-    finally:
-        stop.set()
-        thread.join()
-    assert site.instances(first) == 0
