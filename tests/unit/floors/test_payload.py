@@ -33,7 +33,7 @@ print(json.dumps(sizes))
 """
 # KB. Which package manager and which source of drivers a host has is known there only: these modules bring them all,
 # and import those they need.
-LIMIT, LIMITS = 100, {"nvidia_driver": 240, "nvidia_software": 160, "container_toolkit": 140}
+LIMIT, LIMITS = 100, {"nvidia_driver": 240, "nvidia_software": 162, "container_toolkit": 140}
 
 
 def test_payloads(tmp_path: Path) -> None:
