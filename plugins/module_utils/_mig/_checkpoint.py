@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Piece
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import Goal, Gpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._search import Search
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import COMPUTE_SLICES, Instance
 
 _HINT = "Give what state=gathered returns as checkpoint, or what nvidia-mig-parted checkpoint has written."
@@ -85,7 +86,7 @@ def _piece(gpu: Gpu, path: str, item: t.Any) -> Piece:
     sizes = [COMPUTE_SLICES.get(_field(part, "ProfileID", f"{path}.ComputeInstances[{index}]"), 0)
              for index, part in enumerate(_field(item, "ComputeInstances", path))]
     there = next((piece.parts for piece in gpu.layout if (piece.profile, piece.start) == (profile.name, start)), ())
-    parts = gpu.board.pack(profile.name, sizes, there)
+    parts = Search(gpu.board).pack(profile.name, sizes, there)
     if parts is None:
         raise InputError(f"these compute instances do not fit in a {profile.name}.", _HINT,
                          path=f"{path}.ComputeInstances", value=sizes)

@@ -1,55 +1,27 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""mig-parted's configuration format (version v1): checked, resolved for GPUs, generated, written. Pure. PRIVATE."""
+"""mig-parted's configuration format (version v1): checked, resolved for GPUs, written. Pure. PRIVATE."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._names import (
+    Target,
+    Wish,
+    named,
+    nearest_of,
+)
 
 # 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes behind one sign (go-nvlib, names of MIG profiles).
 _ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
 _DEVICE = re.compile(rf"(?:(\d+)c\.)?(\d+)g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
 _FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
-_ADDRESS = re.compile(r"(?:(?:0000)?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A GPU for which a configuration is resolved. profiles: empty where it cannot do MIG, None: not known yet.
-
-    uuid: empty where it is not known.
-    """
-
-    pci: str
-    index: int
-    device_id: str
-    subsystem: str
-    model: str
-    profiles: t.Sequence[Profile] | None
-    uuid: str = ""
-
-    def answers_to(self, word: str) -> bool:
-        """Whether a word names this GPU: an index, a PCI address or device id, a UUID, a model (with NVIDIA or not)."""
-        word = word.lower()
-        address = _ADDRESS.fullmatch(word)
-        if address:
-            word = f"{address.group(1) or '0000'}:{address.group(2)}"
-        model = self.model.lower()
-        return word in (str(self.index), self.pci, self.device_id, self.uuid.lower() or None, model,
-                        model.replace("nvidia ", "", 1))
-
-
-def names_uuid(word: t.Any) -> bool:
-    """Whether a word can only be the UUID of a GPU."""
-    return str(word).lower().startswith("gpu-")
 
 
 @dataclass(frozen=True)
@@ -74,18 +46,6 @@ class Entry:
         return self.passes(gpu) and any(gpu.answers_to(word) for word in self.words)
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a GPU shall have. devices: (GPU instance profile, slices of the compute instance) -> count.
-
-    devices is None where the GPU's profiles are not known yet.
-    """
-
-    path: str
-    enabled: bool
-    devices: t.Mapping[t.Tuple[str, int], int] | None
-
-
 def parse(config: t.Any) -> dict[str, list[Entry]]:
     """The named configurations of a document. Raises InputError with the path of what is wrong."""
     _mapping(config, "config", ("version", "mig-configs"))
@@ -106,7 +66,7 @@ def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str,
         raise InputError("a configuration must be chosen.", f"Choose one of {', '.join(configs)}.", path="selected",
                          value=None, allowed=list(configs))
     if name not in configs:
-        raise InputError(f"there is no configuration {name!r}{_nearest(name, configs)}.",
+        raise InputError(f"there is no configuration {name!r}{nearest_of(name, configs)}.",
                          f"Choose one of {', '.join(configs)}.", path="selected", value=name, allowed=list(configs))
     return name, configs[name]
 
@@ -117,58 +77,20 @@ def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, W
     Raises InputError: a name that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
     """
     wishes: dict[str, Wish] = {}
+    # 'all' passes over GPUs without MIG beside others; on a host that has no other, MIG is asked of them.
+    none_can = all(gpu.profiles == [] for gpu in gpus)
     for entry in entries:
         if any(entry.passes(gpu) for gpu in gpus):
             for word in entry.words or ():
                 named(word, gpus, f"{entry.path}.devices")
         for gpu in gpus:
-            if entry.matches(gpu):
+            if entry.matches(gpu) or none_can and entry.enabled and entry.words is None and entry.passes(gpu):
                 wish = _wish(entry, gpu)
                 former = wishes.setdefault(gpu.pci, wish)
                 if (former.enabled, former.devices) != (wish.enabled, wish.devices):
                     raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
                                      "Let one entry speak of a GPU.", path=entry.path)
     return wishes
-
-
-def named(word: str, gpus: t.Sequence[Target], path: str) -> list[Target]:
-    """The GPUs that a word names. Raises InputError for none, unless their UUIDs are not known yet."""
-    found = [gpu for gpu in gpus if gpu.answers_to(word)]
-    if not found and not (names_uuid(word) and any(not gpu.uuid for gpu in gpus)):
-        there = ", ".join(f"{gpu.index} = {gpu.pci} ({gpu.model})" for gpu in gpus)
-        raise InputError(f"this host has no GPU {word!r}.",
-                         f"It has {there}. 'device-filter' is for models that need not be there.", path=path,
-                         value=word, allowed=[gpu.pci for gpu in gpus])
-    return found
-
-
-def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
-    """What the generated configuration of a name asks of each GPU that it suits (as the vendor's MIG manager does).
-
-    Names: all-disabled, all-enabled, all-balanced, and all-PROFILE with C(.) for C(+). Raises InputError.
-    """
-    capable = [gpu for gpu in gpus if gpu.profiles is None or gpu.profiles]
-    names: dict[str, dict[str, dict[tuple[str, int], int]]] = {
-        "all-disabled": {gpu.pci: {} for gpu in capable}, "all-enabled": {gpu.pci: {} for gpu in capable},
-        "all-balanced": {}}
-    for gpu in capable:
-        plain = sorted((profile for profile in gpu.profiles or () if re.fullmatch(r"\d+g\.\d+gb", profile.name)),
-                       key=lambda profile: (profile.slices, profile.size))
-        smallest = {profile.slices: profile.name for profile in reversed(plain)}
-        counts = {1: 2, 2: 1, 3: 1} if 7 in smallest else {1: 2, 2: 1}
-        if plain:
-            names["all-balanced"][gpu.pci] = {(smallest[slices], slices): count for slices, count in counts.items()}
-        for profile in gpu.profiles or ():
-            names.setdefault(f"all-{profile.name.replace('+', '.')}", {})[gpu.pci] = {
-                (profile.name, profile.slices): profile.instances}
-    if name is None or (name != "all-disabled" and not names.get(name)):
-        models = ", ".join(sorted({gpu.model for gpu in gpus}))
-        offered = [key for key, value in names.items() if value]
-        what = f"no generated configuration {name!r} suits" if name else "no configuration is chosen for"
-        raise InputError(f"{what} the GPUs of this host ({models}){_nearest(str(name), offered)}.",
-                         f"Choose one of {', '.join(offered)}, or give config." if offered else "None can do MIG.",
-                         path="selected", value=name, allowed=offered)
-    return {pci: Wish(f"selected={name}", name != "all-disabled", devices) for pci, devices in names[name].items()}
 
 
 def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, t.Any]:
@@ -196,7 +118,7 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
         profile, most = slices.get(_canonical(rest), ("", 0))
         size = int(prefix) if prefix else most
         if not 0 < size <= most:
-            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{_nearest(device, slices)}.",
+            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{nearest_of(device, slices)}.",
                              f"It has {', '.join(profile.name for profile in gpu.profiles)}.",
                              path=f"{entry.path}.mig-devices", value=device,
                              allowed=[profile.name for profile in gpu.profiles])
@@ -281,10 +203,5 @@ def _mapping(value: t.Any, path: str, keys: t.Sequence[str]) -> None:
         raise InputError("it must be a mapping.", f"It has the keys {', '.join(keys)}.", path=path, value=value)
     for key in value:
         if key not in keys:
-            raise InputError(f"unknown key {key!r}{_nearest(str(key), keys)}.", f"Known are {', '.join(keys)}.",
+            raise InputError(f"unknown key {key!r}{nearest_of(str(key), keys)}.", f"Known are {', '.join(keys)}.",
                              path=path, value=key, allowed=list(keys))
-
-
-def _nearest(word: str, words: t.Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(words), 1)
-    return f" (nearest: {close[0]})" if close else ""

@@ -13,7 +13,6 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._format import Target, Wish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import (
     Board,
     Difference,
@@ -22,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import 
     Wanted,
     difference,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._names import Target, Wish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _names, _plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
@@ -58,11 +58,13 @@ class Work:
         self.command: Runner = run
         self.plans: list[_plan.GpuPlan] = []
         self._uuids: dict[str, str] = {}
-        self._entries: list[_format.Entry] | None = None
+        self._entries: t.Sequence[t.Any] | None = None
 
     def run(self) -> dict[str, t.Any]:
         """The result of the module. Raises GpuopsError."""
         if self.request.config is not None and self.request.state in ("present", "rendered"):
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+
             self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
         if self.request.state == "rendered":
             return self._rendered()
@@ -111,14 +113,14 @@ class Work:
 
     @staticmethod
     def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Any,
-                uuid: str = "") -> _format.Target:
+                uuid: str = "") -> _names.Target:
         model = model_of(device_id, subsystem)
-        return _format.Target(pci, number, device_id, subsystem, (model and model.name) or device_id, profiles, uuid)
+        return _names.Target(pci, number, device_id, subsystem, (model and model.name) or device_id, profiles, uuid)
 
     def _by_uuid(self) -> bool:
         """Whether somebody names GPUs by UUID, which costs a call for each."""
         words = [*(self.request.devices or ()), *(word for entry in self._entries or () for word in entry.words or ())]
-        return any(_format.names_uuid(word) for word in words)
+        return any(_names.names_uuid(word) for word in words)
 
     def _uuid(self, pci: str) -> str:
         if pci not in self._uuids:
@@ -138,8 +140,7 @@ class Work:
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
         targets = [gpu.target for gpu in gpus]
-        wishes = (_format.generate(self.request.selected, targets) if self._entries is None
-                  else _format.resolve(self._entries, targets))
+        wishes = self._resolve(targets)
         if not wishes:
             models = ", ".join(sorted({target.model for target in targets}))
             self.warnings.append(f"The configuration speaks of none of this host's GPUs ({models}) that can do MIG.")
@@ -153,6 +154,13 @@ class Work:
                                      "driver runs, so its instances are not in the plan.")
             goals.append((gpu, _plan.goal_of(gpu, wish)))
         return goals
+
+    def _resolve(self, targets: list[_names.Target]) -> t.Mapping[str, _names.Wish]:
+        if self._entries is None:
+            return _names.generate(self.request.selected, targets)
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+
+        return _format.resolve(self._entries, targets)
 
     def _checkpointed(self, gpus: list[_plan.Gpu]) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         """The GPUs that the checkpoint names, with what stood there."""
@@ -174,7 +182,7 @@ class Work:
         if self.request.devices is None or self.request.state == "rendered":
             return {gpu.pci for gpu in gpus}
         targets = [gpu.target for gpu in gpus]
-        return {target.pci for word in self.request.devices for target in _format.named(word, targets, "devices")}
+        return {target.pci for word in self.request.devices for target in _names.named(word, targets, "devices")}
 
     def _former(self, journal: Journal) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         entries = journal.of_kind("gpu")
@@ -315,10 +323,10 @@ class Work:
         capable = [gpu for gpu in self._read() if gpu.target.profiles]
         gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
         standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint, _format
+
         config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
                                  for gpu in gpus])
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint
-
         checkpoint = _checkpoint.write(
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
             for gpu in gpus)

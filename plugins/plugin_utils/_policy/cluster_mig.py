@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
 
 Entry = t.Dict[str, t.Any]
 
@@ -25,10 +25,10 @@ def default_config() -> dict[str, list[Entry]]:
         "all-enabled": [{"devices": "all", "mig-enabled": True, "mig-devices": {}}],
     }
     for device in _boards.known():
-        target = _format.Target("gpu", 0, device, "", device, _boards.profiles_of(device))
+        target = _names.Target("gpu", 0, device, "", device, _boards.profiles_of(device))
         names = ["all-balanced", *(f"all-{profile.name.replace('+', '.')}" for profile in target.profiles or ())]
         for name in names:
-            wish = _format.generate(name, [target])["gpu"]
+            wish = _names.generate(name, [target])["gpu"]
             counts = {profile: count for (profile, _slices), count in (wish.devices or {}).items()}
             _add(configs.setdefault(name, []), f"0x{device.upper()}10DE", counts)
     return configs

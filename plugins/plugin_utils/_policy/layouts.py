@@ -10,7 +10,7 @@ import functools
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _names, _plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
 
 Facts = t.Mapping[str, t.Any]
@@ -51,7 +51,7 @@ def wanted(config: t.Any, selected: str, gpus: t.Sequence[Facts]) -> dict[str, S
     """
     targets = [_target(index, gpu) for index, gpu in enumerate(gpus)]
     if config is None:
-        wishes = _format.generate(selected, targets)
+        wishes = _names.generate(selected, targets)
     else:
         _name, entries = _format.select(_format.parse(config), selected)
         wishes = _format.resolve(entries, targets)
@@ -89,9 +89,9 @@ def overview(gpus: t.Sequence[Facts]) -> str:
     return stands.pop() if len(stands) == 1 else "mixed"
 
 
-def _target(index: int, gpu: Facts) -> _format.Target:
+def _target(index: int, gpu: Facts) -> _names.Target:
     profiles = _boards.profiles_of(gpu["device_id"]) if gpu["mig_capable"] else []
-    return _format.Target(gpu["pci"], index, gpu["device_id"], gpu.get("subsystem") or "",
+    return _names.Target(gpu["pci"], index, gpu["device_id"], gpu.get("subsystem") or "",
                           str(gpu.get("model") or gpu["device_id"]), profiles, str(gpu.get("uuid") or ""))
 
 
@@ -101,7 +101,7 @@ def _board(device_id: str) -> Board:
     return Board(_boards.profiles_of(device_id) or [])
 
 
-def _stand(target: _format.Target, wish: _format.Wish) -> Stand:
+def _stand(target: _names.Target, wish: _names.Wish) -> Stand:
     if not wish.enabled:
         return OFF
     if wish.devices is None or target.profiles is None:

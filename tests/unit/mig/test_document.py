@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.action.mig_config import _placed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format, _names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 
 PLAIN = """version: v1
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there() -> None:
 def test_what_the_host_says_gets_its_place() -> None:
     wrong = PLAIN.replace("devices: all", "devices: none", 1)
     document = mig_document.from_data(config_map(wrong))
-    target = _format.Target("0000:07:00.0", 0, "20b2", "", "A100", [])
+    target = _names.Target("0000:07:00.0", 0, "20b2", "", "A100", [])
     with pytest.raises(InputError) as caught:
         _format.resolve(_format.parse(document.data)["all-1g.10gb"], [target])
     result = _placed({"failed": True, **caught.value.as_result()}, document)

@@ -10,13 +10,13 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile, compute_name, profile_name
 
 
-def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> _format.Target:
+def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> _names.Target:
     profiles = [] if device_id == "26b9" else _boards.profiles_of(device_id)
-    return _format.Target(f"0000:{index:02x}:00.0", index, device_id, subsystem, f"model {device_id}", profiles)
+    return _names.Target(f"0000:{index:02x}:00.0", index, device_id, subsystem, f"model {device_id}", profiles)
 
 
 def document(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -29,7 +29,7 @@ def entry(**changes: t.Any) -> dict[str, t.Any]:
     return {key: value for key, value in found.items() if value is not ...}
 
 
-def resolve(config: dict[str, t.Any], *gpus: _format.Target) -> dict[str, _format.Wish]:
+def resolve(config: dict[str, t.Any], *gpus: _names.Target) -> dict[str, _names.Wish]:
     return _format.resolve(_format.select(_format.parse(config), None)[1], gpus or [target(0)])
 
 
@@ -72,6 +72,8 @@ def test_mig_on_a_gpu_without_it_is_refused_where_it_is_named() -> None:
     with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) cannot do MIG"):
         resolve(document(entry(devices=[0, 1])), *gpus)
     assert list(resolve(document(entry()), *gpus)) == ["0000:00:00.0"]
+    with pytest.raises(InputError, match="cannot do MIG"):
+        resolve(document(entry()), gpus[1])
     assert not resolve(document(entry(devices=[1], mig_enabled=False, mig_devices={})), *gpus)["0000:01:00.0"].enabled
 
 
@@ -142,7 +144,7 @@ def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
     }
     for device_id, names in expected.items():
         for name, count in names.items():
-            wish = _format.generate(name, [target(0, device_id)])["0000:00:00.0"]
+            wish = _names.generate(name, [target(0, device_id)])["0000:00:00.0"]
             assert list(wish.devices.values()) == [count], name
 
 
@@ -154,20 +156,20 @@ def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
 ])
 def test_balanced(device_id: str, devices: dict[tuple[str, int], int]) -> None:
     """As the vendor's static configuration has it for these device ids."""
-    assert _format.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
+    assert _names.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
 
 
 def test_generated_names_leave_other_gpus_alone() -> None:
     gpus = [target(0), target(1, "26b9"), target(2, "2335")]
-    assert list(_format.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
-    assert list(_format.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
-    assert _format.generate("all-disabled", [target(1, "26b9")]) == {}
+    assert list(_names.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
+    assert list(_names.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
+    assert _names.generate("all-disabled", [target(1, "26b9")]) == {}
     for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' suits the GPUs"),
                         ("all-enable", "nearest: all-enabled")):
         with pytest.raises(InputError, match=words):
-            _format.generate(name, gpus)
+            _names.generate(name, gpus)
     with pytest.raises(InputError, match="None can do MIG"):
-        _format.generate("all-enabled", [target(1, "26b9")])
+        _names.generate("all-enabled", [target(1, "26b9")])
 
 
 def test_export_groups_as_mig_parted_does() -> None:

@@ -13,6 +13,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, Layout, Piece, difference
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._search import Search
 
 from tests.conformance.tables import published
 
@@ -135,9 +136,9 @@ def test_of_several_compute_instances_the_idle_one_goes() -> None:
 
 def test_packing_lies_on_what_is_there() -> None:
     grid = board()
-    assert grid.pack("7g.80gb", [1, 1, 3], [(3, 4), (1, 2), (2, 0)]) == ((1, 0), (1, 2), (3, 4))
-    assert grid.pack("3g.40gb", [2, 2]) is None
-    assert grid.pack("3g.40gb", []) == ()
+    assert Search(grid).pack("7g.80gb", [1, 1, 3], [(3, 4), (1, 2), (2, 0)]) == ((1, 0), (1, 2), (3, 4))
+    assert Search(grid).pack("3g.40gb", [2, 2]) is None
+    assert Search(grid).pack("3g.40gb", []) == ()
 
 
 # -- against an exhaustive search that knows the boards from what is published only

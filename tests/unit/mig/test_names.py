@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
 
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("published_layouts.yml").read_text(encoding="utf-8"))
@@ -26,14 +26,14 @@ def counts(text: str) -> dict[str, int]:
     return {name: int(count) for name, count in (row.split(" x ") for row in text.split(", ") if " x " in row)}
 
 
-def target(device_id: str) -> _format.Target:
-    return _format.Target("gpu", 0, device_id, "", device_id, _boards.profiles_of(device_id))
+def target(device_id: str) -> _names.Target:
+    return _names.Target("gpu", 0, device_id, "", device_id, _boards.profiles_of(device_id))
 
 
-def generated(name: str, gpu: _format.Target) -> dict[str, int] | None:
+def generated(name: str, gpu: _names.Target) -> dict[str, int] | None:
     """What a name asks of a GPU, None where it does not suit; it must also have a place there."""
     try:
-        wish = _format.generate(name, [gpu])["gpu"]
+        wish = _names.generate(name, [gpu])["gpu"]
     except InputError:
         return None
     assert wish.devices is not None
@@ -57,7 +57,7 @@ def test_a_published_name(name: str) -> None:
         assert {device: suits.get(device) for device in named} == {device: counts(text) for device in named}
 
 
-def _larger(gpu: _format.Target) -> _format.Target:
+def _larger(gpu: _names.Target) -> _names.Target:
     """The same board with the memory of the pre-production one."""
     sizes = {"93gb": "95gb", "186gb": "189gb"}
     rows: list[t.Any] = []

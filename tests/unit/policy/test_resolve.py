@@ -205,12 +205,13 @@ def test_mig_is_left_alone_unless_a_layout_is_selected() -> None:
 
 
 def test_the_only_layout_of_a_file_needs_no_name() -> None:
-    config = {"version": "v1", "mig-configs": {"mine": [{"devices": "all", "mig-enabled": True}]}}
+    config = {"version": "v1", "mig-configs": {"mine": [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {}}]}}
     assert plan(["A100"], mig_manager_config=config)["mig_manager"]["selected"] == "mine"
 
 
 def test_mig_layouts_of_the_policy() -> None:
-    text = "version: v1\nmig-configs:\n  mine:\n    - {devices: all, mig-enabled: true}\n"
+    text = "version: v1\nmig-configs:\n  mine:\n    - {devices: all, mig-enabled: true, mig-devices: {}}\n"
     values = {"migManager": {"config": {"data": {"config.yaml": text}}}}
     found = plan(["A100"], values, mig_manager_selected="mine")["mig_manager"]
     assert list(found["config"]["mig-configs"]) == ["mine"]
