@@ -182,10 +182,10 @@ def test_two_budgets_for_a_pod_are_named(yard: Yard) -> None:
 
 
 def test_pods_that_nobody_brings_back_are_refused_before_anything(yard: Yard, audit: Any) -> None:
-    yard.client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": yard.name,
-                                                                      "labels": {"app": "alone"}},
-                       "spec": {"nodeName": yard.nodes[0], "containers": [
-                           {"name": "x", "image": "example.org/x:1", "resources": {"limits": {GPU: "1"}}}]}})
+    containers = [{"name": "x", "image": "example.org/x:1", "resources": {"limits": {GPU: "1"}}}]
+    yard.client.apply({"apiVersion": "v1", "kind": "Pod",
+                       "metadata": {"name": "alone", "namespace": yard.name, "labels": {"app": "alone"}},
+                       "spec": {"nodeName": yard.nodes[0], "containers": containers}})
     audit.start()
     with pytest.raises(ClusterError, match=f"{yard.name}/alone on .*no controller brings it back"):
         yard.drain().drained()

@@ -92,7 +92,7 @@ def overview(gpus: t.Sequence[Facts]) -> str:
 def _target(index: int, gpu: Facts) -> _names.Target:
     profiles = _boards.profiles_of(gpu["device_id"]) if gpu["mig_capable"] else []
     return _names.Target(gpu["pci"], index, gpu["device_id"], gpu.get("subsystem") or "",
-                          str(gpu.get("model") or gpu["device_id"]), profiles, str(gpu.get("uuid") or ""))
+                         str(gpu.get("model") or gpu["device_id"]), profiles, str(gpu.get("uuid") or ""))
 
 
 @functools.lru_cache(maxsize=None)

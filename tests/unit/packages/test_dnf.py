@@ -312,8 +312,8 @@ def test_passwords_of_dnf_serve_for_the_key_and_stand_in_no_command_line(
     with manager.probe(replace(repository, key=key)):
         pass
     [(argv, config)] = [(call, text) for call, text in zip(host.calls, host.inputs) if call[0] == "curl"]
-    assert config.splitlines() == asked and not any(secret in " ".join(argv)
-                                                     for secret in ("gate", "site", "proxy"))
+    assert config.splitlines() == asked
+    assert not any(secret in " ".join(argv) for secret in ("gate", "site", "proxy"))
 
 
 def test_why_a_transaction_cannot_be(paths: Path) -> None:
