@@ -111,6 +111,11 @@ def work(say: t.Callable[[str], None]) -> None:
 def main() -> None:
     """C(mig-boot.pyz)."""
     try:
-        work(lambda line: print(line, flush=True))
+        work(_say)
     except GpuopsError as error:
-        sys.exit(f"{_ERROR}{error}")
+        raise SystemExit(f"{_ERROR}{error}") from None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

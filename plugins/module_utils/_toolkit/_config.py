@@ -162,6 +162,7 @@ class ConfigWork:
             if old["bytes"] is None:
                 if os.path.lexists(path):
                     os.unlink(path)
+                self.journal.drop_folders(path)
                 if self.journal.get("file", path):
                     self.journal.note("file", path, "absent")
             else:

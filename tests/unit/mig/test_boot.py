@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
@@ -173,8 +174,11 @@ def test_absent_puts_back_what_was_there(host: Host) -> None:
 
 
 def test_killed_between_layout_and_boot(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: _boot.Boot, step: Step) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
-        patched.setattr(_boot.Boot, "_execute", lambda self, step: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(_boot.Boot, "_execute", killed)
         with pytest.raises(KeyboardInterrupt):
             host.go()
     result = host.go()

@@ -95,7 +95,7 @@ def test_former_files_return_when_it_does_not_come_back(host: t.Any, version: st
     with pytest.raises(HostError, match=r"former files are back and it runs with them.*failed to load plugin"):
         one.converge()
     assert one.config.read_bytes() == KUBEADM
-    assert not one.drop_in.exists()
+    assert not one.drop_in.parent.exists()
     assert one.restarts == 2
     one.breaks = False
     one.converge()
