@@ -42,7 +42,7 @@ MODULES = {
     "nvidia_driver": DRIVER,
     "container_toolkit": Way("container_toolkit", "host", {
         "container_toolkit_disruption": "idle",
-        "container_toolkit_settings": {"nvidia-container-runtime": {"log-level": "info"}}}),
+        "container_toolkit_settings": {"nvidia-container-runtime": {"log-level": "debug"}}}),
     "mig_config": Way("mig_manager", "host", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
                                               "mig_manager_devices": [0, 1]}),
     "gpu_labels": Way("feature_discovery", "host", {"feature_discovery_target": "nfd_file",
