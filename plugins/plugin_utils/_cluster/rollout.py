@@ -77,11 +77,12 @@ class Rollout:
         return self._conclude(works, check_mode)
 
     def follow(self, timeout: float) -> list[Data]:
-        """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds."""
+        """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds.
+
+        Where the run has just found all of it as it should be, nothing is asked again, nor for layouts of MIG.
+        """
         if self._seen and all(work.settled for work in self._seen):
-            self._layouts = self._unsettled(self._seen)
-            if not any(one.waits for one in self._layouts):
-                return self._conclude(self._seen)
+            return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
         nodes: list[Data] | None = None
