@@ -36,6 +36,20 @@ options:
     default: never
 """
 
+    CLUSTER = r"""
+options:
+  kubeconfig:
+    description:
+      - Path of the kubeconfig of the cluster. No other is looked for.
+      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+    type: path
+    required: true
+  context:
+    description:
+      - A context in it, instead of its current one.
+    type: str
+"""
+
     REPOSITORY = r"""
 options:
   repository:

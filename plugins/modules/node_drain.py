@@ -25,6 +25,7 @@ author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
+  - gpuops.nvidia._attributes.cluster
   - gpuops.nvidia._attributes.plan
 requirements:
   - kubernetes (on the controller)
@@ -42,16 +43,6 @@ options:
     type: list
     elements: str
     required: true
-  kubeconfig:
-    description:
-      - Path of the kubeconfig of the cluster. No other is looked for.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
-    type: path
-    required: true
-  context:
-    description:
-      - A context in it, instead of its current one.
-    type: str
   pods:
     description:
       - V(gpu) evicts only pods of which a container asks for a GPU or a part of one, such as C(nvidia.com/gpu) or

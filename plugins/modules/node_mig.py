@@ -21,6 +21,7 @@ author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
+  - gpuops.nvidia._attributes.cluster
 requirements:
   - kubernetes (on the controller)
 options:
@@ -42,16 +43,6 @@ options:
     type: list
     elements: str
     default: []
-  kubeconfig:
-    description:
-      - Path of the kubeconfig of the cluster. No other is looked for.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
-    type: path
-    required: true
-  context:
-    description:
-      - A context in it, instead of its current one.
-    type: str
   namespace:
     description:
       - The namespace of the operands, for what is said about their pods.

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _depl
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Deploy, Node
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
 
 PAUSE = 2.0  # seconds between two looks for NFD's labels
@@ -70,9 +70,8 @@ def read_nodes(client: Client, names: t.Sequence[str] | None = None, wait_for_nf
         nodes = _await_nfd(client, names, wait_for_nfd)
     lost = [node for node in nodes if node.seems_gone]
     ready = set()
-    for node, state in zip(lost, client.many(lambda node: client.get("v1", "Node", node.name), lost)):
-        if isinstance(state, GpuopsError):
-            raise state
+    states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
+    for node, state in zip(lost, states):
         if state and _is_ready(state):
             ready.add(node.name)
     return [Node(node.name, node.labels, node.annotations, node.name in ready) for node in nodes]

@@ -14,12 +14,12 @@ import time
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, evictable, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Pod, Sorted, Wish
 
 # Seconds between two looks, and between two requests for a pod whose budget does not say when to ask again.
@@ -104,13 +104,7 @@ class Drain:
                        blocked=[], staying=[])
 
     def _nodes(self) -> dict[str, t.Dict[str, t.Any]]:
-        found = dict(zip(self._request.names, self._all(
-            lambda name: self._client.get("v1", "Node", name), self._request.names)))
-        missing = [name for name, one in found.items() if one is None]
-        if missing:
-            raise InputError(f"{self._client.server} has no Node {fold(missing)}.",
-                             "Name Nodes as kubectl get nodes shows them.", path="nodes", value=missing)
-        return {name: one for name, one in found.items() if one is not None}
+        return node.named(self._client, self._request.names)
 
     def _look(self, names: t.Sequence[str]) -> dict[str, Sorted]:
         pods = self._all(lambda name: self._client.list("v1", "Pod", field_selector=f"spec.nodeName={name}"), names)
@@ -118,11 +112,7 @@ class Drain:
 
     def _all(self, do: t.Callable[[str], t.Any], names: t.Sequence[str]) -> list[t.Any]:
         """The same for all Nodes at once. Raises the first error, after all have been tried."""
-        answers = self._client.many(do, names)
-        for answer in answers:
-            if isinstance(answer, GpuopsError):
-                raise answer
-        return answers
+        return without_errors(self._client.many(do, names))
 
     def _give_back(self, names: t.Sequence[str]) -> None:
         self._all(lambda name: node.write(self._client, name, cordon.uncordon), names)

@@ -9,6 +9,8 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 
+Result = t.TypeVar("Result")
+
 
 class ClusterError(GpuopsError):
     """The API server refused something, could not be reached, or holds what stands in the way.
@@ -26,3 +28,13 @@ class ClusterError(GpuopsError):
         self.status = status
         self.reason = reason
         self.object = object
+
+
+def without_errors(answers: t.Iterable[Result | GpuopsError]) -> list[Result]:
+    """The answers of L(client.Client.many). Raises the first one that is an error."""
+    found: list[Result] = []
+    for answer in answers:
+        if isinstance(answer, GpuopsError):
+            raise answer
+        found.append(answer)
+    return found

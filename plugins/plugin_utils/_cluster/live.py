@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object, Wanted
 
 # Their metadata say enough: who owns which field. In a large cluster the whole of them is many MB.
@@ -53,8 +53,6 @@ def _lists(client: Client, places: t.Sequence[Place], whole: t.Collection[kinds.
         return client.list_row(row, namespace, selector, metadata_only=lean)
 
     found: dict[Key, Object] = {}
-    for answer in client.many(one, places):
-        if isinstance(answer, GpuopsError):
-            raise answer
+    for answer in without_errors(client.many(one, places)):
         found.update({objects.key_of(item): item for item in answer})
     return found

@@ -9,13 +9,13 @@ import time
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_CONFIG, MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig import Stand
 
 _PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
@@ -108,12 +108,7 @@ class Protocol:
         if not self._request.names:
             found = self._client.list("v1", "Node", label_selector=f"{MIG_MANAGER}=true", metadata_only=True)
             return {one["metadata"]["name"]: one for one in found}
-        answers = self._all(lambda name: self._client.get("v1", "Node", name), self._request.names)
-        missing = [name for name, one in zip(self._request.names, answers) if one is None]
-        if missing:
-            raise InputError(f"{self._client.server} has no Node {fold(missing)}.",
-                             "Name Nodes as kubectl get nodes shows them.", path="nodes", value=missing)
-        return dict(zip(self._request.names, answers))
+        return node.named(self._client, self._request.names)
 
     def _ours(self) -> dict[str, dict[str, t.Any]]:
         """The Nodes, none of which another writer serves."""
@@ -127,11 +122,7 @@ class Protocol:
 
     def _all(self, do: t.Callable[[str], t.Any], names: t.Iterable[str]) -> list[t.Any]:
         """The same for all Nodes at once. Raises the first error, after all have been tried."""
-        answers = self._client.many(do, names)
-        for answer in answers:
-            if isinstance(answer, GpuopsError):
-                raise answer
-        return answers
+        return without_errors(self._client.many(do, names))
 
     def _labels(self, one: Object) -> dict[str, str]:
         """What the Node has, in check mode with what earlier tasks would have written."""

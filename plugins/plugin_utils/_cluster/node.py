@@ -1,13 +1,16 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes of a Node that depend on what it is. PRIVATE to the collection."""
+"""Nodes by name, and changes of one that depend on what it is. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 
 _LOST_RACES = 20
 Object = t.Mapping[str, t.Any]
@@ -22,6 +25,17 @@ class Nodes(t.Protocol):
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
                     body: t.Mapping[str, t.Any]) -> Object:
         """Changes it."""
+
+
+def named(client: Client, names: t.Sequence[str]) -> dict[str, dict[str, t.Any]]:
+    """The Nodes of these names, asked for at once. Raises InputError for those that are none, ClusterError."""
+    answers = without_errors(client.many(lambda name: client.get("v1", "Node", name), names))
+    found = {name: one for name, one in zip(names, answers) if one is not None}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(f"{client.server} has no Node {fold(missing)}.",
+                         "Name Nodes as kubectl get nodes shows them.", path="nodes", value=missing)
+    return found
 
 
 def write(client: Nodes, name: str, change: t.Callable[[Object], dict[str, t.Any] | None]) -> bool:

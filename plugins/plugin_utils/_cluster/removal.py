@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, prune
 
@@ -50,9 +49,7 @@ def foreign_in(client: Client, namespace: str) -> list[str]:
     found = []
     answers = client.many(lambda row: client.list_row(row, namespace, metadata_only=True),
                           [row for row in rows if row.kind not in _RECORDS])
-    for answer in answers:
-        if isinstance(answer, GpuopsError):
-            raise answer
+    for answer in without_errors(answers):
         found += [f"{one['kind']} {one['metadata']['name']}" for one in answer
                   if not objects.is_ours(one) and not one["metadata"].get("ownerReferences")
                   and (one["kind"], one["metadata"]["name"]) not in _SYSTEM]

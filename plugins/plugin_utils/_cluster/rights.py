@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
 
 # Verb, kind, namespace (empty for a cluster-wide one).
@@ -28,9 +27,7 @@ def require(client: Client, changes: t.Sequence[Change]) -> None:
             for verb in _VERBS.get(change.action, ("patch",)):
                 needed.setdefault((verb, change.kind, change.namespace), change.label)
     missing = []
-    for right, answer in zip(needed, client.many(lambda one: client.may(*one), needed)):
-        if isinstance(answer, GpuopsError):
-            raise answer
+    for right, answer in zip(needed, without_errors(client.many(lambda one: client.may(*one), needed))):
         if not answer:
             missing.append(right)
     if missing:

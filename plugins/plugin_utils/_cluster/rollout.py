@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import (
     Stuck,
     is_ready,
@@ -137,12 +138,9 @@ class Rollout:
 
     def _not_ready(self, nodes: t.AbstractSet[str]) -> set[str]:
         if len(nodes) > _NODES_ONE_BY_ONE:
-            found: t.Sequence[Data | GpuopsError | None] = self._client.list("v1", "Node")
+            found: t.Sequence[Data | None] = self._client.list("v1", "Node")
         else:
-            found = self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes))
-        for node in found:
-            if isinstance(node, GpuopsError):
-                raise node
+            found = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes)))
         return {str(node["metadata"]["name"]) for node in _silent(found)} & nodes
 
     def _hopeful(self, work: Workload, passed: float) -> bool:
@@ -222,7 +220,7 @@ class Rollout:
         return found
 
 
-def _silent(nodes: t.Iterable[Data | GpuopsError | None]) -> list[Data]:
+def _silent(nodes: t.Iterable[Data | None]) -> list[Data]:
     """Those of which the kubelet does not say that they are Ready."""
     def reports(node: Data) -> bool:
         conditions = (node.get("status") or {}).get("conditions") or ()

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, List
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+
 NAMESPACE = "gpu-operator"
 NAMES = ("nfd", "driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
          "mig_manager")
 INITS = {"driver": ["k8s-driver-manager"], "container_toolkit": ["driver-validation"],
          "validator": ["driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation"]}
+
+
+def one_by_one(do: Callable[[Any], Any], items: Iterable[Any]) -> List[Any]:
+    """The client's many without threads: an error of the collection takes the place of its answer."""
+    answers: List[Any] = []
+    for item in items:
+        try:
+            answers.append(do(item))
+        except GpuopsError as error:
+            answers.append(error)
+    return answers
 
 
 def plan(*nodes: str, on_host: dict[str, list[str]] | None = None) -> dict[str, Any]:
@@ -89,8 +102,7 @@ class FakeClient:
         self.asked.append(f"get {kind}")
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
 
-    def many(self, do: Callable[[str], Any], items: Iterable[str]) -> List[Any]:
-        return [do(item) for item in items]
+    many = staticmethod(one_by_one)
 
 
 class Clock:

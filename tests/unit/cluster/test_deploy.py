@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one
 
 NFD = "feature.node.kubernetes.io/"
 GPU = {f"{NFD}pci-10de.present": "true", f"{NFD}system-os_release.ID": "ubuntu"}
@@ -58,15 +59,7 @@ class Server:
                 else:
                     stored[name][key] = value
 
-    def many(self, do: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """One after the other."""
-        answers = []
-        for item in items:
-            try:
-                answers.append(do(item))
-            except GpuopsError as error:
-                answers.append(error)
-        return answers
+    many = staticmethod(one_by_one)
 
     def run(self, state: str = "present", check: bool = False, **options: Any) -> dict[str, Any]:
         """The task on this server; the requests of this run alone are kept."""

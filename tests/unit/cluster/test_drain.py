@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish, sort, uses_gpu
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, one_by_one
 
 Object = dict[str, Any]
 
@@ -90,14 +90,7 @@ class Cluster:
         self.ends[name] = self.clock.now + self.lasting
         return None
 
-    def many(self, do: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        answers: list[Any] = []
-        for item in items:
-            try:
-                answers.append(do(item))
-            except GpuopsError as error:
-                answers.append(error)
-        return answers
+    many = staticmethod(one_by_one)
 
     def drain(self, level: str = "drain", tell: Callable[[str], None] = lambda line: None, **more: Any) -> Drain:
         """A task on all Nodes."""

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, one_by_one
 
 Object = dict[str, Any]
 D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -62,14 +62,7 @@ class Server:
             one for one in self.pods
             if words["field_selector"] == f"spec.nodeName={one['spec']['nodeName']}"]
 
-    def many(self, do: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        answers: list[Any] = []
-        for item in items:
-            try:
-                answers.append(do(item))
-            except GpuopsError as error:
-                answers.append(error)
-        return answers
+    many = staticmethod(one_by_one)
 
     def run(self, state: str, *names: str, tell: Callable[[str], None] = lambda line: None, **more: Any) -> Object:
         """A task."""
