@@ -4,8 +4,9 @@
 """Programs that the lab builds once and keeps: ``python -m lab.tools NAME`` prints the path of one.
 
 NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook`` and ``nvidia-container-runtime``: the vendor's own, from the Go
-module of the NVIDIA Container Toolkit; or ``containerd``, for the folder with the programs of containerd 2. They lie
-under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made from.
+module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or ``containerd``, for the folder
+with the programs of containerd 2. They lie under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made
+from.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
 # NVML is bound lazily: a symbol that an older library lacks must matter only where it is called.
 LINKER = "-s -w -extldflags=-Wl,-z,lazy"
 CONTAINERD = "github.com/containerd/containerd/v2/cmd/{}@v2.3.4"
+CRI = Path(__file__).resolve().parent / "cri"
 NAMES = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
 
 
@@ -58,10 +60,11 @@ def cached(kind: str, inputs: list[bytes], build: Callable[[Path], None]) -> Pat
     return folder
 
 
-def run_quietly(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
-    """Run a build command; on failure stop with all that it printed."""
+def run_quietly(command: list[str], what: str, environment: dict[str, str] | None = None,
+                folder: Path | None = None) -> None:
+    """Run a build command, in a folder; on failure stop with all that it printed."""
     result = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, check=False)
+                            stderr=subprocess.STDOUT, text=True, check=False, cwd=folder)
     if result.returncode:
         why = f"{' '.join(command)} ended with {result.returncode}\n{result.stdout}"
         raise SystemExit(f"{what} could not be built: {why}")
@@ -82,8 +85,18 @@ def containerd_programs() -> Path:
     return go_programs("containerd", packages, linker, "3 to 5 minutes", {"CGO_ENABLED": "0"})
 
 
-def go_programs(kind: str, packages: list[str], linker: str, time: str, environment: dict[str, str]) -> Path:
-    """The folder of programs built from Go packages, kept by what they are made from. time: for the message."""
+def cri_program() -> Path:
+    """The path of lab/cri, which runs a container as a kubelet does it; it shares what containerd has compiled."""
+    time = "seconds, or a minute without containerd"
+    return go_programs("cri", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, CRI) / "cri"
+
+
+def go_programs(kind: str, packages: list[str], linker: str, time: str, environment: dict[str, str],
+                source: Path | None = None) -> Path:
+    """The folder of programs built from Go packages, kept by what they are made from.
+
+    time: for the message. source: the folder of a module of ours, which the packages are relative to.
+    """
     if not shutil.which("go"):
         raise SystemExit(f"{kind} is built from Go source, and there is no go on PATH: install Go 1.24 or newer")
     go_version = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True).stdout
@@ -91,16 +104,18 @@ def go_programs(kind: str, packages: list[str], linker: str, time: str, environm
     def build(folder: Path) -> None:
         print(f"building {', '.join(packages)}, which takes {time}", file=sys.stderr, flush=True)
         command = ["nice", "-n", "10", "go", "install", "-trimpath", "-ldflags", linker, *packages]
-        run_quietly(command, kind, {"GOBIN": str(folder), **environment})
+        run_quietly(command, kind, {"GOBIN": str(folder), **environment}, source)
 
-    return cached(kind, [*(package.encode() for package in packages), linker.encode(), go_version], build)
+    ours = [path.read_bytes() for path in sorted(source.iterdir())] if source else []
+    return cached(kind, [*(package.encode() for package in packages), linker.encode(), go_version, *ours], build)
 
 
 def main(arguments: list[str]) -> None:
     """Entry point, see the module's text."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
-    print(containerd_programs() if arguments == ["containerd"] else toolkit_program(arguments[0]))
+    ours = {"containerd": containerd_programs, "cri": cri_program}
+    print(ours[arguments[0]]() if arguments[0] in ours else toolkit_program(arguments[0]))
 
 
 if __name__ == "__main__":

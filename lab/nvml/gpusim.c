@@ -18,7 +18,8 @@ static const char usage[] =
     "                         subsystem vendor, subsystem device, gpu|nvswitch, minor, UUID, VBIOS, name\n"
     "  caps                   the contents of /proc/driver/nvidia-caps/mig-minors\n"
     "  driver VERSION|none    the module that counts as loaded where GPUSIM_STATE is set\n"
-    "  fabric STATE           NVLink fabric of all GPUs that have one: 1 not started, 2 in progress, 3 completed\n"
+    "  fabric STATE [CLUSTER CLIQUE]  NVLink fabric of all GPUs that have one: 1 not started, 2 in progress, 3 completed;\n"
+    "                         CLUSTER: its UUID as 32 digits, zero where it ends at the machine\n"
     "  fault set NAME [GPU|all] [VALUE] [CODE] | fault clear [NAME [GPU|all]] | fault list\n"
     "  client add [--pid PID] [--gpu GPU] [--gi ID --ci ID] [--memory MIB] [--kind C|G|M] [--live] NAME\n"
     "                         a process on a GPU; --live: only while that PID exists\n"
@@ -181,6 +182,10 @@ static int change(State *s, const char *command, int argc, char **argv) {
         snprintf(s->driver, sizeof s->driver, "%s", strcmp(argv[0], "none") ? argv[0] : "");
     } else if (!strcmp(command, "fabric") && argc == 1) {
         s->fabric = number(argv[0], "fabric state");
+    } else if (!strcmp(command, "fabric") && argc == 3) {
+        s->fabric = number(argv[0], "fabric state");
+        if (state_cluster(s, argv[1])) fail("\"%s\" is not a UUID as 32 hexadecimal digits", argv[1]);
+        s->clique = number(argv[2], "clique id");
     } else if (!strcmp(command, "fault")) {
         command_fault(s, argc, argv);
     } else if (!strcmp(command, "client")) {

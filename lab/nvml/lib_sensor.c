@@ -165,6 +165,12 @@ API(nvmlDeviceSetPersistenceMode)(Handle handle, unsigned mode) {
 }
 
 static int fabric_state(const Call *call, const Device *d) { return d->g->board->fabric ? (int)call->state->fabric : -1; }
+/* Known only once the GPU has registered. */
+static void fabric_ids(const State *state, unsigned char cluster[16], unsigned *clique) {
+    if (state->fabric != 3) return;
+    memcpy(cluster, state->cluster, sizeof state->cluster);
+    *clique = state->clique;
+}
 
 API(nvmlDeviceGetGpuFabricInfo)(Handle handle, FabricInfo *out) {
     GPU_CALL("nvmlDeviceGetGpuFabricInfo", handle);
@@ -172,6 +178,7 @@ API(nvmlDeviceGetGpuFabricInfo)(Handle handle, FabricInfo *out) {
     if (!out) return INVALID_ARGUMENT;
     if (state < 0) return NOT_SUPPORTED;
     *out = (FabricInfo){.state = (unsigned char)state};
+    fabric_ids(call.state, out->clusterUuid, &out->cliqueId);
     return OK;
 }
 
@@ -185,6 +192,7 @@ API(nvmlDeviceGetGpuFabricInfoV)(Handle handle, FabricInfoV3 *out) {
     memset(out, 0, version & 0xffffff);   /* version 2 is the beginning of version 3 */
     out->version = version;
     out->state = (unsigned char)state;
+    fabric_ids(call.state, out->clusterUuid, &out->cliqueId);
     return OK;
 }
 

@@ -91,6 +91,18 @@ static int parse_fault(State *s, const char *line) {
     return 0;
 }
 
+int state_cluster(State *s, const char *digits) {
+    if (strlen(digits) != 2 * sizeof s->cluster || strspn(digits, "0123456789abcdef") != strlen(digits)) return EINVAL;
+    for (size_t i = 0; i < sizeof s->cluster; i++) sscanf(digits + 2 * i, "%2hhx", &s->cluster[i]);
+    return 0;
+}
+
+static int parse_fabric(State *s, const char *line) {
+    char digits[40];
+    int words = sscanf(line, "fabric %u %39s %u", &s->fabric, digits, &s->clique);
+    return words == 1 || (words == 3 && !state_cluster(s, digits)) ? 0 : bad("fabric", line);
+}
+
 static int parse_line(State *s, const char *line) {
     char word[16] = "";
     sscanf(line, "%15s", word);
@@ -102,7 +114,7 @@ static int parse_line(State *s, const char *line) {
         if (sscanf(line, "driver %31s", s->driver) != 1 || !strcmp(s->driver, "none")) s->driver[0] = 0;
         return 0;
     }
-    if (!strcmp(word, "fabric")) return sscanf(line, "fabric %u", &s->fabric) == 1 ? 0 : bad("fabric", line);
+    if (!strcmp(word, "fabric")) return parse_fabric(s, line);
     if (!strcmp(word, "generation")) return sscanf(line, "generation %lu", &s->generation) == 1 ? 0 : bad("generation", line);
     if (!strcmp(word, "nvswitch")) {
         NvSwitch *n = &s->nvswitches[s->nvswitch_count];
@@ -220,7 +232,9 @@ static void print_optional(FILE *out, int number) {
 }
 
 void state_print(const State *s, FILE *out) {
-    fprintf(out, "generation %lu\ndriver %s\nfabric %u\n", s->generation, *s->driver ? s->driver : "none", s->fabric);
+    fprintf(out, "generation %lu\ndriver %s\nfabric %u ", s->generation, *s->driver ? s->driver : "none", s->fabric);
+    for (size_t i = 0; i < sizeof s->cluster; i++) fprintf(out, "%02x", s->cluster[i]);
+    fprintf(out, " %u\n", s->clique);
     for (unsigned i = 0; i < s->nvswitch_count; i++) fprintf(out, "nvswitch %s %04x\n", s->nvswitches[i].pci, s->nvswitches[i].device);
     for (unsigned i = 0; i < s->gpu_count; i++) {
         const Gpu *g = &s->gpus[i];

@@ -42,6 +42,8 @@ typedef struct {
     uint64_t generation;
     char driver[32];     /* the kernel module's version, "" = not loaded; decides only where GPUSIM_STATE is set */
     unsigned fabric;     /* NVML's fabric state of boards that have one: 1 not started, 2 in progress, 3 completed */
+    unsigned clique;     /* of all of them; a fabric within one machine has no cluster: the UUID is then zero */
+    unsigned char cluster[16];
     unsigned gpu_count, client_count, fault_count, nvswitch_count;
     Gpu gpus[MAX_GPUS];
     Client clients[MAX_CLIENTS];
@@ -53,6 +55,7 @@ typedef struct {
 const char *state_path(void);
 const char *state_error(void);
 int state_parse(State *state, char *text);
+int state_cluster(State *state, const char *digits);   /* the fabric's UUID */
 int state_read(State *state);                 /* cheap when nothing changed since `state` was read */
 int state_edit(State *state, int *fd);        /* exclusive lock, then read; fd < 0 on error */
 int state_commit(State *state, int fd);       /* write and unlock */

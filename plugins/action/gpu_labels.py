@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""For Nodes, works from the controller. Else ships pynvml where the host needs it, then runs the module."""
+"""In a cluster, works from the controller. Else ships pynvml where the host needs it, then runs the module."""
 
 from __future__ import annotations
 
@@ -9,37 +9,72 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import GONE_AFTER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._told import FACT, told
 
 Result = t.Dict[str, t.Any]
+IN_CLUSTER = ("node", "node_feature", "startup_taint")
 
 
 class ActionModule(HostAction):
     """See the documentation of the module gpu_labels."""
 
-    NODE_ARGUMENTS = {
+    CLUSTER_ARGUMENTS = {
         "state": {"type": "str", "choices": ["gathered", "present", "absent"], "default": "gathered"},
-        "target": {"type": "str", "choices": ["node"], "required": True},
+        "target": {"type": "str", "choices": list(IN_CLUSTER), "required": True},
         "kubeconfig": {"type": "path", "required": True},
         "context": {"type": "str"},
         "nodes": {"type": "list", "elements": "str"},
+        "hosts": {"type": "list", "elements": "str"},
         "deploy": {"type": "dict"},
+        "adopt": {"type": "list", "elements": "str", "default": []},
+        "gone_after": {"type": "int", "default": GONE_AFTER},
         "wait_for_nfd": {"type": "int", "default": 0},
+        "namespace": {"type": "str", "default": "gpu-operator"},
+        "taint": {"type": "str"},
     }
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> Result:
-        """Ansible's entry point. No host is connected to where the target is a Node."""
-        if self._task.args.get("target") != "node":
-            return super().run(tmp, task_vars)
-        # Loading the client's library takes longer than the whole task on a host, which has no use for it.
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import label_nodes
-
-        result: Result = ActionBase.run(self, tmp, task_vars)
-        _spec, arguments = self.validate_argument_spec(self.NODE_ARGUMENTS)
-        arguments["kubeconfig"] = find_file(task_vars or {}, arguments["kubeconfig"])
+        """Ansible's entry point. No host is connected to where the target is in a cluster."""
+        target = self._task.args.get("target", "facts")
+        if target not in IN_CLUSTER:
+            result: Result = super().run(tmp, task_vars)
+            return self._steady(result, task_vars or {}) if target == "facts" else result
+        result = ActionBase.run(self, tmp, task_vars)
+        _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
-            result.update(label_nodes(arguments, self._task.check_mode))
+            result.update(self._in_cluster(arguments, task_vars or {}))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
+        return result
+
+    def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
+        """One task for all Nodes, on the controller."""
+        # Loading the client's library takes longer than the whole task on a host, which has no use for it.
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold, label_nodes
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_feature import publish
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.startup import release
+
+        arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
+        if arguments["target"] == "startup_taint":
+            return release(arguments, self._task.check_mode, gathered.unready_nodes(task_vars))
+        found = None if arguments["hosts"] is None else told(task_vars, arguments["hosts"])
+        work = label_nodes if arguments["target"] == "node" else publish
+        result = work(arguments, self._task.check_mode, None if found is None else found.labels,
+                      () if found is None else found.unread)
+        if found is not None and found.silent and arguments["state"] != "absent":
+            text = (f"{fold(found.silent)}: not asked in this run, so that their Nodes keep the labels that they have. "
+                    "Run gpu_labels with target facts there.")
+            result = {**result, "notes": [*result["notes"], text], "warnings": [*result["warnings"], text]}
+        return result
+
+    def _steady(self, result: Result, task_vars: dict[str, t.Any]) -> Result:
+        """While a GPU cannot be read, what the fact has said before for the same strategy stays."""
+        former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
+        strategy = self._task.args.get("mig_strategy", "none")
+        if result.get("unread") and former and former.get("nvidia.com/mig.strategy", "none") == strategy:
+            result["labels"] = result["ansible_facts"][FACT] = dict(former)
         return result

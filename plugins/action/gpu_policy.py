@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
@@ -179,7 +180,7 @@ def _labels_differ(seen: Data | None, deploy: Data) -> bool:
     """Whether any Node, as it was read for the plan, lacks a label; if none does, nobody has to read them again."""
     nodes = [_deploy.Node(name, node["labels"], node["annotations"], node["ready"])
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
-    return _deploy.differs(nodes, _deploy.parse_deploy(deploy))
+    return _deploy.differs(nodes, _deploy.parse_deploy(deploy), time.time())
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:

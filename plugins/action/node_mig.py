@@ -24,6 +24,7 @@ class ActionModule(ControllerAction):
         "context": {"type": "str"},
         "namespace": {"type": "str", "default": "gpu-operator"},
         "layout": {"type": "str", "default": ""},
+        "asked": {"type": "str"},
         "outcome": {"type": "str", "choices": ["success", "failed"], "default": "success"},
         "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
@@ -40,8 +41,8 @@ class ActionModule(ControllerAction):
         if arguments["at_once"] < 1:
             raise InputError("It must be 1 or more.", "Say how many Nodes may change at the same time.", path="at_once",
                              value=arguments["at_once"])
-        request = Request(names, arguments["layout"], arguments["outcome"], arguments["reason"], arguments["labels"],
-                          arguments["namespace"], arguments["at_once"], arguments["timeout"],
+        request = Request(names, arguments["layout"], arguments["asked"], arguments["outcome"], arguments["reason"],
+                          arguments["labels"], arguments["namespace"], arguments["at_once"], arguments["timeout"],
                           bool(self._task.check_mode))
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         result: dict[str, t.Any] = getattr(Protocol(client, request, display.display), state)()

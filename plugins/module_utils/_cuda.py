@@ -86,6 +86,36 @@ class Failure(Exception):
         self.state = "busy" if code in _IN_USE else "failed"
 
 
+def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t.Any]]:
+    """What gpu_info returns as C(samples). snapshot: of NVML. timeout: seconds for all."""
+    if not snapshot["available"]:
+        return [{"gpu": None, "device": None, "state": "failed",
+                 "reason": snapshot["error"] or "no driver is installed"}]
+    if not snapshot["gpus"]:
+        return [{"gpu": None, "device": None, "state": "failed", "reason": "the driver has no GPU"}]
+    used: dict[str, str] = {}
+    for client in snapshot["clients"]:
+        used.setdefault(client["gpu"], f"{client['name'] or 'a process'} (pid {client['pid']}) computes on it")
+    rows = [_row(gpu, used.get(gpu["pci"], "")) for gpu in snapshot["gpus"]]
+    told = check([row["device"] for row in rows if row["state"] is None], timeout)
+    return [{**row, **(told[row["device"]] if row["state"] is None else {})} for row in rows]
+
+
+def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
+    """A GPU as C({gpu, device, state, reason}); state is None where it is to be tried."""
+    devices = [gpu["uuid"]]
+    if gpu["mig"] and gpu["mig"]["enabled"]:
+        devices = [uuid for instance in gpu["mig"]["instances"] for uuid in instance["uuids"]]
+    row: dict[str, t.Any] = {"gpu": gpu["pci"], "device": devices[0] if devices else None, "state": None, "reason": ""}
+    if gpu["error"] or gpu["uuid"] is None:
+        row.update(device=None, state="failed", reason=f"the GPU does not answer: {gpu['error']}")
+    elif used:
+        row.update(state="busy", reason=used)
+    elif not devices:
+        row.update(state="busy", reason="MIG is on, and there is no MIG device")
+    return row
+
+
 def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None] | None = None) -> dict[str, t.Any]:
     """By UUID of a GPU or MIG device C({state, reason}): C(ok), C(busy) or C(failed).
 

@@ -12,7 +12,6 @@ memory totals, public nvidia-smi output with ECC as delivered. With a driver, as
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
 
 NVIDIA = "10de"
 MELLANOX = "15b3"
@@ -137,8 +136,7 @@ _FABRICS = {"s": "nvswitch", "l": "nvlink5", "r": "nvlink5_rack"}
 _OPEN_MODULES = {"kepler": "no", "maxwell": "no", "pascal": "no", "volta": "no", "blackwell": "required"}
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(t.NamedTuple):
     """One GPU model.
 
     name: as NVML gives it (R470 and later), None where no list says. compute_capability: C((major, minor)).

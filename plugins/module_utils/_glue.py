@@ -1,13 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json. PRIVATE to the collection."""
+"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json. PRIVATE to the collection.
+
+A module imports this before all else of ours, as what comes after it is then compiled once only.
+"""
 
 from __future__ import annotations
 
 import os
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _imports  # noqa: F401 # pylint: disable=unused-import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, refused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 

@@ -261,7 +261,8 @@ class Journal:
             self.unfinished = document["unfinished"]
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(f"{self.path} is damaged: {error!r}.",
-                               "Look at it; without it, removal cannot restore what was there before.") from error
+                               "Mend it, or remove it: then what was there before the first change cannot be put "
+                               "back any more.") from error
 
     def _save(self) -> None:
         if self.readonly:

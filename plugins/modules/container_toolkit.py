@@ -37,8 +37,9 @@ notes:
     vendor's own unit C(nvidia-cdi-refresh.service) does not notice changes of MIG and the driver's removal; so
     C(gpuops-cdi-refresh.service) is installed beside it, which M(gpuops.nvidia.mig_config) and
     M(gpuops.nvidia.nvidia_driver) start after what they change.
-  - Links below C(/dev/char) and a udev rule let containers keep their GPUs when systemd reloads its units. Links stay
-    at removal, for containers that run; they go with the next boot.
+  - Links below C(/dev/char) and a udev rule let containers keep their GPUs when systemd reloads its units; those that
+    were started before, or in the mode C(legacy), do not. Links stay at removal, for containers that run; they go with
+    the next boot.
 options:
   state:
     description:
@@ -234,8 +235,8 @@ import json
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
@@ -285,13 +286,13 @@ def main() -> None:
             "nri": {"type": "bool", "default": False},
             "settings": {"type": "dict", "default": {}},
             "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
-            "disruption": DISRUPTION,
+            "disruption": _glue.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.
             "request": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )
-    finish(module, lambda: answer(module.params))
+    _glue.finish(module, lambda: answer(module.params))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,22 @@ description:
   - Reads the PCI bus, the kernel, the distribution, firmware, packages, container runtimes and who holds a GPU.
   - Where a driver runs, NVML tells the rest. What cannot be read is null, and the reason is said beside it.
   - A missing driver, a lost GPU or a failed reading is a fact and never an error.
+options:
+  cuda_samples:
+    description:
+      - Also adds two vectors on each GPU by way of the driver's own library, as the GPU Operator's validator does, and
+        compares the sums. It needs neither compiler nor CUDA toolkit, and 12 KiB of each GPU besides what the driver
+        takes for a context. RV(samples) say what came of it, and M(gpuops.nvidia.gpu_verify) judges them.
+      - A GPU on which a process computes is not touched; it counts as V(busy). Where MIG is on, the first MIG device of
+        the GPU is taken; a GPU with MIG on and without devices is V(busy) too, as nothing can run there.
+    type: bool
+    default: false
+  cuda_timeout:
+    description:
+      - Seconds for O(cuda_samples) of all GPUs together, which are asked at the same time. What has not ended by then
+        is V(failed).
+    type: int
+    default: 60
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -26,6 +42,15 @@ EXAMPLES = r"""
 - name: Say which GPUs it has
   ansible.builtin.debug:
     msg: "{{ gpu_host.facts.gpus | map(attribute='model') | list }}"
+
+- name: Does CUDA work on every GPU
+  gpuops.nvidia.gpu_info:
+    cuda_samples: true
+  register: gpu_tried
+
+- name: Name those on which it does not
+  ansible.builtin.debug:
+    msg: "{{ gpu_tried.samples | selectattr('state', 'eq', 'failed') }}"
 """
 
 RETURN = r"""
@@ -213,20 +238,44 @@ facts:
       returned: always
       sample:
         - {pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null, unit: training.service, container: null}
+samples:
+  description:
+    - By GPU what came of it. C(state) is V(ok), V(busy) or V(failed), C(reason) says why, C(device) is the UUID of the
+      GPU or MIG device, null where the GPU does not answer.
+    - Where nothing can be tried on any GPU there is one entry without C(gpu).
+  returned: when O(cuda_samples)
+  type: list
+  elements: dict
+  sample:
+    - {gpu: "0000:07:00.0", device: GPU-5a9d3f9c-92ab-4f43-8f7a-1d7c6f3f2a10, state: ok, reason: ""}
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+
+
+def look(module: AnsibleModule) -> dict[str, t.Any]:
+    """The result of the module."""
+    snapshot = nvml_snapshot()
+    result: dict[str, t.Any] = {"changed": False, "facts": collect(Root(), run, snapshot)}
+    if module.params["cuda_samples"]:
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._cuda import samples
+
+        result["samples"] = samples(snapshot, module.params["cuda_timeout"])
+    return result
 
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    finish(module, lambda: {"changed": False, "facts": collect(Root(), run, nvml_snapshot())})
+    module = AnsibleModule(argument_spec={"cuda_samples": {"type": "bool", "default": False},
+                                          "cuda_timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
+    _glue.finish(module, lambda: look(module))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_labels
-short_description: Compute the labels of GPU feature discovery on a host, and write deploy labels to Nodes
+short_description: Compute the labels of GPU feature discovery on a host, and write labels to Nodes
 version_added: 0.1.0
 description:
   - Computes every label that NVIDIA's GPU feature discovery (GFD) would write for this host, from one reading of NVML
@@ -25,18 +25,33 @@ options:
     default: gathered
   target:
     description:
-      - V(facts) sets the Ansible fact C(gpu_labels), a mapping of label to value.
+      - V(facts) sets the Ansible fact C(gpu_labels), a mapping of label to value. While a GPU cannot be read, the fact
+        keeps what it says, from run to run where facts are cached.
       - V(nfd_file) is the feature file C(/etc/kubernetes/node-feature-discovery/features.d/gpuops), which Node Feature
-        Discovery turns into labels of the node. While a GPU cannot be read, the file keeps what it says.
-      - V(node) is another job, one task for all Nodes of a cluster. It runs on the controller with O(kubeconfig),
-        connects to no host, and wants C(run_once). It writes the labels by which operands choose their Nodes, see the
-        notes. O(mig_strategy) and O(sharing) do not go with it.
+        Discovery turns into labels of the node.
+      - V(slurm) is the file C(gpuops-gres.conf) in O(slurm_folder) and a line in C(gres.conf) that includes it. Each
+        GPU, or each MIG device of a GPU in MIG mode, is one resource C(gpu); O(mig_strategy) and O(sharing) do not
+        count there. What C(slurm.conf), the same on all nodes, ought to say of this one is returned as RV(slurm). Slurm
+        reads them at C(scontrol reconfigure); drain the node first when the number of devices has changed.
+      - Both files keep what they say while a GPU cannot be read. With fewer GPUs on the PCI bus than before, they
+        change when a second run sees the same.
+      - V(node), V(node_feature) and V(startup_taint) are other jobs, each one task for all Nodes of a cluster. They run
+        on the controller with O(kubeconfig), connect to no host, and want C(run_once). O(mig_strategy) and O(sharing)
+        do not go with them.
+      - V(node) writes labels to Nodes. With O(deploy) these are the labels by which operands choose their Nodes, with
+        O(hosts) those that hosts have computed; with both, a Node that differs gets all by one request. A task with one
+        of them leaves the other's labels as they are.
+      - V(node_feature) writes the labels of O(hosts) as one object C(NodeFeature) for each Node, of which Node Feature
+        Discovery (0.14 or newer) makes labels.
+      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) whose kubelet offers GPUs, but not from a
+        Node whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
+        the Nodes that carry it.
     type: str
-    choices: [facts, nfd_file, node]
+    choices: [facts, nfd_file, slurm, node, node_feature, startup_taint]
     default: facts
   kubeconfig:
     description:
-      - The kubeconfig file on the controller, needed for O(target=node). No other is looked for.
+      - The kubeconfig file on the controller, needed for a target in a cluster. No other is looked for.
       - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
     type: path
   context:
@@ -45,13 +60,52 @@ options:
     type: str
   nodes:
     description:
-      - The Nodes that O(target=node) is about, all of the cluster without this option.
+      - The Nodes that a target in a cluster is about, all without this option.
+      - For O(target=startup_taint) the Nodes that are ready, RV(gpuops.nvidia.gpu_verify#module:verified). Needed with
+        V(absent).
     type: list
     elements: str
+  hosts:
+    description:
+      - The hosts of the inventory whose fact C(gpu_labels) their Nodes are to have, see O(target=facts). A host's Node
+        is called as its variable C(gpu_node_name) says, else as the host.
+      - The Node of a host that has no such fact, as it was not reached or is left out by C(--limit), keeps what it has.
+      - A host is believed about its GPUs only. With any other label among those that it tells its Node counts as failed
+        and gets none of them.
+    type: list
+    elements: str
+  adopt:
+    description:
+      - Labels that count as this collection's own where Nodes carry them, whoever wrote them. They are then put right,
+        taken where they do not belong, and taken back by O(state=absent).
+      - RV(foreign) names those that can be given here. What a user wishes, such as V(false) of a deploy label, and what
+        Node Feature Discovery keeps up stays theirs.
+    type: list
+    elements: str
+    default: []
+  gone_after:
+    description:
+      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in the
+        annotation C(gpuops.nvidia/gpu-gone-since), and a GPU that is seen again ends it.
+      - V(0) takes the labels at once.
+    type: int
+    default: 600
+  namespace:
+    description:
+      - Where O(target=node_feature) makes its objects. It has to be there.
+    type: str
+    default: gpu-operator
+  taint:
+    description:
+      - The key of O(target=startup_taint), needed there. Its value and effect do not count, and no other taint is
+        touched.
+      - Cluster Autoscaler knows taints that begin with C(startup-taint.cluster-autoscaler.kubernetes.io/), Karpenter
+        those that a NodePool has under C(startupTaints).
+    type: str
   deploy:
     description:
-      - What is delivered where, needed to write V(present) to a Node. C(gpu_plan.cluster.deploy) of a resolved plan
-        is meant to be given.
+      - What is delivered where. This or O(hosts) is needed to write V(present) to a Node. C(gpu_plan.cluster.deploy) of
+        a resolved plan is meant to be given.
       - C(components) maps components to true where they are delivered in the cluster, else to false.
       - C(on_host) maps a Node to the list of components that its host has instead.
       - C(mig_default) is V(all-disabled) where a Node without C(nvidia.com/mig.config) is to get that one.
@@ -77,6 +131,15 @@ options:
       - Sharing by MPS excludes GPUs in MIG mode.
     type: dict
     default: {}
+  node_name:
+    description:
+      - What Slurm calls this host, needed where that is not its host name up to the first dot.
+    type: str
+  slurm_folder:
+    description:
+      - The folder of C(slurm.conf) on this host.
+    type: path
+    default: /etc/slurm
 notes:
   - A Node on which Node Feature Discovery sees an NVIDIA GPU gets C(nvidia.com/gpu.present=true),
     C(nvidia.com/gpu.deploy.client=true), and C(nvidia.com/gpu.deploy.*=true) for each component that is delivered in
@@ -84,14 +147,20 @@ notes:
     GPUs can be cut; RV(undecided) names the Nodes where this is still open.
   - A value that is there is honoured. Set C(nvidia.com/gpu.deploy.<operand>=false) to keep an operand off a Node, and
     C(nvidia.com/gpu.deploy.operands=false) to keep all of them off; C(pre-installed) and C(paused-...) stay as the
-    managers of driver and MIG wrote them. An empty value counts as none.
+    managers of driver and MIG wrote them. An empty value counts as none, but for the label of the MIG manager.
   - The annotation C(gpuops.nvidia/labels) of a Node lists the keys that were written, and O(state=absent) takes back
     these, also where a manager has rewritten their value. A key that had a value before stays, and so does a key to
     which a user has given C(false), or another C(nvidia.com/mig.config), since.
   - A deploy label of somebody else, such as one that a removed GPU Operator left, is taken from a Node only where that
     operand must not run, because the GPU is gone, operands are switched off there, or the host has the component.
-  - When a GPU is gone, C(nvidia.com/gpu.present) becomes V(false) and the deploy labels go, though not while the Node
-    is not Ready or has lost all labels of Node Feature Discovery, as happens for a while when that restarts.
+  - When a GPU has been gone for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy labels
+    go, though not while the Node is not Ready or has lost all labels of Node Feature Discovery, as happens for a while
+    when that restarts. What a host of O(hosts) tells counts more, and such a Node needs no Node Feature Discovery.
+  - What Node Feature Discovery keeps up is its own. GPU feature discovery publishes through it, so where that runs on a
+    Node the labels of the host are left out there, and RV(foreign) says so.
+  - Requests go out 16 at a time. A busy server (429, with the pause that it asks for, and 5xx), broken connections and
+    lost races (409) are ridden through for some seconds. A run that was cut off is gone on with by the next one, as it
+    writes what still differs.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -121,6 +190,16 @@ EXAMPLES = r"""
     state: absent
     target: nfd_file
 
+- name: Let Slurm hand out the GPUs of its nodes
+  gpuops.nvidia.gpu_labels:
+    state: present
+    target: slurm
+  register: gpus  # gpus.slurm.gres and gpus.slurm.features belong into the node's line in slurm.conf
+
+- name: Put hosts into a group for each model
+  ansible.builtin.group_by:
+    key: "gpu_{{ gpu_labels['nvidia.com/gpu.product'] | default('none') | lower }}"
+
 - name: Say on every Node of a cluster what it gets
   gpuops.nvidia.gpu_labels:
     state: present
@@ -132,6 +211,39 @@ EXAMPLES = r"""
       on_host:
         gpu-a1: [driver, container_toolkit]
   delegate_to: localhost
+  run_once: true
+
+- name: Ask each host for its labels
+  gpuops.nvidia.gpu_labels:
+    state: gathered
+    target: facts
+    mig_strategy: mixed
+
+- name: Write them to all their Nodes, in place of what a removed GPU feature discovery has left
+  gpuops.nvidia.gpu_labels:
+    state: present
+    target: node
+    kubeconfig: ~/clusters/gpu.kubeconfig
+    hosts: "{{ ansible_play_hosts_all }}"
+    adopt: [nvidia.com/gpu.product, nvidia.com/gpu.count]
+  run_once: true
+
+- name: Let Node Feature Discovery write them instead
+  gpuops.nvidia.gpu_labels:
+    state: present
+    target: node_feature
+    kubeconfig: ~/clusters/gpu.kubeconfig
+    namespace: gpu-operator
+    hosts: "{{ groups.gpu_hosts }}"
+  run_once: true
+
+- name: Let pods come to the Nodes on which nothing is lacking
+  gpuops.nvidia.gpu_labels:
+    state: absent
+    target: startup_taint
+    taint: startup-taint.cluster-autoscaler.kubernetes.io/gpu
+    kubeconfig: ~/clusters/gpu.kubeconfig
+    nodes: "{{ verify_result.verified }}"
   run_once: true
 
 - name: Look at the deploy labels of two Nodes
@@ -148,7 +260,7 @@ EXAMPLES = r"""
 RETURN = r"""
 labels:
   description: The labels that the target has after this task, in check mode would have. For V(gathered), the host's.
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: dict
   sample:
     nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB
@@ -164,63 +276,94 @@ ansible_facts:
       returned: when O(target=facts)
 added:
   description: Labels that the target did not have. Empty for O(target=facts), as facts keep nothing between runs.
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: dict
 changed_labels:
   description: Labels whose value differs, each with C(before) and C(after).
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: dict
   sample: {nvidia.com/gpu.count: {before: "7", after: "8"}}
 removed:
   description: Labels that the target had and has no longer.
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: dict
+slurm:
+  description:
+    - C(node), what Slurm calls this host. C(lines), what C(gpuops-gres.conf) says, in check mode would say. C(gres) and
+      C(features), what the line of this node in C(slurm.conf) ought to have as C(Gres) and C(Feature).
+  returned: when O(target=slurm)
+  type: dict
+  sample:
+    node: gpu-a1
+    lines: ["NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_l40s File=/dev/nvidia0"]
+    gres: "gpu:nvidia_l40s:1"
+    features: [nvidia_l40s, ada-lovelace, cc8.9, driver580, cuda13.0]
 unread:
   description: GPUs that could not be read whole, with the reason; labels then follow their PCI ids and their siblings.
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: list
   elements: dict
   sample: [{gpu: "0000:07:00.0", error: "The GPU does not answer: GPU_IS_LOST."}]
 plan:
   description: The steps that ran, in check mode would run, each with C(id), C(action), C(target) and C(reason).
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: list
   elements: dict
 pending:
   description: Always empty, as labels disturb nothing.
-  returned: when O(target) is not V(node)
+  returned: when O(target) is not in a cluster
   type: list
   elements: dict
 nodes:
   description:
     - By Node that differs, its labels as C(added) and C(removed), a mapping of label to value, and C(changed), a
       mapping of label to C(before) and C(after).
-    - For V(gathered), by Node that has a GPU or such labels, C(gpu), the labels C(wanted) according to O(deploy), those
-      C(present) that are this collection's, and C(foreign) ones of the same family.
-  returned: when O(target=node)
+    - For V(gathered), by Node that has a GPU or such labels, C(gpu), the labels C(wanted) according to O(deploy) and
+      O(hosts), those C(present) that are this collection's, and C(foreign) ones of the same families; with
+      O(target=node_feature) C(present) alone.
+  returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample:
     gpu-a1:
       added: {nvidia.com/gpu.deploy.device-plugin: "true"}
       changed: {nvidia.com/gpu.present: {before: "false", after: "true"}}
       removed: {}
+foreign:
+  description:
+    - Labels that this task would write and that somebody else keeps, as C(labels) and the C(nodes) where it is so.
+  returned: when O(target) is V(node) or V(node_feature)
+  type: list
+  elements: dict
+  sample: [{labels: [nvidia.com/gpu.count], nodes: [gpu-a1, gpu-a2]}]
 counts:
-  description: Numbers of C(nodes), those with a C(gpu), C(without_nfd) labels, C(changed) and C(failed).
-  returned: when O(target=node)
+  description:
+    - Numbers of C(nodes), those with a C(gpu), C(changed) and C(failed); with O(target=node) also of those
+      C(without_nfd) labels.
+  returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample: {nodes: 24, gpu: 20, without_nfd: 0, changed: 1, failed: 0}
 failures:
   description: By Node that could not be written, the reason. The others are written all the same.
-  returned: when O(target=node) and O(state) is not V(gathered)
+  returned: when O(target) is in a cluster and O(state) is not V(gathered)
   type: dict
 undecided:
-  description: Nodes of which feature discovery has not said yet whether the MIG manager belongs there.
+  description: Nodes of which nobody has said yet whether the MIG manager belongs there.
   returned: when O(target=node)
+  type: list
+  elements: str
+untainted:
+  description: Nodes that have lost O(taint), in check mode would lose it.
+  returned: when O(target=startup_taint)
+  type: list
+  elements: str
+tainted:
+  description: Nodes that carry it still.
+  returned: when O(target=startup_taint)
   type: list
   elements: str
 notes:
   description: What ought to be known beside the changes, as sentences.
-  returned: when O(target=node)
+  returned: when O(target) is in a cluster
   type: list
   elements: str
 """
@@ -228,60 +371,52 @@ notes:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import STRATEGIES, compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import (
-    FeatureFile,
-    compare,
-    read_labels,
-    render,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Reading
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome
+
+ON_HOSTS = ["facts", "nfd_file", "slurm"]
 
 
-def gather(module: AnsibleModule) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """(labels of this host, GPUs that could not be read)."""
-    sharing = parse_sharing(module.params["sharing"])
-    node, unread = node_from_facts(collect_devices(Root(), nvml_snapshot(clients=False)))
+def gather(module: AnsibleModule) -> Reading:
+    """Reads the host, unless its labels are not needed."""
+    if module.params["state"] == "absent":
+        return Reading({"gpus": []}, {}, [])
+    sharing = None
+    if module.params["sharing"]:
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
+
+        sharing = parse_sharing(module.params["sharing"])
+    facts = collect_devices(Root(), nvml_snapshot(clients=False))
+    node, unread = node_from_facts(facts)
+    by_error: dict[str, list[str]] = {}
     for gpu in unread:
-        module.warn(f"GPU {gpu['gpu']} could not be read whole: {gpu['error']}")
-    return compute_labels(node, module.params["mig_strategy"], sharing), unread
+        by_error.setdefault(gpu["error"], []).append(gpu["gpu"])
+    for error, gpus in by_error.items():
+        module.warn(f"GPU {', '.join(gpus)} could not be read whole: {error}")
+    return Reading(facts, compute_labels(node, module.params["mig_strategy"], sharing), unread)
 
 
 def work(module: AnsibleModule) -> dict[str, t.Any]:
     """Reads, compares, writes what differs."""
-    state, target = module.params["state"], module.params["target"]
-    if target == "node":
+    target = module.params["target"]
+    if target not in ON_HOSTS:
         raise InputError("Nodes are labelled from the controller, and this module runs on a host.",
                          "Use the task's own name, gpuops.nvidia.gpu_labels, so that its action is found.",
-                         path="target", value=target, allowed=["facts", "nfd_file"])
-    labels, unread = gather(module) if state != "absent" else ({}, [])
+                         path="target", value=target, allowed=ON_HOSTS)
+    reading = gather(module)
     if target == "facts":
-        return outcome([], labels=labels, ansible_facts={"gpu_labels": labels}, added={}, changed_labels={},
-                       removed={}, unread=unread)
-    before = read_labels()
-    with Journal("labels", readonly=module.check_mode or state == "gathered") as journal:
-        feature_file = FeatureFile(journal)
-        steps: list[Step] = []
-        if state == "absent":
-            labels, steps = feature_file.without_ours(), feature_file.plan_absent()
-        elif state == "present":
-            if unread and before:
-                labels = before  # one lost reading must not move labels on which running work depends
-            steps = feature_file.plan_present(labels)
-        if not journal.readonly:
-            apply(steps, feature_file.execute, journal)
-            journal.unfinished = None  # a step that a killed run left has been done or is not needed any more
-    differences = compare(before, labels)
-    diff = [diff_entry(feature_file.path, render(before), render(labels))] if steps else []
-    return outcome(steps, diff=diff, labels=labels, added=differences["added"], removed=differences["removed"],
-                   changed_labels=differences["changed"], unread=unread)
+        return outcome([], labels=reading.labels, added={}, changed_labels={}, removed={}, unread=reading.unread,
+                       ansible_facts={"gpu_labels": reading.labels,
+                                      "gpu_labels_unread": [gpu["gpu"] for gpu in reading.unread]})
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._publish import publish
+
+    return publish(module.params, module.check_mode, reading, module.warn)
 
 
 def main() -> None:
@@ -289,18 +424,26 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["gathered", "present", "absent"], "default": "gathered"},
-            "target": {"type": "str", "choices": ["facts", "nfd_file", "node"], "default": "facts"},
+            "target": {"type": "str", "choices": [*ON_HOSTS, "node", "node_feature", "startup_taint"],
+                       "default": "facts"},
             "kubeconfig": {"type": "path"},
             "context": {"type": "str"},
             "nodes": {"type": "list", "elements": "str"},
+            "hosts": {"type": "list", "elements": "str"},
             "deploy": {"type": "dict"},
+            "adopt": {"type": "list", "elements": "str", "default": []},
+            "gone_after": {"type": "int", "default": 600},
+            "namespace": {"type": "str", "default": "gpu-operator"},
+            "taint": {"type": "str"},
             "wait_for_nfd": {"type": "int", "default": 0},
             "mig_strategy": {"type": "str", "choices": list(STRATEGIES), "default": "none"},
             "sharing": {"type": "dict", "default": {}},
+            "node_name": {"type": "str"},
+            "slurm_folder": {"type": "path", "default": "/etc/slurm"},
         },
         supports_check_mode=True,
     )
-    finish(module, lambda: work(module))
+    _glue.finish(module, lambda: work(module))
 
 
 if __name__ == "__main__":

@@ -281,7 +281,7 @@ cluster:
     - What the cluster is to hold, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
       M(gpuops.nvidia.gpu_verify). Null where nothing is delivered in a cluster.
     - C(components) has each component with its state, images and settings, C(nodes) what is known of the Nodes,
-      C(deploy) which components Nodes get and whether labels differ.
+      C(deploy) which components Nodes get, whether labels differ, and the hosts whose labels go to their Nodes.
     - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
       (C(version), C(kernel_module_type), C(image) and C(because)).
     - With O(resolve=false) C(kubeconfig), C(context) and C(namespace) alone; null where no cluster is named, and where

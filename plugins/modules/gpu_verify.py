@@ -12,7 +12,7 @@ description:
   - Says for each component whether the host is as its plan says, and if not, what differs and what to do.
   - The driver is compared by loaded module, libraries, NVML and GPUs seen; the container toolkit by version, runtimes
     and CDI specification; MIG by mode and instances; labels by whether they can be computed; the software beside the
-    driver by version and service; CUDA by what M(gpuops.nvidia.cuda_check) found.
+    driver by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
   - With O(cluster) it runs on the controller, waits until the components that the plan has in the cluster are ready,
     prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
     for each other on a Node the first is named as the cause.
@@ -47,8 +47,8 @@ options:
     type: dict
   samples:
     description:
-      - What M(gpuops.nvidia.cuda_check) returned as samples. Without it that of the role validator in this run counts;
-        where it has not run, CUDA is not judged.
+      - What M(gpuops.nvidia.gpu_info) returned as samples. Without it those of the role preflight in this run count;
+        where there are none, CUDA is not judged.
     type: list
     elements: dict
   pending:
@@ -138,6 +138,14 @@ checks:
         - C(waits_for) names the component that must be ready there first, C(level) is V(failed) or V(pending).
       type: list
       elements: dict
+verified:
+  description:
+    - The GPU Nodes on which nothing is lacking, by O(components) or all. None where a pod is lacking of which nobody
+      says on which Node.
+    - M(gpuops.nvidia.gpu_labels) takes startup taints from them.
+  returned: when O(cluster) is given
+  type: list
+  elements: str
 problems:
   description: One sentence for each component that is V(failed) or V(absent), as it stands in the error message.
   returned: always

@@ -61,7 +61,7 @@ options:
     description:
       - The GPUs that this task may change, each by PCI address, index, UUID, PCI device id or model. The default is
         all of which the configuration speaks.
-      - With O(state=rendered), the GPUs to plan for, by PCI device id or model.
+      - With O(state=rendered), the GPUs to plan for, by PCI device id or model. It does not go with O(state=absent).
     type: list
     elements: str
   boot:
@@ -185,6 +185,13 @@ destroyed:
   returned: success
   type: list
   elements: dict
+touched:
+  description:
+    - The GPUs that RV(plan) and RV(pending) are about, by PCI address. Where it is empty, only what is kept for boots
+      changes, and no GPU notices.
+  returned: success
+  type: list
+  elements: str
 reset_required:
   description: The GPUs whose mode waits for a reset that O(disruption) forbids, by PCI address.
   returned: success
@@ -216,7 +223,7 @@ holders:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._boot import LastingWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
@@ -233,7 +240,7 @@ def main() -> None:
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
             "boot": {"type": "bool", "default": True},
-            "disruption": DISRUPTION,
+            "disruption": _glue.DISRUPTION,
         },
         mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
         supports_check_mode=True,
@@ -257,7 +264,7 @@ def main() -> None:
             module.warn(warning)
         return result
 
-    finish(module, work)
+    _glue.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ description:
     drained it was killed.
   - Pods of DaemonSets, mirror pods and pods that have ended are left alone, as C(kubectl drain) does.
   - Pods without a controller and pods with emptyDir volumes are refused before anything is changed, unless O(force) and
-    O(delete_emptydir_data) give them up.
+    O(delete_emptydir_data) give them up. Below O(disruption=drain) nobody is evicted, so they do not count.
   - A busy server, broken connections and lost races are ridden through for some seconds.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:

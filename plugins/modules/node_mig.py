@@ -53,6 +53,11 @@ options:
       - The layout, written to C(nvidia.com/mig.config). Without it the one that stands there counts.
     type: str
     default: ''
+  asked:
+    description:
+      - What RV(nodes) said that a Node is asked for when this run looked. Where its label names neither that nor
+        O(layout) any more, the new wish stays. V(changing), and V(settled) with V(success), then fail.
+    type: str
   outcome:
     description:
       - How the change ended, for V(settled).

@@ -322,9 +322,9 @@ reasons:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import DISRUPTION, finish
 
 # The options that say what is wanted, as L(_spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
@@ -360,7 +360,7 @@ def main() -> None:
                 "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
                 "settings": {"type": "dict", "default": {}}}},
             "lock_timeout": {"type": "int", "default": 120},
-            "disruption": DISRUPTION,
+            "disruption": _glue.DISRUPTION,
         },
         supports_check_mode=True,
     )
@@ -376,7 +376,7 @@ def main() -> None:
             "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}
         return act[options["state"]]()
 
-    finish(module, work)
+    _glue.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ components:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import NAMES, Software
 
 
@@ -203,7 +203,7 @@ def main() -> None:
             return software.absent()
         return software.present()
 
-    finish(module, work)
+    _glue.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from lab.stages import ROOT
-from tests.bench import cluster, labels, mig, resolve
+from tests.bench import cluster, features, labels, mig, resolve
 from tests.integration import user
 
 HOST = "gpu-a2"
@@ -67,6 +67,7 @@ def main() -> int:
         *cluster.rows(CALIBRATOR_SECONDS / statistics.median(small)),
         *resolve.rows(),
         *labels.rows(),
+        *features.rows(),
         *mig.rows(),
     ]
     for what, figure, budget, good in rows:

@@ -109,7 +109,7 @@ def calibrator(host: Machine, folder: Path) -> tuple[list[str], dict[str, str]]:
 
 def payload(name: str, path: Path, arguments: dict[str, Any], folder: Path) -> list[str]:
     """The command that runs a module as on a host, with a journal that is gone afterwards."""
-    out = folder / f"{name}-{arguments.get('selected', '')}"
+    out = folder / f"{name}-{'-'.join(str(value) for value in arguments.values())}"
     full = f"ansible_collections.gpuops.nvidia.plugins.modules.{name}"
     subprocess.run([sys.executable, "-c", PAYLOAD, full, str(path), json.dumps(arguments), str(out)], check=True)
     script = 'mount -t tmpfs none /var/lib && exec "$0" "$1"'

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import render
 from ansible_collections.gpuops.nvidia.tests.unit.facts import trees
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations
 from ansible_collections.gpuops.nvidia.tests.unit.labels.test_gfd import labels_of
@@ -66,6 +68,11 @@ MACHINES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+GOLDEN = Path(__file__).parent / "gfd"
+# What was captured: the strategy of the run; its sharing configuration lies beside it where there was one.
+CAPTURED = {"none": "none", "timeslicing": "none", "mig-single-1g": "single", "mig-mixed-half": "mixed"}
+
+
 def read(machine: Machine, tree: Path, situation: situations.Situation) -> tuple[dict[str, str], list[dict[str, str]]]:
     """(labels, unread) of a machine, with its PCI bus in a tree of files."""
     trees.put(tree, "/sys/class/dmi/id/product_name", "DGXA100 920-23687-2530-000\n")
@@ -98,6 +105,33 @@ def test_labels(name: str, machine: Callable[..., Machine], tmp_path: Path) -> N
     assert read(made, tmp_path / "tree", situation) == (labels_of(situation.labels), [])
 
 
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured(name: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
+    """The output of gpu-feature-discovery 0.20.0 on the same machine, byte for byte."""
+    made = machine("a100-80=8")
+    made.sim("load", str(GOLDEN / f"{name}.state"))
+    config = GOLDEN / f"{name}.config.yaml"
+    sharing = yaml.safe_load(config.read_text()) if config.exists() else None
+    situation = situations.Situation(name, "captured", situations.node(), "", CAPTURED[name], sharing)
+    labels, unread = read(made, tmp_path / "tree", situation)
+    assert (render(labels), unread) == ((GOLDEN / f"{name}.labels").read_text(), [])
+
+
+@pytest.mark.parametrize(("fabric", "clique"), [
+    (("3", "7f3c00000000000000000000000000c1", "32766"), "7f3c0000-0000-0000-0000-0000000000c1.32766"),
+    (("2", "7f3c00000000000000000000000000c1", "32766"), None),
+    (("3", "0" * 32, "0"), None),
+], ids=["joined", "joining", "within the machine"])
+def test_clique(fabric: tuple[str, str, str], clique: str | None, machine: Callable[..., Machine],
+                tmp_path: Path) -> None:
+    """Only of a fabric that reaches beyond the machine, and once the GPUs have joined it."""
+    made, situation = make(machine, "eight B200")
+    made.sim("fabric", *fabric)
+    labels, unread = read(made, tmp_path / "tree", situation)
+    expected = labels_of(situation.labels)
+    assert (labels, unread) == ({**expected, **({"nvidia.com/gpu.clique": clique} if clique else {})}, [])
+
+
 @pytest.mark.parametrize("fault", ["gpu-lost", "timeout"])
 def test_one_lost_gpu_moves_no_label(fault: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
     """It is named, and the labels of full GPUs stay as they were."""
@@ -110,11 +144,11 @@ def test_one_lost_gpu_moves_no_label(fault: str, machine: Callable[..., Machine]
 
 @pytest.mark.parametrize("fault", ["init-unknown", "driver-not-loaded", "lib-mismatch"])
 def test_without_nvml_the_bus_speaks(fault: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
-    """A driver that does not answer is as none: what PCI ids tell, nothing of versions."""
+    """A driver that does not answer: what PCI ids tell, nothing of versions, and each GPU is named as unread."""
     made, situation = make(machine, "four L40S")
     made.sim("fault", "set", fault)
     labels, unread = read(made, tmp_path / "tree", situation)
-    assert unread == []
+    assert [entry["gpu"] for entry in unread] == ["0000:17:00.0", "0000:2a:00.0", "0000:3d:00.0", "0000:65:00.0"]
     assert labels == labels_of("""gpu.machine=DGXA100-920-23687-2530-000 gpu.mode=compute vgpu.present=false
         gpu.product=NVIDIA-L40S gpu.count=4 gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9
         mig.capable=false""")

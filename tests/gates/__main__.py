@@ -18,10 +18,12 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit", "vm", "kernel")
+BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit")
+# Virtual machines without KVM take two processors for themselves: they run when all else has ended.
+LAST = ("vm", "kernel")
 ON_HOSTS = {"lab", "kill", "sources", "toolkit", "driver", "integration", "molecule", "bench"}
-# These run when they are named: what measures, and the virtual machine, whose state takes long to build from nothing.
-BY_NAME = ("bench", "vm", "kernel")
+# Measures, which a machine with other gates on it would spoil.
+BY_NAME = ("bench",)
 IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
@@ -103,19 +105,20 @@ def main(names: list[str]) -> int:
             return finish(stages)
         link_checkout()
         env = environment(venv.VENV / "bin")
-        beside = []
-        for name in wanted:
-            due = [base for needed, base in bases if name in needed]
-            bases = [(needed, base) for needed, base in bases if base not in due]
-            if not all(stages.join(base) for base in due):
-                return finish(stages)
-            mine = {**env, **MOLECULE} if name == "molecule" else env
-            if name in BESIDE:
-                beside.append(stages.start(name, known[name], mine))
-            else:
-                stages.run(name, known[name], mine)
-        for stage in beside:
-            stages.join(stage)
+        for group in ([name for name in wanted if name not in LAST], [name for name in wanted if name in LAST]):
+            beside = []
+            for name in group:
+                due = [base for needed, base in bases if name in needed]
+                bases = [(needed, base) for needed, base in bases if base not in due]
+                if not all(stages.join(base) for base in due):
+                    return finish(stages)
+                mine = {**env, **MOLECULE} if name == "molecule" else env
+                if name in (*BESIDE, *LAST):
+                    beside.append(stages.start(name, known[name], mine))
+                else:
+                    stages.run(name, known[name], mine)
+            for stage in beside:
+                stages.join(stage)
     finally:
         stages.stop()
     return finish(stages)

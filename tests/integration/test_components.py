@@ -90,8 +90,8 @@ def test_check_names_what_the_first_run_does(own: LabHosts, story: dict[str, obj
     components = first.result(HOST, "nvidia_software")["components"]
     assert {name: part["version"] for name, part in components.items()} == {
         "cuda": "13.0.2", "dcgm": "4.6.0", "dcgm_exporter": "4.8.3", "node_status_exporter": None}
-    assert all(line["state"] == "ok" for line in first.result(HOST, "cuda_check")["samples"])
-    assert len(first.result(HOST, "cuda_check")["samples"]) == 2
+    assert all(line["state"] == "ok" for line in first.result(HOST, "gpu_info")["samples"])
+    assert len(first.result(HOST, "gpu_info")["samples"]) == 2
 
 
 def test_everything_runs(own: LabHosts) -> None:
@@ -127,8 +127,8 @@ def test_the_second_run_changes_nothing(own: LabHosts) -> None:
         assert len(again.of(host)) <= 25 and len(on_host) <= 8, [line["task"] for line in on_host]
     assert [processes(own, host) for host in (HOST, OTHER)] == before
     # The GPU that computes was left alone.
-    assert [one["state"] for one in again.result(HOST, "cuda_check")["samples"]] == ["ok", "busy"]
-    assert "trainer" in again.result(HOST, "cuda_check")["samples"][1]["reason"]
+    assert [one["state"] for one in again.result(HOST, "gpu_info")["samples"]] == ["ok", "busy"]
+    assert "trainer" in again.result(HOST, "gpu_info")["samples"][1]["reason"]
     own.sh(HOST, "gpusim client remove all")
 
 

@@ -101,7 +101,7 @@ def clean(lab: LabHosts) -> list[str]:
 
 def planned(lab: LabHosts, module: str, way: Way) -> list[str]:
     """The steps that check mode names."""
-    return [step["id"] for step in run(lab, way, "--check").result(HOST, module)["plan"]]
+    return run(lab, way, "--check").steps(HOST).get(module, [])
 
 
 def kill(lab: LabHosts, module: str, way: Way, back: Way, moments: tuple[str, ...] = ("before", "after")) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from lab.host import engine
 from lab.host import lab as hosts
-from lab.tools import containerd_programs
+from lab.tools import containerd_programs, cri_program
 from tests.integration import user
 from tests.integration.conftest import LabHosts
 
@@ -34,6 +34,23 @@ for file in /bin/sleep /bin/echo; do
   done
 done
 """
+# It is the image of pods and of their containers, too, and containerd has it without a registry. On the lab's hosts
+# nobody may protect a process from the kernel's killer, as containerd does with pods.
+IMAGE = "localhost/lab:1"
+PODS = rf"""
+sed -i 's|^\( *sandbox\(_image\)*\) = [^ ]*|\1 = "{IMAGE}"|; s|^ *sandbox_image|    restrict_oom_score_adj = true\n&|
+        s|restrict_oom_score_adj = false|restrict_oom_score_adj = true|' {MAIN}
+systemctl restart containerd
+mkdir /srv/packed && cd /srv/packed
+tar -C /srv/image -cf layer.tar .
+printf '{{"architecture": "amd64", "os": "linux", "config": {{"Cmd": ["/bin/sleep", "100000"]}}, "rootfs":
+    {{"type": "layers", "diff_ids": ["sha256:%s"]}}}}' "$(sha256sum layer.tar | cut -d ' ' -f 1)" > config.json
+echo '[{{"Config": "config.json", "RepoTags": ["{IMAGE}"], "Layers": ["layer.tar"]}}]' > manifest.json
+tar -c . | ctr --namespace k8s.io images import -
+"""
+# What a kubelet that leaves cgroups to systemd, as that containerd does, says of a pod's place.
+SLICE = {OLD: "system.slice", NEW: ""}
+THROUGH = ("through", 2)  # a pod has one container of its own
 # What somebody who upgraded to containerd 2.1 had: its defaults, which import nothing, with one comment of theirs.
 DEFAULTS = ("(echo '# ours since the upgrade'; containerd config default | sed 's/^imports = .*/imports = []/') "
             f"> {MAIN}")
@@ -90,11 +107,12 @@ def lab() -> Iterator[LabHosts]:
     for host in BOTH:
         made("reset", host)
     known = hosts.load("toolkit")
-    for program in sorted(containerd_programs().iterdir()):
-        engine.podman("cp", str(program), f"{known.container(NEW)}:/usr/bin/{program.name}")
-    made.sh(NEW, f"{DEFAULTS}; chown nobody:adm {MAIN}; chmod 640 {MAIN}; systemctl restart containerd")
+    for host, programs in ((OLD, []), (NEW, sorted(containerd_programs().iterdir()))):
+        for program in (*programs, cri_program()):
+            engine.podman("cp", str(program), f"{known.container(host)}:/usr/bin/{program.name}")
+    made.sh(NEW, f"{DEFAULTS}; chown nobody:adm {MAIN}; chmod 640 {MAIN}")
     for host in BOTH:
-        made.sh(host, ROOT)
+        made.sh(host, f"set -e\n{ROOT}{PODS}")
     yield made
     made("down")
 
@@ -116,6 +134,13 @@ def run(lab: LabHosts, tasks: str = "host", *words: str, **variables: object) ->
 def plan(done: user.Run, host: str) -> list[str]:
     """The steps, without those that a later task of a whole run would bring about by loading the driver."""
     return [step["id"] for step in done.result(host, "container_toolkit")["plan"] if not step["assumed"]]
+
+
+def pod(lab: LabHosts, host: str, runtime_class: str) -> tuple[str, int]:
+    """What a container in a pod of this class says, or why there is none; how many containers were the vendor's."""
+    said = lab.sh(host, f"rm -f {LOG}; cri -cgroup '{SLICE[host]}' -handler '{runtime_class}' {IMAGE} "
+                        "/bin/echo through 2>&1 || true")
+    return said.strip(), lab.sh(host, f"cat {LOG} || true").count("/k8s.io/")
 
 
 def running(lab: LabHosts, host: str) -> str:
@@ -168,6 +193,7 @@ def test_a_container_goes_through_the_runtime(lab: LabHosts, host: str) -> None:
     assert "after" in lab.sh(host, f"cat {LOG}")
     if host == OLD:
         assert "SystemdCgroup = true" in effective.partition(".runtimes.nvidia.options]")[2].partition("[")[0]
+    assert pod(lab, host, "") == pod(lab, host, "nvidia") == THROUGH
 
 
 def test_a_converged_host_is_left_in_peace(lab: LabHosts) -> None:
@@ -201,6 +227,15 @@ def test_killed_between_write_and_restart(lab: LabHosts) -> None:
         assert 'default_runtime_name = "runc"' in effective
     assert all(old != new for old, new in zip(before, started(), strict=True))
     assert [running(lab, host) for host in BOTH] == tasks
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_a_pod_goes_through_the_runtime_by_its_class_alone(lab: LabHosts, host: str) -> None:
+    """Kubernetes names the handler of a RuntimeClass; here runc is the default again."""
+    assert pod(lab, host, "") == ("through", 0)
+    assert pod(lab, host, "nvidia") == THROUGH
+    said, seen = pod(lab, host, "nvidia-other")
+    assert said.endswith('no runtime for "nvidia-other" is configured') and seen == 0
 
 
 def test_what_cannot_be_written_is_said_before_anything_is(lab: LabHosts) -> None:

@@ -9,18 +9,21 @@ import json
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION, GONE, GONE_AFTER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import label_nodes
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
+from tests.integration_cluster.proxy import Flaky
 
 D = "nvidia.com/gpu.deploy."
 NFD = "feature.node.kubernetes.io/"
@@ -46,11 +49,12 @@ class Fleet:
         self.deploy = {"components": COMPONENTS, "on_host": {}, "mig_default": "all-disabled"}
         self.start = self.all_metadata()
 
-    def run(self, state: str = "present", check: bool = False, **options: Any) -> dict[str, Any]:
+    def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,
+            **options: Any) -> dict[str, Any]:
         """The task on these Nodes."""
         given = {"state": state, "kubeconfig": str(self.made.kubeconfig), "context": None, "nodes": self.names,
-                 "deploy": self.deploy, "wait_for_nfd": 0, **options}
-        return label_nodes(given, check)
+                 "deploy": self.deploy, "wait_for_nfd": 0, "adopt": [], "gone_after": GONE_AFTER, **options}
+        return label_nodes(given, check, told)
 
     def metadata(self, name: str) -> dict[str, Any]:
         """Labels and annotations."""
@@ -140,16 +144,81 @@ def test_one_writer_on_a_node_that_is_a_host(fleet: Fleet) -> None:
 
 
 def test_a_gpu_that_vanishes_and_returns(fleet: Fleet) -> None:
-    """The Node is Ready and NFD still describes it, so it is true."""
+    """The Node is Ready and NFD still describes it; the sighting is kept, and what follows comes when it is old."""
     fleet.run()
     full = fleet.metadata(fleet.a)
     fleet.write(fleet.a, labels={f"{NFD}pci-10de.present": None})
+    assert fleet.run()["changed"] and not fleet.run()["changed"]
+    seen = fleet.metadata(fleet.a)
+    assert seen["labels"].items() >= WANTED.items() and GONE in seen["annotations"]
+    fleet.write(fleet.a, annotations={GONE: "2026-01-01T00:00:00Z"})
     fleet.run()
-    assert {key: value for key, value in fleet.metadata(fleet.a)["labels"].items() if key in WANTED} == {
+    gone = fleet.metadata(fleet.a)
+    assert {key: value for key, value in gone["labels"].items() if key in WANTED} == {
         "nvidia.com/gpu.present": "false"}
+    assert GONE not in gone["annotations"] and not fleet.run()["changed"]
     fleet.write(fleet.a, labels={f"{NFD}pci-10de.present": "true"})
     fleet.run()
     assert fleet.metadata(fleet.a) == full
+
+
+def test_what_hosts_tell_goes_with_the_rest(fleet: Fleet, audit: Any) -> None:
+    """One PATCH a Node; what somebody else has written stays, is named, and is taken over where that is asked for."""
+    told = dict.fromkeys((fleet.a, fleet.b), {
+        "nvidia.com/gpu.product": "told", "nvidia.com/gpu.clique": "", "nvidia.com/mig.capable": "true",
+        "gpuops.nvidia/Tesla-T4.count": "1"})
+    before = fleet.metadata(fleet.a)["labels"]
+    audit.start()
+    result = fleet.run(told=told)
+    assert sorted(one["name"] for one in audit.writes if one["agent"] == "gpuops.nvidia") == [fleet.a, fleet.b]
+    assert result["foreign"] == [{"labels": ["nvidia.com/gpu.product", "nvidia.com/mig.capable"],
+                                  "nodes": [fleet.a, fleet.b]}]
+    now = fleet.metadata(fleet.a)["labels"]
+    assert now == {**before, **WANTED, "nvidia.com/gpu.clique": "", "gpuops.nvidia/Tesla-T4.count": "1"}
+    fleet.run(told=told, adopt=["nvidia.com/gpu.product"], deploy=None)
+    assert fleet.metadata(fleet.a)["labels"]["nvidia.com/gpu.product"] == "told"
+    fleet.write(fleet.b, labels={"gpuops.nvidia/Tesla-T4.count": None})
+    mended = fleet.run(told=told)
+    assert mended["nodes"] == {fleet.b: {"added": {"gpuops.nvidia/Tesla-T4.count": "1"}, "changed": {}, "removed": {}}}
+    fleet.run("absent", deploy=None)
+    assert fleet.metadata(fleet.a)["labels"] == {key: value for key, value in before.items()
+                                                 if key != "nvidia.com/gpu.product"}
+
+
+FAULTS = (429, "drop", 500, "lose", 503, 409)  # the last one in writing only
+
+
+def test_faults_are_ridden_through(fleet: Fleet, tmp_path: Path) -> None:
+    """Every second request of a sort fails, each time in another way, and the end is the same."""
+    met: Counter[str] = Counter()
+
+    def fault(number: int, method: str, path: str) -> int | str | None:
+        met[method] += 1
+        return None if met[method] % 2 else FAULTS[met[method] // 2 % (6 if method == "PATCH" else 5)]
+
+    with Flaky(str(fleet.made.kubeconfig), fault) as server:
+        for _number in range(4):
+            assert fleet.run(kubeconfig=server.kubeconfig(tmp_path))["counts"]["failed"] == 0
+            assert not fleet.run()["changed"]
+            fleet.run("absent", deploy=None, kubeconfig=server.kubeconfig(tmp_path))
+            assert fleet.all_metadata() == fleet.start
+    assert {fault for method, _path, fault in server.seen if method == "PATCH"} == {None, *FAULTS}
+
+
+def test_a_run_that_was_cut_off_is_gone_on_with(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server stays away after the first Node; the next run writes the other alone."""
+    monkeypatch.setattr(wire, "FIRST_PAUSE", 0.001)
+    written: list[str] = []
+
+    def away(number: int, method: str, path: str) -> int | None:
+        if method == "PATCH" and path not in written:
+            written.append(path)
+        return 503 if method == "PATCH" and path != written[0] else None
+
+    with Flaky(str(fleet.made.kubeconfig), away) as server:
+        result = fleet.run(kubeconfig=server.kubeconfig(tmp_path))
+    assert result["failed"] and len(result["nodes"]) == 1 and len(result["failures"]) == 1
+    assert list(fleet.run()["nodes"]) == list(result["failures"])
 
 
 def test_another_writer_at_the_same_time_loses_nothing(fleet: Fleet) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import compo
 from lab.controlplane import cluster as clusters
 from lab.nvml.build import build
 from tests.integration_cluster.conftest import Kubectl
-from tests.integration_cluster.test_drain import Yard
+from tests.integration_cluster.test_drain import GPU, Yard
 
 Object = dict[str, Any]
 D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -97,13 +98,14 @@ class Site(Yard):
         return next((pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Running"), "")
 
     def play(self, *words: str, disruption: str = "drain", hosts: tuple[str, ...] = (),
-             **variables: Any) -> subprocess.CompletedProcess[str]:
-        """C(ansible-playbook gpuops.nvidia.mig) as a user writes it."""
+             only: dict[str, Object] | None = None, **variables: Any) -> subprocess.CompletedProcess[str]:
+        """C(ansible-playbook gpuops.nvidia.mig) as a user writes it. only: by host what it alone has."""
         local = {"ansible_connection": "local", "ansible_become": False}
         inventory = {"all": {"vars": {"gpu_kubeconfig": str(self.made.kubeconfig), "gpu_placement": PLACEMENT,
                                       "gpu_disruption": disruption, "mig_manager_boot": False, **variables}},
                      "gpu_hosts": {"hosts": {node: {**local, "ansible_python_interpreter":
-                                                    str(self.folder / node / "python")}
+                                                    str(self.folder / node / "python"),
+                                                    **(only or {}).get(node, {})}
                                              for node in hosts or self.nodes}},
                      "gpu_control": {"hosts": {"cluster": {**local, "ansible_python_interpreter": sys.executable}}}}
         path = self.folder / "inventory.json"
@@ -181,6 +183,25 @@ def test_what_is_not_allowed_is_said_and_nothing_is_stopped(site: Site) -> None:
     assert site.plugin(first) == former and site.state() == (False, None)
 
 
+def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> None:
+    first = site.nodes[0]
+    site.client.apply({"apiVersion": "v1", "kind": "Pod",
+                       "metadata": {"name": "alone", "namespace": site.name, "labels": {"app": "alone"}},
+                       "spec": {"nodeName": first, "containers": [{
+                           "name": "x", "image": "example.org/x:1", "resources": {"limits": {GPU: "1"}}}]}})
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+    former = site.plugin(first)
+    run = site.play(hosts=(first,))
+    assert run.returncode == 2
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and "no controller brings it back" in reason and not paused
+    assert site.plugin(first) == former and site.state() == (False, None) and site.instances(first) == 0
+    # Who evicts nobody need not stop for it: the GPUs are idle.
+    run = site.play(disruption="idle", hosts=(first,))
+    assert run.returncode == 0 and "alone" in site.pods(), run.stdout
+    assert site.stands(first) == ("success", "", []) and site.instances(first) == 14
+
+
 def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
     first = site.nodes[0]
     site.deploy("server", budget=1)
@@ -206,3 +227,98 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     assert (state, bool(reason), paused) == (("success", False, []) if asked else ("failed", True, []))
     assert site.state() == (False, None)
     site.until(lambda: bool(site.plugin(first)))
+
+
+def test_a_wish_that_comes_meanwhile_stays_for_the_next_run(site: Site) -> None:
+    first = site.nodes[0]
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+
+    def user() -> None:
+        site.until(lambda: site.stands(first)[0] == "pending")
+        site.label(first, **{CONFIG: "all-3g.40gb"})
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    run = site.play(hosts=(first,))
+    thread.join()
+    assert run.returncode == 2 and f"Node {first} is asked for all-3g.40gb by now" in run.stdout, run.stdout
+    state, reason, paused = site.stands(first)
+    assert (state, paused, site.metadata(first)["labels"][CONFIG]) == ("failed", [], "all-3g.40gb") and reason
+    run = site.play(hosts=(first,))
+    assert run.returncode == 0 and site.stands(first) == ("success", "", []), run.stdout
+    assert site.instances(first) == 4 and site.state(first) == (False, None)
+
+
+class Manager:
+    """The vendor's MIG manager on the Nodes of a site, as users see it: a new wish is pending, then comes to an end.
+
+    It cannot apply the layout C(bad) on one Node, and does not try a second time.
+    """
+
+    def __init__(self, site: Site, weak: str) -> None:
+        self.site, self.weak, self.stop = site, weak, threading.Event()
+        for node in site.nodes:
+            site.label(node, **{f"{D}mig-manager": "true", CONFIG: "all-disabled", STATE: "success"})
+        self.thread = threading.Thread(target=self.work)
+
+    def work(self) -> None:
+        while not self.stop.wait(0.3):
+            for node in self.site.nodes:
+                labels = self.site.metadata(node)["labels"]
+                end = "failed" if (node, labels[CONFIG]) == (self.weak, "bad") else "success"
+                state = {None: "pending", "pending": end}.get(labels.get(STATE))
+                if state:
+                    self.site.tool("label", "node", node, f"{STATE}={state}", "--overwrite")
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *exc: Any) -> None:
+        self.stop.set()
+        self.thread.join()
+
+
+def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, audit: Any) -> None:
+    first, second = site.nodes
+    placed = {"gpu_placement": {**PLACEMENT, "mig_manager": "cluster"}, "mig_manager_nodes": site.nodes}
+    with Manager(site, first):
+        for writes in (1, 0):
+            audit.start()
+            run = site.play(gpu_mig_layout="bad", **placed)
+            assert run.returncode == 2 and f"{first}: the MIG manager could not apply bad" in run.stdout + run.stderr
+            assert "does not try again by itself" in run.stdout + run.stderr
+            assert [one["name"] for one in ours(audit)] == [first] * writes
+            assert site.metadata(second)["labels"][CONFIG] == "all-disabled"
+        audit.start()
+        run = site.play("--check", gpu_mig_layout="all-1g.10gb", **placed)
+        assert run.returncode == 0 and not ours(audit) and "changed=1" in run.stdout, run.stdout + run.stderr
+        run = site.play(gpu_mig_layout="all-1g.10gb", **placed)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert [one["name"] for one in ours(audit)] == site.nodes, "one after the other"
+        assert {site.metadata(node)["labels"][CONFIG] for node in site.nodes} == {"all-1g.10gb"}
+        assert {site.stands(node)[0] for node in site.nodes} == {"success"}
+        audit.start()
+        assert site.play(gpu_mig_layout="all-1g.10gb", **placed).returncode == 0 and not ours(audit)
+    assert site.instances(first) == site.instances(second) == 0
+
+
+@pytest.mark.parametrize(("when", "stopped"), [("gpu_plan is defined", False),
+                                               ("mig_manager_begun.labels is defined", True)])
+def test_a_host_that_cannot_be_reached_says_so_and_the_one_beside_it_is_finished(site: Site, when: str,
+                                                                                 stopped: bool) -> None:
+    """Two at a time; the first is gone once its plan is made, or once its pods have gone."""
+    first, second = site.nodes
+    for node in site.nodes:
+        site.label(node, **{CONFIG: "all-1g.10gb"})
+    gone = {"ansible_connection": f"{{{{ 'ssh' if {when} else 'local' }}}}", "ansible_host": "127.0.0.1",
+            "ansible_port": 9}
+    run = site.play("-e", "gpu_mig_serial=2", only={first: gone})
+    assert run.returncode != 0, run.stdout
+    state, reason, paused = site.stands(first)
+    assert (state, paused) == ("failed", []) and "The host does not answer" in reason, run.stdout
+    assert site.state(first) == ((True, False) if stopped else (False, None))
+    assert site.stands(second) == ("success", "", []) and site.instances(second) == 14, run.stdout
+    assert site.state(second) == (False, None)
+    run = site.play("-e", "gpu_mig_serial=2")
+    assert run.returncode == 0, run.stdout
+    assert site.stands(first) == ("success", "", []) and site.state(first) == (False, None)

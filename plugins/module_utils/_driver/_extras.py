@@ -26,7 +26,7 @@ BUILD_EXTRA = "build module of GPUDirect"
 _DKMS = {"nvidia_fs": "nvidia-fs", "gdrdrv": "gdrdrv"}
 # The kind of journal entries that say beside which driver a module was built.
 _KIND = "extra"
-_ORDER = ("nvidia_drm", "nvidia_fs", "gdrdrv", "nvidia_peermem")
+_ORDER = ("nvidia_drm", "nvidia_fs", "gdrdrv", "nvidia_peermem", "nv_peer_mem")
 # What cannot be left out where it is wanted, and how not to want it.
 NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": "gds to false",
           "gdrcopy": "gdrcopy to false"}

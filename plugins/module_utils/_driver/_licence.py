@@ -82,8 +82,10 @@ class Licence(Part):
         steps: list[Phased] = []
         # A package that comes in this run brings its template with it, so the text is made when it is written.
         present = self._present()
-        if wanted and (present is None or merged(present, wanted) != present):
-            steps.append(("configure", Step(WRITE_SETTINGS, SETTINGS_FILE, " ".join(sorted(wanted)))))
+        given_up = sorted(set(self.host.journal.of_kind(_KIND)) - set(wanted))
+        if wanted if present is None else (wanted or given_up) and self._text(present, wanted) != present:
+            words = [*sorted(wanted), *(f"without {key}" for key in given_up)]
+            steps.append(("configure", Step(WRITE_SETTINGS, SETTINGS_FILE, " ".join(words))))
         token = self._token()
         if token and self.host.root.data(TOKEN_FILE) != token:
             steps.append(("configure", Step(WRITE_TOKEN, TOKEN_FILE, "the client's configuration token")))
@@ -105,16 +107,24 @@ class Licence(Part):
         return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
                 for path in (SETTINGS_FILE, TOKEN_FILE) if self.host.journal.get("file", path) is not None]
 
-    def _take_out(self) -> None:
-        """Of a file that somebody has edited since only our lines; those that they replaced come back."""
+    def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
+        """The file as it ought to be: what is wanted no more goes, unless somebody has set it anew."""
+        return merged(self._without_ours(present, wanted), wanted)
+
+    def _without_ours(self, present: str, wanted: t.Container[str] = ()) -> str:
+        """The file without our lines, those of wanted keys apart; the lines that they replaced come back."""
         journal = self.host.journal
-        ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items()}
-        former = (journal.former_bytes(SETTINGS_FILE) or b"").decode("utf-8", "replace").splitlines()
+        ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items() if key not in wanted}
+        kept = journal.former_bytes(SETTINGS_FILE) if journal.get("file", SETTINGS_FILE) is not None else None
+        before = (kept or self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace").splitlines()
         lines = []
-        for line in (self._present() or "").splitlines():
-            lines += [line] if line not in ours else [old for old in former if _key(old) == ours[line]]
-        write_atomic(SETTINGS_FILE, "".join(f"{line}\n" for line in lines).encode())
-        journal.forget("file", SETTINGS_FILE)
+        for line in present.splitlines():
+            lines += [line] if line not in ours else [old for old in before if _key(old) == ours[line]]
+        return "".join(f"{line}\n" for line in lines)
+
+    def _forget(self, keys: t.Iterable[str]) -> None:
+        for key in list(keys):
+            self.host.journal.forget(_KIND, key)
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -124,12 +134,19 @@ class Licence(Part):
             present = self._present()
             text = present if present is not None else (self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace")
             wanted = settings(self.host.spec)
+            text = self._text(text, wanted)
             for key, value in wanted.items():
                 journal.keep(_KIND, key, None)
                 journal.note(_KIND, key, value)
-            journal.write_file(step.target, merged(text, wanted).encode())
-        elif (step.action, step.target) == (RESTORE, SETTINGS_FILE) and journal.file_is(step.target) == "edited":
-            self._take_out()
+            journal.write_file(step.target, text.encode())
+            self._forget(set(journal.of_kind(_KIND)) - set(wanted))
+        elif (step.action, step.target) == (RESTORE, SETTINGS_FILE):
+            edited = journal.file_is(step.target) == "edited"
+            if edited:
+                write_atomic(SETTINGS_FILE, self._without_ours(self._present() or "").encode())
+                journal.forget("file", SETTINGS_FILE)
+            self._forget(journal.of_kind(_KIND))
+            return edited  # as we left it, its former content comes back like any other file's
         elif step.action == WRITE_TOKEN:
             owe_restart(journal, GRIDD)
             journal.write_file(step.target, self._token(), _TOKEN_MODE)

@@ -130,8 +130,9 @@ _NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm"
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
     """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
 
-    Processes with a GPU open, those of L(SERVICES) apart, which our steps stop. Where there are none and a module is
-    in use all the same (a display, a process out of sight, a kernel client), an entry without pid names the module.
+    Processes with a GPU open, those of L(SERVICES) apart, which our steps stop; modules of others that sit on ours, as
+    entries without pid. Where there is neither and a module is in use all the same (a display, a process out of sight,
+    a kernel client), an entry without pid names the module.
     Reads the open files of all processes, so it is asked for only when something is to be unloaded.
     """
     gpus = {}
@@ -144,13 +145,17 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
     owners = {pid: owner_of(root, pid) for pid in {client["pid"] for client in clients}}
     named = [{**client, **owners[client["pid"]]} for client in clients
              if owners[client["pid"]]["unit"] not in SERVICES]
+    named += [_nameless(f"the kernel module {name}, which uses {module}") for module in UNLOAD_ORDER
+              for name in root.names(f"/sys/module/{module}/holders") if name not in UNLOAD_ORDER]
     if named:
         return named
     ours = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
-    return [{"pid": None, "name": f"something that refers to {module}{_DISPLAYS.get(module, '')}", "gpu": None,
-             "instance": None, "unit": None, "container": None}
-            for module in UNLOAD_ORDER
+    return [_nameless(f"something that refers to {module}{_DISPLAYS.get(module, '')}") for module in UNLOAD_ORDER
             if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
+
+
+def _nameless(name: str) -> dict[str, t.Any]:
+    return {"pid": None, "name": name, "gpu": None, "instance": None, "unit": None, "container": None}
 
 
 def _references(root: Root, module: str) -> int:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
-_FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "error")
+_FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric", "error")
 
 
 def merge_gpus(bus: Bus, snapshot: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
@@ -51,7 +51,7 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
         "architecture": generation_of(device_id),
         "mig_capable": known.mig_capable if known else False,
         "kernel_driver": function.driver if function else None,
-        **{key: read.get(key) for key in _FROM_NVML}, "fabric": read.get("fabric"),
+        **{key: read.get(key) for key in _FROM_NVML},
     }
     if facts["compute_capability"]:
         major, minor = facts["compute_capability"].split(".")

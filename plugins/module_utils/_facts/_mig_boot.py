@@ -28,10 +28,23 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
     """
     try:
         document = json.loads(root.text(STATE) or "")
-        gpus = document["gpus"] if document["version"] == VERSION else None
-    except (ValueError, KeyError, TypeError):
+        gpus = {uuid.lower(): _checked(entry) for uuid, entry in document["gpus"].items()
+                } if document["version"] == VERSION else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         gpus = None
     vendors = any(root.link(f"{_UNITS}/{folder}/{_VENDORS}") is not None
                   for folder in root.names(_UNITS) if folder.endswith(".wants"))
     return {"enabled": root.exists(UNIT_FILE) and root.link(ENABLED) is not None, "gpus": gpus,
             "vendor": _VENDORS if vendors else None}
+
+
+def _checked(entry: t.Any) -> dict[str, t.Any]:
+    """An entry of the file. Raises ValueError, KeyError or TypeError where somebody has spoilt it."""
+    right = isinstance(entry["pci"], str) and isinstance(entry["enabled"], bool) and all(
+        isinstance(item["profile"], str) and isinstance(item["start"], int)
+        and all(isinstance(number, int) for part in item["compute"] for number in part)
+        for item in entry["instances"])
+    if not right:
+        raise ValueError(entry)
+    found: dict[str, t.Any] = entry
+    return found

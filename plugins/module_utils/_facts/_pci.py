@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
     GPU_CLASSES,
@@ -22,8 +21,7 @@ _DEVICES = "/sys/bus/pci/devices"
 _STATUS, _HAS_LIST, _FIRST, _VENDOR_SPECIFIC = 0x06, 0x10, 0x34, 0x09
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(t.NamedTuple):
     """One PCI function. All ids are four lower-case hex digits; pci_class is base class and subclass (C(0302)).
 
     driver: the kernel driver that is bound to it, None for none.
@@ -37,8 +35,7 @@ class Function:
     driver: str | None
 
 
-@dataclass(frozen=True)
-class Bus:
+class Bus(t.NamedTuple):
     """What matters on the bus, in order of addresses. vgpu: C((host driver version, branch)) of a vGPU guest."""
 
     gpus: t.Tuple[Function, ...]

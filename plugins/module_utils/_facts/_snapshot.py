@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
@@ -19,7 +20,8 @@ class Snapshots(Nvml):
         """C({available, error, driver, library, cuda, gpus, clients}) for facts; clients: see L(clients).
 
         gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
-        error}]) in order of pci; C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
+        fabric, error}]) in order of pci. C(fabric) is C({cluster, clique}), null where the GPU has joined none.
+        C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
         instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
         C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
         """
@@ -52,7 +54,8 @@ class Snapshots(Nvml):
 
     @staticmethod
     def _unread(device: Device) -> dict[str, t.Any]:
-        empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "error"))
+        empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric",
+                               "error"))
         return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
                 "index": device.number, **empty}
 
@@ -67,6 +70,7 @@ class Snapshots(Nvml):
             facts["memory_mib"] = memory.total // 1024**2 if memory else None
             capability = self._try(lib.nvmlDeviceGetCudaComputeCapability, device.handle)
             facts["compute_capability"] = f"{capability[0]}.{capability[1]}" if capability else None
+            facts["fabric"] = self._fabric(device)
             mode = self.mode(device) if mig else None
             if mode is not None:
                 facts["mig"] = {"enabled": mode[0], "pending": mode[1], "instances": []}
@@ -75,6 +79,18 @@ class Snapshots(Nvml):
         except DeviceError as error:
             facts["error"] = error.message
         return facts
+
+    def _fabric(self, device: Device) -> dict[str, t.Any] | None:
+        """The NVLink fabric beyond the machine that the GPU has joined. One within a machine has no cluster UUID."""
+        info = self._lib.c_nvmlGpuFabricInfo_t()
+        if self._try(self._lib.nvmlDeviceGetGpuFabricInfo, device.handle, ctypes.byref(info)) is None:
+            return None
+        digits = bytes(info.clusterUuid).hex()
+        joined = info.state == self._lib.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == self._lib.NVML_SUCCESS
+        if not joined or not digits.strip("0"):
+            return None
+        cluster = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+        return {"cluster": cluster, "clique": info.cliqueId}
 
     def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
         lib = self._lib

@@ -13,6 +13,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 
 # UEFI Specification: the GUID of the global variables.
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# shim with its validation switched off (mokutil --disable-validation): then the kernel takes Secure Boot for off, too
+# (kernel: drivers/firmware/efi/libstub/secureboot.c).
+_UNVALIDATED = ("/sys/firmware/efi/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+                "/sys/firmware/efi/mok-variables/MokSBStateRT")
 # shim's list of enrolled keys: as a variable, and where it is larger than one may be.
 _ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
              "/sys/firmware/efi/mok-variables/MokListRT")
@@ -70,7 +74,7 @@ def has_headers(root: Root, release: str) -> bool:
 
 
 def secure_boot(root: Root) -> bool | None:
-    """The firmware's Secure Boot state; False without UEFI, None where the variable cannot be read.
+    """Whether Secure Boot is in force; False without UEFI, None where the variable cannot be read.
 
     efivarfs puts four bytes of attributes before the value; its last byte is 1 for "on".
     """
@@ -79,7 +83,7 @@ def secure_boot(root: Root) -> bool | None:
     for path in (f"/sys/firmware/efi/efivars/{_SECURE_BOOT}", f"/sys/firmware/efi/vars/{_SECURE_BOOT}/data"):
         value = root.data(path)
         if value:
-            return bool(value[-1] & 1)
+            return bool(value[-1] & 1) and not any((root.data(name) or b"\0")[-1] == 1 for name in _UNVALIDATED)
     return None
 
 

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which deploy labels a Node gets, from its labels and what is delivered. Pure. PRIVATE to the collection.
+"""Which labels a Node gets, from its labels, what is delivered, and what its host tells. Pure. PRIVATE.
 
-The labels are those of the GPU Operator 26.7 for containers: DaemonSets choose their Nodes by them, the driver manager
-and the MIG manager pause operands by rewriting their values, and users keep an operand off by C(false). Unlike the
-operator, which labels a Node for every component it knows, only what is delivered in the cluster on that Node is
+The deploy labels are those of the GPU Operator 26.7 for containers: DaemonSets choose their Nodes by them, the driver
+manager and the MIG manager pause operands by rewriting their values, and users keep an operand off by C(false). Unlike
+the operator, which labels a Node for every component it knows, only what is delivered in the cluster on that Node is
 labelled: a label is then a statement that can be trusted. C(client) goes to every GPU Node, as it stands for DaemonSets
 of others which both managers have to stop.
 
@@ -13,32 +13,49 @@ The keys that we wrote are listed in an annotation, because the managers rewrite
 - A key that was there with a value stays out of the list. It counts where it says what we would say.
 - A listed deploy label that is C(false) by now, or a listed mig.config with another layout, is the user's: it leaves
   the list and stays.
+- A key that Node Feature Discovery keeps up is its own, whoever wrote it first: it leaves the list and is not touched.
 - Taken from others are deploy labels alone, and only from a Node on which that operand must not run: no GPU any more,
-  switched off there, or the component is delivered on the host. C(false) and C(pre-installed) attract nothing and stay.
+  switched off there, for another kind of workload, or the component is delivered on the host. C(false) and
+  C(pre-installed) attract nothing and stay.
+
+A plan speaks of deploy labels where it is told what is delivered, of features where the host has told them, and leaves
+the other family as it is. A GPU is gone only when it has stayed away for a while: until then the first sighting is kept
+in another annotation, and nothing else moves.
 """
 
 from __future__ import annotations
 
+import calendar
+import time
 import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import (
+    DEPLOY,
+    MIG_CONFIG,
+    OPERANDS,
+    PRESENT,
+    SHOWS_A_GPU,
+    WORKLOAD,
+    Labels,
+)
 
-Labels = t.Mapping[str, str]
-# Label to its new value, None to take it away.
+# Label or annotation to its new value, None to take it away.
 Changes = t.Dict[str, t.Optional[str]]
 
 ANNOTATION = "gpuops.nvidia/labels"
+# When a GPU was first not seen any more: C(2026-11-22T07:10:47Z).
+GONE = "gpuops.nvidia/gpu-gone-since"
+# Seconds that it has to stay away. NFD's worker looks once a minute, and its labels come back some minutes after a
+# restart of its master or an API server.
+GONE_AFTER = 600
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 NFD = "feature.node.kubernetes.io/"
 # NFD writes the first for vendor, the others for class and vendor: 3D controller, VGA controller.
 PCI = tuple(f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
-PRESENT = "nvidia.com/gpu.present"
-DEPLOY = "nvidia.com/gpu.deploy."
-MIG_CONFIG = "nvidia.com/mig.config"
 MIG_DEFAULT = "all-disabled"
-# Input of users.
-OPERANDS = f"{DEPLOY}operands"
-WORKLOAD = "nvidia.com/gpu.workload.config"
 SANDBOX = ("vm-passthrough", "vm-vgpu")
 
 _WORDS = {
@@ -52,38 +69,56 @@ CLIENT = f"{DEPLOY}client"
 MIG_MANAGER = LABELS["mig_manager"]
 # All that may attract an operand; nvsm is created by the MIG manager when it ends.
 CONTAINER_SET = frozenset((*LABELS.values(), CLIENT, f"{DEPLOY}nvsm"))
+# Of Nodes for virtual machines, which this collection does not serve; GPU Operator 26.7 takes them from all others.
+VM_SET = frozenset(DEPLOY + word for word in (
+    "sandbox-device-plugin", "kata-sandbox-device-plugin", "sandbox-validator", "vfio-manager", "kata-manager",
+    "cc-manager", "vgpu-manager", "vgpu-device-manager"))
 _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 
 @dataclass(frozen=True)
 class Node:
-    """What counts of a Node. ready: its condition Ready; needed only where L(seems_gone)."""
+    """What counts of a Node. ready: its condition Ready, needed only where a GPU is missing and no host has told;
+    host: the labels that gpu_labels has computed on its host, None where it was not asked; adopt: keys that count as
+    ours where the Node carries them."""
 
     name: str
     labels: Labels
     annotations: Labels = field(default_factory=dict)
     ready: bool = False
+    host: t.Optional[Labels] = None
+    adopt: t.FrozenSet[str] = frozenset()
 
     @property
     def ours(self) -> t.FrozenSet[str]:
-        """The keys that the annotation lists."""
-        return frozenset(key for key in self.annotations.get(ANNOTATION, "").split(",") if key)
+        """The keys that the annotation lists, but for what is never ours, and those adopted."""
+        listed = frozenset(key for key in self.annotations.get(ANNOTATION, "").split(",") if _keys.may_be_ours(key))
+        return listed | (self.adopt & set(self.labels))
 
     @property
     def gpu(self) -> bool:
-        """Whether NFD sees an NVIDIA GPU."""
+        """Whether it has an NVIDIA GPU: its host knows best, else NFD tells."""
+        if self.host is not None:
+            return any(key in self.host for key in SHOWS_A_GPU)
         return any(self.labels.get(key) == "true" for key in PCI)
 
     @property
     def described(self) -> bool:
-        """Whether NFD has labelled it at all."""
-        return any(key.startswith(NFD) for key in self.labels)
+        """Whether anybody has looked for GPUs at all: its host, or NFD."""
+        return self.host is not None or any(key.startswith(NFD) for key in self.labels)
 
     @property
-    def seems_gone(self) -> bool:
-        """Whether labels speak of a GPU that NFD, which is there, does not see."""
-        marked = self.labels.get(PRESENT) == "true" or bool(self.ours - {PRESENT})
-        return marked and self.described and not self.gpu
+    def said(self) -> t.Dict[str, str]:
+        """Its labels, with what its host knows better."""
+        return {**self.labels, **(self.host or {})}
+
+    @property
+    def gone_since(self) -> t.Optional[int]:
+        """Seconds since 1970 of the first sighting, None where there is none that can be read."""
+        try:
+            return calendar.timegm(time.strptime(self.annotations.get(GONE, ""), _TIME))
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -97,26 +132,30 @@ class Deploy:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """When a GPU counts as gone. now: seconds since 1970; gone_after: seconds that it has to stay away."""
+
+    now: float
+    gone_after: float = GONE_AFTER
+
+
+@dataclass(frozen=True)
 class Change:
-    """What differs on one Node. labels: see Changes; before: the values they had; ours: the new list of keys."""
+    """What differs on one Node: the new values, see Changes, and those that these keys had before."""
 
     node: str
     labels: Changes
     before: t.Dict[str, str]
-    ours: t.FrozenSet[str]
-    ours_before: t.FrozenSet[str]
+    annotations: Changes
+    annotations_before: t.Dict[str, str]
 
     def patch(self) -> t.Dict[str, t.Any]:
         """A merge patch of the keys that differ.
 
         It needs no resourceVersion: whatever others write to the Node meanwhile concerns other keys and stays.
         """
-        metadata: t.Dict[str, t.Any] = {}
-        if self.labels:
-            metadata["labels"] = self.labels
-        if self.ours != self.ours_before:
-            metadata["annotations"] = {ANNOTATION: ",".join(sorted(self.ours)) or None}
-        return {"metadata": metadata}
+        parts = {"labels": self.labels, "annotations": self.annotations}
+        return {"metadata": {name: part for name, part in parts.items() if part}}
 
     def summary(self) -> t.Dict[str, t.Any]:
         """C({added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}); an empty value is none."""
@@ -189,77 +228,169 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
     if "mig_manager" in here:
-        capable = mig_capable(node.labels)
+        capable = mig_capable(node.said)
         # The MIG manager stops feature discovery while it works, and labels may vanish then: what is there stays.
         for key, value in ((MIG_MANAGER, "true"), (MIG_CONFIG, deploy.mig_default)):
             if value and (capable or (capable is None and node.labels.get(key))):
                 wanted[key] = value
-        if node.labels.get(MIG_MANAGER) == "false":
+        # For this one label an empty value is a value, as in the GPU Operator.
+        if node.labels.get(MIG_MANAGER) == "":
+            wanted.pop(MIG_MANAGER, None)
+        if node.labels.get(MIG_MANAGER) in ("", "false"):
             wanted.pop(MIG_CONFIG, None)
     return wanted
 
 
-def plan_present(node: Node, deploy: Deploy) -> t.Optional[Change]:
+def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
+    """Whether a Node carries labels that a plan would have to take if its GPU were gone."""
+    if any(key != PRESENT and _in_scope(key, node, deploy) for key in _mine(node)):
+        return True
+    return deploy is not None and node.labels.get(PRESENT) == "true" and PRESENT not in _keys.nfd_keys(node.annotations)
+
+
+def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
+    """Whether labels speak of a GPU that nobody sees who looks for it."""
+    return node.described and not node.gpu and is_marked(node, deploy)
+
+
+def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Optional[Change]:
     """What differs from the wanted labels, None where nothing does.
 
-    A Node whose GPU NFD does not see keeps its labels, unless it is ready and NFD's other labels are there: labels
-    vanish for a while when NFD restarts, and operands must not be stopped by that.
+    A Node whose GPU nobody sees keeps its labels, unless it has stayed so for a while, and, where NFD says so, is ready
+    and has NFD's other labels: labels vanish when NFD restarts, and operands must not be stopped by that.
     """
+    forbidden: t.FrozenSet[str] = frozenset()
     if node.gpu:
-        wanted = wanted_labels(node, deploy)
-        here = deploy.on_host.get(node.name, frozenset()) & deploy.components
-        forbidden = CONTAINER_SET if is_off(node.labels) else frozenset(LABELS[name] for name in here & set(LABELS))
-    elif node.described and node.ready:
-        wanted = {PRESENT: "false"} if node.labels.get(PRESENT) else {}
-        forbidden = CONTAINER_SET if node.seems_gone else frozenset()
-    else:
+        wanted = {} if deploy is None else wanted_labels(node, deploy)
+        wanted.update(features(node))
+        if deploy is not None:
+            forbidden = _forbidden(node, deploy)
+    elif not node.described or not (node.ready or node.host is not None):
         return None
-    return _difference(node, wanted, forbidden)
+    elif is_marked(node, deploy) and not stayed_away(node, terms):
+        return first_sighting(node, terms)
+    else:
+        wanted = {PRESENT: "false"} if deploy is not None and node.labels.get(PRESENT) else {}
+        if deploy is not None and is_marked(node, deploy):
+            forbidden = CONTAINER_SET | VM_SET
+    return _difference(node, wanted, forbidden, lambda key: _in_scope(key, node, deploy))
 
 
 def plan_absent(node: Node) -> t.Optional[Change]:
-    """Takes back the listed keys, but for those that have become the user's."""
-    return _difference(node, {}, frozenset())
+    """Takes back the listed keys, but for those that have become the user's or Node Feature Discovery's."""
+    return _difference(node, {}, frozenset(), lambda key: True)
+
+
+def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
+    """The keys that we would write and that others keep, whatever they say."""
+    if not node.gpu:
+        return frozenset()
+    wanted = {} if deploy is None else wanted_labels(node, deploy)
+    ours = _mine(node)
+    theirs = {key for key in wanted if node.labels.get(key) and key not in ours and key != PRESENT}
+    return frozenset(theirs) | _features(node)[1]
+
+
+def features(node: Node) -> t.Dict[str, str]:
+    """What its host tells, but for what others keep on the Node."""
+    return _features(node)[0]
+
+
+def _features(node: Node) -> t.Tuple[t.Dict[str, str], t.FrozenSet[str]]:
+    """(what the host tells and we write, keys among it that others keep on the Node)."""
+    told = node.host or {}
+    listed = _keys.nfd_keys(node.annotations)
+    theirs = frozenset(key for key in told if key in listed or (key in node.labels and key not in node.ours))
+    return {key: value for key, value in told.items() if key not in theirs}, theirs
+
+
+def _forbidden(node: Node, deploy: Deploy) -> t.FrozenSet[str]:
+    """Labels that must not attract anything on a Node with a GPU."""
+    if node.labels.get(OPERANDS) == "false":
+        return CONTAINER_SET | VM_SET
+    if node.labels.get(WORKLOAD) in SANDBOX:
+        return CONTAINER_SET
+    here = deploy.on_host.get(node.name, frozenset()) & deploy.components
+    return VM_SET | {LABELS[name] for name in here if name in LABELS}
+
+
+def stayed_away(node: Node, terms: Terms) -> bool:
+    """Whether a GPU that nobody sees has been away long enough."""
+    since = node.gone_since
+    return terms.gone_after <= 0 or (since is not None and terms.now - since >= terms.gone_after)
+
+
+def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
+    """The change that keeps now as the first sighting, None where one is kept already."""
+    since = node.gone_since
+    if since is not None and since <= terms.now:
+        return None
+    before = {GONE: node.annotations[GONE]} if GONE in node.annotations else {}
+    return Change(node.name, {}, {}, {GONE: time.strftime(_TIME, time.gmtime(terms.now))}, before)
+
+
+def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
+    """Whether a plan speaks of a key."""
+    return deploy is not None if _keys.is_deploy(key) else node.host is not None
 
 
 def undecided(node: Node, deploy: Deploy) -> bool:
     """Whether it is not known yet if the MIG manager belongs on the Node."""
     here = deploy.components - deploy.on_host.get(node.name, frozenset())
-    return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.labels) is None
+    return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.said) is None
 
 
-def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSet[str]) -> t.Optional[Change]:
-    ours = {key for key in node.ours if key in node.labels and not _is_users(key, node.labels[key])}
+def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSet[str],
+                in_scope: t.Callable[[str], bool]) -> t.Optional[Change]:
+    ours = {key for key in _mine(node) if in_scope(key)}
     labels: Changes = {key: None for key in ours if key not in wanted}
     ours &= set(wanted)
+    theirs = _keys.nfd_keys(node.annotations)
     for key, value in wanted.items():
-        now = node.labels.get(key, "")
-        # Whether a GPU is there is no wish: a wrong answer is put right whoever gave it. All others are honoured.
-        if not now or (key == PRESENT and now != value):
+        now = node.labels.get(key)
+        if key not in theirs and now != value and (not now or _is_statement(key)):
             labels[key] = value
             ours.add(key)
-    for key in forbidden:
+    for key in forbidden - theirs:
         if node.labels.get(key, "") not in _ATTRACTS_NOTHING:
             labels[key] = None
-    if not labels and ours == node.ours:
+    listed = ",".join(sorted(ours | {key for key in node.ours if not in_scope(key)}))
+    new: t.Dict[str, str] = {ANNOTATION: listed} if listed else {}
+    annotations: Changes = {key: new.get(key) for key in (ANNOTATION, GONE)
+                            if node.annotations.get(key) != new.get(key)}
+    if not labels and not annotations:
         return None
-    before = {key: node.labels[key] for key in sorted(labels) if key in node.labels}
-    return Change(node.name, {key: labels[key] for key in sorted(labels)}, before, frozenset(ours), node.ours)
+    return Change(node.name, {key: labels[key] for key in sorted(labels)},
+                  {key: node.labels[key] for key in sorted(labels) if key in node.labels}, annotations,
+                  {key: node.annotations[key] for key in annotations if key in node.annotations})
+
+
+def _is_statement(key: str) -> bool:
+    """Whether a key says what is so: then a wrong value is put right, while wishes of others are honoured."""
+    return key == PRESENT or not _keys.is_deploy(key)
+
+
+def _mine(node: Node) -> t.Set[str]:
+    """The keys that are ours still."""
+    theirs = _keys.nfd_keys(node.annotations)
+    return {key for key in node.ours if key in node.labels and key not in theirs
+            and not _is_users(key, node.labels[key])}
 
 
 def _is_users(key: str, value: str) -> bool:
     """Whether a value of a key that we wrote is the user's: neither we nor the managers write it."""
-    return (key.startswith(DEPLOY) and value == "false") or (key == MIG_CONFIG and value not in ("", MIG_DEFAULT))
+    return (key.startswith(DEPLOY) and value == "false") or (key == MIG_MANAGER and value == "") or (
+        key == MIG_CONFIG and value not in ("", MIG_DEFAULT))
 
 
 def owned(node: Node) -> t.Dict[str, t.Dict[str, str]]:
-    """C({present: the labels that are ours, foreign: those of the same family that are not}), for looking."""
-    family = {key: value for key, value in node.labels.items()
-              if key in (PRESENT, MIG_CONFIG, WORKLOAD) or key.startswith(DEPLOY)}
+    """C({present: the labels that are ours, foreign: those of the same families that are not}), for looking."""
+    families = {key: value for key, value in node.labels.items()
+                if key == WORKLOAD or _keys.is_deploy(key) or _keys.is_feature(key)}
     return {"present": {key: value for key, value in node.labels.items() if key in node.ours},
-            "foreign": {key: value for key, value in family.items() if key not in node.ours}}
+            "foreign": {key: value for key, value in families.items() if key not in node.ours}}
 
 
-def differs(nodes: t.Iterable[Node], deploy: Deploy) -> bool:
+def differs(nodes: t.Iterable[Node], deploy: Deploy, now: float) -> bool:
     """Whether any Node has to be written."""
-    return any(plan_present(node, deploy) for node in nodes)
+    return any(plan_present(node, deploy, Terms(now)) for node in nodes)

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
 
 Labels = t.Dict[str, str]
 
 
-@dataclass(frozen=True)
-class MigDevice:
+class MigDevice(t.NamedTuple):
     """One MIG device. profile: C(1g.10gb), C(1g.10gb+me), C(1c.2g.20gb).
 
     attributes: what NVML says of it, by label suffix: C(memory) (MiB), C(multiprocessors), C(slices.gi),
@@ -23,8 +21,7 @@ class MigDevice:
     attributes: t.Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(t.NamedTuple):
     """One GPU. None is what could not be read; for C(mig_devices) then nothing is said of them.
 
     memory_mib: NVML's total. capability: compute capability. pci_class: C(0300) or C(0302).
@@ -41,8 +38,7 @@ class Gpu:
     fabric: t.Tuple[str, int] | None = None
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(t.NamedTuple):
     """One host. driver, cuda: None before a driver runs; cuda: the newest CUDA that the driver serves.
 
     machine: DMI product name. vgpu: C((version, branch)) of the host's driver for a vGPU guest.
@@ -55,8 +51,7 @@ class Node:
     vgpu: t.Tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Sharing:
+class Sharing(t.NamedTuple):
     """How GPUs are shared. strategy: C(none), C(time-slicing) or C(mps); replicas by resource name
     (C(nvidia.com/gpu)); renamed: whether shared resources get another name."""
 
@@ -67,3 +62,11 @@ class Sharing:
     def of(self, resource: str) -> int:
         """The replicas of a resource; 1 where it is not shared."""
         return (self.replicas or {}).get(resource, 1)
+
+
+class Reading(t.NamedTuple):
+    """What one look at a host told. facts: of its GPUs; labels: of the host; unread: GPUs that could not be read."""
+
+    facts: t.Dict[str, t.Any]
+    labels: Labels
+    unread: t.List[t.Dict[str, str]]

@@ -13,9 +13,11 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 
 PATH = "/etc/kubernetes/node-feature-discovery/features.d/gpuops"
 WRITE, REMOVE = "write feature file", "remove feature file"

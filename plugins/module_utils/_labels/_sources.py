@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, MigDevice, Node
@@ -21,7 +20,8 @@ def node_from_facts(facts: t.Mapping[str, t.Any]) -> tuple[Node, list[dict[str, 
     """(node, unread). facts: C({host: {machine}, gpus, vgpu, driver: {loaded, nvml}}), other keys are not read.
 
     With NVML only the GPUs that the driver has count: not those given to virtual machines or held by nouveau. One that
-    does not answer counts as its PCI id and its siblings tell. unread: C([{gpu, error}]), what then may be wrong.
+    does not answer counts as its PCI id and its siblings tell. unread: C([{gpu, error}]), what then may be wrong; all
+    of them where the library is there and does not answer.
     """
     nvml = facts["driver"]["nvml"]
     entries = facts["gpus"]
@@ -31,7 +31,10 @@ def node_from_facts(facts: t.Mapping[str, t.Any]) -> tuple[Node, list[dict[str, 
     unread = [{"gpu": entry["pci"], "error": entry["error"] or "NVML did not tell all of it."}
               for entry, gpu in zip(entries, read)
               if nvml["available"] and (entry["error"] or not _whole(gpu) or _without_memory(entry))]
-    missing = {entry["gpu"] for entry in unread}
+    if nvml["error"]:
+        unread = [{"gpu": entry["pci"], "error": nvml["error"]} for entry in entries
+                  if entry["kernel_driver"] in (None, "nvidia")]
+    missing = {entry["gpu"] for entry in unread} if nvml["available"] else set()
     gpus = tuple(_like_siblings(gpu, entry, entries, read) if entry["pci"] in missing else gpu
                  for entry, gpu in zip(entries, read))
     vgpu = facts["vgpu"]
@@ -88,6 +91,7 @@ def _like_siblings(gpu: Gpu, entry: t.Mapping[str, t.Any], entries: t.Sequence[t
     sibling = next(alike, gpu)
     told = entry["mig"] is not None or sibling is gpu
     enabled = gpu.mig_enabled if told else sibling.mig_enabled
-    return replace(gpu, name=gpu.name or sibling.name, memory_mib=gpu.memory_mib or sibling.memory_mib,
-                   capability=gpu.capability or sibling.capability, mig_capable=gpu.mig_capable or sibling.mig_capable,
-                   mig_enabled=enabled, mig_devices=None if enabled and not told else gpu.mig_devices)
+    return gpu._replace(
+        name=gpu.name or sibling.name, memory_mib=gpu.memory_mib or sibling.memory_mib,
+        capability=gpu.capability or sibling.capability, mig_capable=gpu.mig_capable or sibling.mig_capable,
+        mig_enabled=enabled, mig_devices=None if enabled and not told else gpu.mig_devices)

@@ -59,7 +59,8 @@ class Restoration(Work):
 
     def _restore_one(self, device: Device, entry: t.Mapping[str, t.Any], journal: Journal) -> list[str]:
         try:
-            result = self._reach([(self._ask(device, device.number), _plan.unshape(entry))], journal)
+            gpu = self._ask(device, device.number)
+            result = self._reach([(gpu, _plan.unshape(gpu, entry, STATE))], journal)
         except GpuopsError as error:
             return [str(error)]
         for step in result["plan"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
 
 # slices g, which of the row's sizes, attribute | profile id | NVML's enum | instances | memory units | first units
@@ -84,6 +85,23 @@ _TABLES = dict(_tables())
 def profiles_of(device_id: str) -> list[Profile] | None:
     """The profiles of a PCI device id (C(20b2)) in NVML's order, None where no table is known."""
     return _TABLES.get(device_id.lower())
+
+
+def find(word: str) -> tuple[str | None, list[str]]:
+    """(PCI device id, None for none; models that the word can mean as well) of a GPU that need not be there.
+
+    A model is named as NVML does, with NVIDIA or not. Where other models whose name goes on (H100: H100 PCIe) have
+    the same profiles, they are not worth a word.
+    """
+    word = word.lower()
+    names = [(model.device_id, (model.name or model.device_id).replace("NVIDIA ", "", 1), model.mig_capable)
+             for model in MODELS.values()]
+    found = [ident for ident, name, _mig in names if word in (ident, name.lower(), f"nvidia {name}".lower())]
+    if found:
+        return found[0], [name for ident, name, mig in names if mig and name.lower().startswith(f"{word} ")
+                          and profiles_of(ident) != profiles_of(found[0])]
+    capable = [name for _ident, name, mig in names if mig]
+    return None, [name for name in capable if word in name.lower()] or capable
 
 
 def known() -> t.Tuple[str, ...]:

@@ -185,7 +185,7 @@ class LastingWork(Work):
         else:
             steps = keeper.absent("it is not wanted")
         last = keeper.carry_out(steps)
-        if result["changed"] and not self.request.check:
+        if (result["changed"] or last["changed"]) and not self.request.check:
             keeper.forgive()
         return _joined(result, last)
 
@@ -201,7 +201,10 @@ class LastingWork(Work):
             return {plan.gpu.pci: {"pci": plan.gpu.pci} for plan in self.plans}
         wanted = {self._uuid(plan.gpu.pci).lower(): {
             "pci": plan.gpu.pci, **_plan.shape(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
-        former = {uuid: entry for uuid, entry in (read_mig_boot(Root())["gpus"] or {}).items() if uuid not in wanted}
+        kept = read_mig_boot(Root())["gpus"]
+        if kept is None and os.path.exists(STATE):
+            self.warnings.append(f"{STATE} was damaged: at boot only the GPUs of this task get their layout back.")
+        former = {uuid: entry for uuid, entry in (kept or {}).items() if uuid not in wanted}
         if former:
             here = {self._uuid(pci).lower() for pci in self._devices}
             former = {uuid: entry for uuid, entry in former.items() if uuid in here}

@@ -10,7 +10,6 @@ null. Where compute instances lie in their GPU instance is not in it.
 
 from __future__ import annotations
 
-import collections
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
@@ -64,8 +63,7 @@ def goal_of(gpu: Gpu, path: str, device: t.Mapping[str, t.Any]) -> Goal:
         if enabled:
             raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) cannot do MIG.", "Leave it out.", path=path)
         return Goal(False, (), path)
-    cells = collections.Counter(cell for piece in pieces for cell in gpu.board.cells(piece.profile, piece.start))
-    if any(count > 1 for count in cells.values()) or not gpu.board.compatible(piece.profile for piece in pieces):
+    if not gpu.board.holds(tuple(pieces)):
         raise InputError(f"{gpu.board.describe(tuple(pieces))} do not fit together on GPU {gpu.pci}.", _HINT,
                          path=f"{path}.GpuInstances")
     return Goal(enabled, tuple(pieces), path)

@@ -71,19 +71,20 @@ def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str,
     return name, configs[name]
 
 
-def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, Wish]:
-    """What each GPU shall have, by PCI address. A GPU of which no entry speaks is left as it is.
+def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]) -> dict[str, Wish]:
+    """What each of the chosen GPUs shall have, by PCI address. One of which no entry speaks is left as it is.
 
     Raises InputError: a name that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
     """
     wishes: dict[str, Wish] = {}
     # 'all' passes over GPUs without MIG beside others; on a host that has no other, MIG is asked of them.
-    none_can = all(gpu.profiles == [] for gpu in gpus)
+    mine = [gpu for gpu in gpus if gpu.pci in chosen]
+    none_can = all(gpu.profiles == [] for gpu in mine)
     for entry in entries:
         if any(entry.passes(gpu) for gpu in gpus):
             for word in entry.words or ():
                 named(word, gpus, f"{entry.path}.devices")
-        for gpu in gpus:
+        for gpu in mine:
             if entry.matches(gpu) or none_can and entry.enabled and entry.words is None and entry.passes(gpu):
                 wish = _wish(entry, gpu)
                 former = wishes.setdefault(gpu.pci, wish)
@@ -138,8 +139,8 @@ def _entry(entry: t.Any, path: str) -> Entry:
     _mapping(entry, path, _KEYS)
     enabled = entry.get("mig-enabled")
     if not isinstance(enabled, bool):
-        raise InputError(f"{enabled!r} is not true or false.", path=f"{path}.mig-enabled", value=enabled,
-                         allowed=[True, False])
+        raise InputError(f"{enabled!r} is not true or false.", "Write one of them, without quotes.",
+                         path=f"{path}.mig-enabled", value=enabled, allowed=[True, False])
     given = entry.get("mig-devices")
     if enabled and given is None:
         raise InputError("it is needed where mig-enabled is true.", "Write {} for MIG without any device.",
@@ -186,7 +187,8 @@ def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
             raise InputError(f"{name!r} is not the name of a MIG device.",
                              "Names are such as 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"{count!r} is not a count.", path=f"{path}.{name}", value=count)
+            raise InputError(f"{count!r} is not a count.", "Write a number, without quotes.", path=f"{path}.{name}",
+                             value=count)
     if value and not any(value.values()):
         raise InputError("all counts are 0.", "Write {} for MIG without any device.", path=path, value=value)
     return tuple((str(name), count) for name, count in value.items())

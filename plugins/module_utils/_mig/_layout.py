@@ -63,6 +63,14 @@ class Board:
         others = any(not name.endswith(("+me.all", "-me")) for name in counts)
         return everything == 0 or (everything == 1 and not others)
 
+    def holds(self, layout: Layout) -> bool:
+        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place."""
+        if any(piece.profile not in self.profiles or piece.start not in self.profiles[piece.profile].starts
+               for piece in layout):
+            return False
+        cells = [cell for piece in layout for cell in self.cells(piece.profile, piece.start)]
+        return len(cells) == len(set(cells)) and self.compatible(piece.profile for piece in layout)
+
     def target(self, present: Layout, wanted: Wanted) -> Layout | None:
         """The wanted layout that destroys the fewest compute instances of the present one, busy ones last of all.
 

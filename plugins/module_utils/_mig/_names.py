@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing as t
 from dataclasses import dataclass
@@ -64,10 +63,18 @@ def named(word: str, gpus: t.Sequence[Target], path: str) -> list[Target]:
     found = [gpu for gpu in gpus if gpu.answers_to(word)]
     if not found and not (names_uuid(word) and any(not gpu.uuid for gpu in gpus)):
         there = ", ".join(f"{gpu.index} = {gpu.pci} ({gpu.model})" for gpu in gpus)
-        raise InputError(f"this host has no GPU {word!r}.",
-                         f"It has {there}. 'device-filter' is for models that need not be there.", path=path,
-                         value=word, allowed=[gpu.pci for gpu in gpus])
+        more = ("YAML takes a PCI address without quotes for a number." if re.fullmatch(r"\d+\.\d+", word) else
+                "'device-filter' is for models that need not be there." if path != "devices" else "")
+        raise InputError(f"this host has no GPU {word!r}.", f"It has {there}. {more}".strip(), path=path, value=word,
+                         allowed=[gpu.pci for gpu in gpus])
     return found
+
+
+def chosen(words: t.Sequence[str] | None, gpus: t.Sequence[Target]) -> set[str]:
+    """The PCI addresses of the GPUs that a task may change: those that words name, all for None. Raises InputError."""
+    if words is None:
+        return {gpu.pci for gpu in gpus}
+    return {gpu.pci for word in words for gpu in named(word, gpus, "devices")}
 
 
 def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
@@ -75,6 +82,8 @@ def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
 
     Names: all-disabled, all-enabled, all-balanced, and all-PROFILE with C(.) for C(+). Raises InputError.
     """
+    if not gpus:
+        return {}
     capable = [gpu for gpu in gpus if gpu.profiles is None or gpu.profiles]
     names: dict[str, dict[str, dict[tuple[str, int], int]]] = {
         "all-disabled": {gpu.pci: {} for gpu in capable}, "all-enabled": {gpu.pci: {} for gpu in capable},
@@ -101,5 +110,7 @@ def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
 
 def nearest_of(word: str, words: t.Iterable[str]) -> str:
     """C( (nearest: 1g.10gb)), or nothing where none is near."""
+    import difflib  # only where something is refused
+
     close = difflib.get_close_matches(word, list(words), 1)
     return f" (nearest: {close[0]})" if close else ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import (
     Board,
     Difference,
@@ -82,11 +82,19 @@ def shape(enabled: bool, layout: Layout) -> dict[str, t.Any]:
     return {"enabled": enabled, "instances": instances}
 
 
-def unshape(data: t.Mapping[str, t.Any]) -> Goal:
-    """A goal from what L(shape) wrote."""
-    layout = tuple(Piece(item["profile"], item["start"], tuple((part[0], part[1]) for part in item["compute"]))
-                   for item in data["instances"])
-    return Goal(data["enabled"], layout, "as it was before")
+def unshape(gpu: Gpu, data: t.Mapping[str, t.Any], path: str) -> Goal:
+    """A goal from what L(shape) wrote to a file. Raises HostError where the GPU cannot have it."""
+    try:
+        layout = tuple(Piece(item["profile"], item["start"], tuple((part[0], part[1]) for part in item["compute"]))
+                       for item in data["instances"])
+        goal = Goal(data["enabled"], layout, "as it was before")
+    except (KeyError, TypeError, IndexError):
+        goal = None
+    if goal is None or gpu.board is None or not gpu.board.holds(goal.layout):
+        raise HostError(f"GPU {gpu.pci} ({gpu.target.model}) cannot have what {path} says of it.",
+                        "Somebody has edited that file, or the driver has changed: run mig_config with a layout.",
+                        path=path)
+    return goal
 
 
 def goal_of(gpu: Gpu, wish: Wish) -> Goal:

@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -66,6 +66,10 @@ class Work:
             from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
 
             self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
+        if self.request.state == "absent" and self.request.devices is not None:
+            raise InputError("it does not go with state absent, which gives back every GPU that was changed.",
+                             "Leave it out, or give these GPUs another layout.", path="devices",
+                             value=list(self.request.devices))
         if self.request.state == "rendered":
             return self._rendered()
         if self.request.state == "gathered":
@@ -140,14 +144,16 @@ class Work:
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
         targets = [gpu.target for gpu in gpus]
-        wishes = self._resolve(targets)
+        wishes = self._resolve(targets, chosen)
         if not wishes:
-            models = ", ".join(sorted({target.model for target in targets}))
-            self.warnings.append(f"The configuration speaks of none of this host's GPUs ({models}) that can do MIG.")
+            models = ", ".join(sorted({target.model for target in targets if target.pci in chosen}))
+            self.warnings.append(f"The configuration speaks of none of this host's GPUs ({models}) that can do MIG."
+                                 if chosen else "No GPU of this host is chosen by devices; by UUID they are known only "
+                                 "once the driver runs.")
         goals = []
         for gpu in gpus:
             wish = wishes.get(gpu.pci)
-            if wish is None or gpu.pci not in chosen:
+            if wish is None:
                 continue
             if wish.devices is None or gpu.board is None:
                 self.warnings.append(f"GPU {gpu.pci} ({gpu.target.model}): its MIG profiles are known only once the "
@@ -155,12 +161,12 @@ class Work:
             goals.append((gpu, _plan.goal_of(gpu, wish)))
         return goals
 
-    def _resolve(self, targets: list[_names.Target]) -> t.Mapping[str, _names.Wish]:
+    def _resolve(self, targets: list[_names.Target], chosen: set[str]) -> t.Mapping[str, _names.Wish]:
         if self._entries is None:
-            return _names.generate(self.request.selected, targets)
+            return _names.generate(self.request.selected, [target for target in targets if target.pci in chosen])
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
 
-        return _format.resolve(self._entries, targets)
+        return _format.resolve(self._entries, targets, chosen)
 
     def _checkpointed(self, gpus: list[_plan.Gpu]) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         """The GPUs that the checkpoint names, with what stood there."""
@@ -178,11 +184,9 @@ class Work:
         return [(gpu, _checkpoint.goal_of(gpu, *found[uuid])) for uuid, gpu in by_uuid.items() if uuid in found]
 
     def _chosen(self, gpus: list[_plan.Gpu]) -> set[str]:
-        """The PCI addresses of the GPUs that the option devices names."""
-        if self.request.devices is None or self.request.state == "rendered":
-            return {gpu.pci for gpu in gpus}
-        targets = [gpu.target for gpu in gpus]
-        return {target.pci for word in self.request.devices for target in _names.named(word, targets, "devices")}
+        """The PCI addresses of the GPUs that the option devices names; of a mere plan it is what is planned for."""
+        words = None if self.request.state == "rendered" else self.request.devices
+        return _names.chosen(words, [gpu.target for gpu in gpus])
 
     def _former(self, journal: Journal) -> list[tuple[_plan.Gpu, _plan.Goal]]:
         entries = journal.of_kind("gpu")
@@ -197,7 +201,7 @@ class Work:
         for uuid, entry in entries.items():
             gpu = by_uuid.get(uuid)
             if gpu is not None:
-                goals.append((gpu, _plan.unshape(entry["before"])))
+                goals.append((gpu, _plan.unshape(gpu, entry["before"], journal.path)))
                 continue
             self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is dropped.")
             if not self.request.check:
@@ -314,6 +318,7 @@ class Work:
             created=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.created)],
             holders=[_holder(holder) for plan in plans for holder in plan.gpu.holders],
             destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
+            touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
 
     def _gathered(self) -> dict[str, t.Any]:
@@ -331,19 +336,23 @@ class Work:
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
             for gpu in gpus)
         return outcome([], before=standing, after=standing, config=config, checkpoint=checkpoint, holders=[],
-                       kept=[], created=[], destroyed=[],
+                       kept=[], created=[], destroyed=[], touched=[],
                        reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
 
     def _rendered(self) -> dict[str, t.Any]:
         """A plan for models that need not be here, from MIG off; nothing is read but the device tables."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
+
         gpus = []
         for number, word in enumerate(self.request.devices or ()):
-            ids = [model.device_id for model in MODELS.values() if word.lower() in (
-                model.device_id, (model.name or "").lower(), (model.name or "").lower().replace("nvidia ", "", 1))]
-            if not ids:
-                raise InputError(f"{word!r} is no known GPU.", "Give a PCI device id (20b2) or a model "
-                                 "(A100-SXM4-80GB).", path="devices", value=word)
-            gpus.append(self._assume(number, f"gpu{number}", ids[0], ""))
+            ident, others = _boards.find(word)
+            if ident is None:
+                raise InputError(f"{word!r} is no known GPU.", f"Give a PCI device id (20b2) or a model: "
+                                 f"{', '.join(others)}.", path="devices", value=word, allowed=others)
+            if others:
+                self.warnings.append(f"{word} is planned for as PCI device {ident}; other layouts have "
+                                     f"{', '.join(others)}.")
+            gpus.append(self._assume(number, f"gpu{number}", ident, ""))
         if not gpus:
             raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
         plans = [_plan.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]

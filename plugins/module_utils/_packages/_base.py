@@ -43,7 +43,7 @@ class Repository:
         if not _NAME.match(self.name):
             raise InputError(f"'{self.name}' cannot name a repository.", "Use lower-case letters, digits and dashes.",
                              path="repository.name", value=self.name)
-        if "://" not in self.url or any(sign.isspace() for sign in self.url):
+        if "://" not in self.url or self.url.split() != [self.url]:
             raise InputError(f"'{self.url}' is no URL.", "Give the base of the repository, such as https://host/path/.",
                              path="repository.url", value=self.url)
         for option, uri in (("url", self.url), ("key", self.key)):

@@ -69,8 +69,8 @@ _SERVICE = f"""\
 [Unit]
 Description=Bring the CDI specifications of NVIDIA devices in step with driver and MIG
 After=systemd-modules-load.service nvidia-persistenced.service nvidia-cdi-refresh.service
-StartLimitIntervalSec=60
-StartLimitBurst=30
+# No limit: changes during a run are one more run, and a limit would end the watching until somebody resets it.
+StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot

@@ -1,101 +1,154 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deploy labels on the Nodes of a cluster: one list, one concurrent PATCH for each that differs. PRIVATE."""
+"""Labels on the Nodes of a cluster: one list, one concurrent PATCH for each that differs. PRIVATE."""
 
 from __future__ import annotations
 
 import re
 import time
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Deploy, Node
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy, _keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Deploy, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 
 PAUSE = 2.0  # seconds between two looks for NFD's labels
 SHOWN = 12  # names, or ranges of names, in a text
 _NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
 
 
-def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
-    """The whole task: reads the Nodes, plans, writes. arguments: the options that go with target C(node).
+def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
+                told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
+    """The whole task: reads the Nodes, plans, writes. arguments: the options that go with target C(node); told: by
+    Node the labels that gpu_labels has computed on its host, None where features are not spoken of; unread: Nodes
+    whose hosts could not read all of their GPUs: one lost reading moves no label that is there.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
     with single Nodes is in the result.
     """
     state = arguments["state"]
-    if state == "present" and arguments["deploy"] is None:
-        raise InputError("It is needed for state present.", "Give gpu_plan.cluster.deploy of a resolved plan.",
-                         path="deploy")
+    if state == "present" and arguments["deploy"] is None and told is None:
+        raise InputError("It is needed for state present, or hosts is.", "Give gpu_plan.cluster.deploy of a resolved "
+                         "plan, or the hosts whose labels their Nodes are to have.", path="deploy")
     deploy = None if arguments["deploy"] is None else _deploy.parse_deploy(arguments["deploy"])
+    adopt = _keys.parse_adopt(arguments["adopt"])
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered":
         refuse_operator(client)
-    # What check mode would deliver does not label anything: waiting for it would be in vain.
-    wait = arguments["wait_for_nfd"] if state == "present" and not check_mode else 0
-    nodes = read_nodes(client, arguments["nodes"], wait)
-    said = notes(nodes) if state != "absent" else []
-    undecided = [node.name for node in nodes if state != "absent" and deploy and _deploy.undecided(node, deploy)]
-    result: dict[str, t.Any] = {"changed": False, "notes": said, "warnings": said, "diff": [], "undecided": undecided}
+    # What check mode would deliver does not label anything: waiting for it would be in vain. Where hosts have told,
+    # only an NFD of ours is known to come.
+    awaited = state == "present" and deploy and not check_mode and (not told or "nfd" in deploy.components)
+    wait = arguments["wait_for_nfd"] if awaited else 0
+    alone = state == "present" and deploy is None
+    found = chosen(read_nodes(client, wait), arguments["nodes"], told, client.server, alone)
+    told = told or {}
+    wrong = unbelieved(found, told)
+    kept = {node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels}
+    nodes = [replace(node, host=None if node.name in wrong or node.name in kept else told.get(node.name), adopt=adopt)
+             for node in found]
+    if state == "absent":
+        plans = [_deploy.plan_absent(node) for node in nodes]
+        return _write_all(client, plans, {**_result(nodes, [], []), "foreign": []}, {}, check_mode)
+    nodes = _with_readiness(client, nodes, deploy)
+    terms = Terms(time.time(), arguments["gone_after"])
+    undecided = [node.name for node in nodes if deploy and _deploy.undecided(node, deploy)]
+    result = {**_result(nodes, notes(nodes, deploy, terms), undecided), "foreign": foreign(nodes, deploy)}
+    if state == "gathered":
+        return {**result, "nodes": gathered(nodes, deploy)}
+    return _write_all(client, [_deploy.plan_present(node, deploy, terms) for node in nodes], result, wrong, check_mode)
+
+
+def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
+    """By Node why what its host has told is not written."""
+    said = {node.name: _keys.wrong_feature(told.get(node.name, {})) for node in nodes}
+    return {name: f"Node {name}: its host is not believed: {text}." for name, text in said.items() if text}
+
+
+def _result(nodes: t.Sequence[Node], said: list[str], undecided: list[str]) -> dict[str, t.Any]:
+    """What every result has."""
     counts = {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes),
               "without_nfd": sum(not node.described for node in nodes), "changed": 0, "failed": 0}
-    if state == "gathered":
-        return {**result, "nodes": gathered(nodes, deploy), "counts": counts}
-    plans = [_deploy.plan_present(node, deploy) if state == "present" and deploy else _deploy.plan_absent(node)
-             for node in nodes]
+    return {"changed": False, "notes": said, "warnings": said, "diff": [], "undecided": undecided, "counts": counts}
+
+
+def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[str, t.Any],
+               wrong: t.Mapping[str, str], check_mode: bool) -> dict[str, t.Any]:
+    """The result once the plans are done. wrong: by Node why its plan is not whole."""
     changes = [change for change in plans if change]
     done, failures = (changes, {}) if check_mode else label(client, changes)
-    counts.update(changed=len(done), failed=len(failures))
-    result.update(changed=bool(done), diff=diff(done), counts=counts, failures=failures,
+    failures = {**wrong, **failures}
+    result["counts"].update(changed=len(done), failed=len(failures))
+    result.update(changed=bool(done), diff=diff(done), failures=failures,
                   nodes={change.node: change.summary() for change in done})
     if failures:
-        result.update(failed=True, msg=f"{len(failures)} of {len(changes)} Nodes could not be labelled "
+        result.update(failed=True, msg=f"{len(failures)} of {len(changes) + len(wrong)} Nodes could not be labelled "
                       f"({fold(failures)}), the others are. {next(iter(failures.values()))}")
     return result
 
 
-def read_nodes(client: Client, names: t.Sequence[str] | None = None, wait_for_nfd: float = 0) -> list[Node]:
-    """The Nodes (all, or those named) with their labels, without their status: that is most of a Node.
+def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[dict[str, list[str]]]:
+    """C([{labels, nodes}]): the labels that we would write and others keep; Nodes with the same ones together."""
+    groups: dict[frozenset[str], list[str]] = {}
+    for node in nodes:
+        theirs = _deploy.foreign(node, deploy)
+        if theirs:
+            groups.setdefault(theirs, []).append(node.name)
+    return [{"labels": sorted(keys), "nodes": names} for keys, names in groups.items()]
+
+
+def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str, Labels] | None, server: str,
+           told_alone: bool) -> list[Node]:
+    """The Nodes that a task is about: those named, else all; told_alone: of these such whose hosts have told."""
+    known = {node.name for node in found}
+    for path, given, hint in (
+            ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or leave the option out for all."),
+            ("hosts", told or (), "Set gpu_node_name where a host is not called as its Node, or leave the host out.")):
+        missing = sorted(set(given) - known)
+        if missing:
+            raise InputError(f"{server} has no Node {fold(missing)}.", hint, path=path, value=missing)
+    return [node for node in found if (names is None or node.name in names)
+            and (not told_alone or node.name in (told or ()))]
+
+
+def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
+    """All Nodes with their labels, without their status: that is most of a Node.
 
     wait_for_nfd: seconds to look again while no Node carries a label of NFD, and then while more Nodes get theirs.
-    Raises InputError for a name that is no Node, ClusterError where NFD stays away.
+    Raises ClusterError where NFD stays away.
     """
-    nodes = _list(client, names)
+    nodes = _list(client)
     if wait_for_nfd and nodes and not any(node.described for node in nodes):
-        nodes = _await_nfd(client, names, wait_for_nfd)
-    lost = [node for node in nodes if node.seems_gone]
-    ready = set()
+        return _await_nfd(client, wait_for_nfd)
+    return nodes
+
+
+def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | None) -> list[Node]:
+    """The same Nodes; those that seem to have lost their GPU are asked whether they are Ready."""
+    lost = [node for node in nodes if node.host is None and _deploy.seems_gone(node, deploy)]
     states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
-    for node, state in zip(lost, states):
-        if state and _is_ready(state):
-            ready.add(node.name)
-    return [Node(node.name, node.labels, node.annotations, node.name in ready) for node in nodes]
+    ready = {node.name for node, state in zip(lost, states) if state and says_ready(state)}
+    return [replace(node, ready=node.name in ready) for node in nodes]
 
 
-def _list(client: Client, names: t.Sequence[str] | None) -> list[Node]:
-    found = [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {})
-             for meta in (item["metadata"] for item in client.list("v1", "Node", metadata_only=True))]
-    if names is None:
-        return found
-    missing = sorted(set(names) - {node.name for node in found})
-    if missing:
-        raise InputError(f"{client.server} has no Node {fold(missing)}.",
-                         "Name Nodes as kubectl get nodes shows them, or leave the option out for all of them.",
-                         path="nodes", value=missing)
-    return [node for node in found if node.name in names]
+def _list(client: Client) -> list[Node]:
+    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {})
+            for meta in (item["metadata"] for item in client.list("v1", "Node", metadata_only=True))]
 
 
-def _await_nfd(client: Client, names: t.Sequence[str] | None, seconds: float) -> list[Node]:
+def _await_nfd(client: Client, seconds: float) -> list[Node]:
     end = time.monotonic() + seconds
     before = 0
     while True:
         late = time.monotonic() >= end
-        nodes = _list(client, names)
+        nodes = _list(client)
         now = sum(node.described for node in nodes)
         if now and (now == before or late):
             return nodes
@@ -106,11 +159,6 @@ def _await_nfd(client: Client, names: t.Sequence[str] | None, seconds: float) ->
                                "node-feature-discovery; or wait longer: wait_for_nfd.", object="Node", verb="list")
         before = now
         time.sleep(PAUSE)
-
-
-def _is_ready(node: t.Mapping[str, t.Any]) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def label(client: Client, changes: t.Sequence[Change]) -> tuple[list[Change], dict[str, str]]:
@@ -136,46 +184,59 @@ def _write(client: Client, change: Change) -> bool:
 
 
 def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, dict[str, t.Any]]:
-    """By Node that has a GPU or labels of this family: C({gpu, wanted, present, foreign})."""
-    shown = {node.name: {"gpu": node.gpu, "wanted": _deploy.wanted_labels(node, deploy) if node.gpu and deploy else {},
-                         **_deploy.owned(node)} for node in nodes}
+    """By Node that has a GPU or labels of these families: C({gpu, wanted, present, foreign})."""
+    shown = {node.name: {"gpu": node.gpu, "wanted": {
+        **(_deploy.wanted_labels(node, deploy) if node.gpu and deploy else {}),
+        **(node.host or {} if node.gpu else {})}, **_deploy.owned(node)} for node in nodes}
     return {name: one for name, one in shown.items() if any(one.values())}
 
 
-def notes(nodes: t.Sequence[Node]) -> list[str]:
+def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[str]:
     """What a user ought to know of the Nodes beside what changes."""
     said = []
     if nodes and not any(node.described for node in nodes):
         said.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
                     "Deliver the component nfd, and give wait_for_nfd the seconds to wait for it.")
-    sandbox = [node.name for node in nodes if node.gpu and node.labels.get(_deploy.WORKLOAD) in _deploy.SANDBOX]
+    sandbox = [node.name for node in nodes if node.gpu and node.labels.get(WORKLOAD) in _deploy.SANDBOX]
     if sandbox:
-        said.append(f"{fold(sandbox)}: {_deploy.WORKLOAD} asks for virtual machines, which this version does not "
+        said.append(f"{fold(sandbox)}: {WORKLOAD} asks for virtual machines, which this version does not "
                     "serve. No operand is delivered there.")
-    kept = [node.name for node in nodes if node.seems_gone and not node.ready]
+    lost = [node for node in nodes if _deploy.seems_gone(node, deploy)]
+    kept = [node.name for node in lost if not (node.ready or node.host is not None)]
     if kept:
         said.append(f"{fold(kept)}: no GPU is seen any more, but the Node is not Ready. Its labels are kept until "
                     "it is.")
-    return said
+    return said + waiting([node for node in lost if node.name not in kept], terms) + kept_features(nodes)
 
 
-def diff(changes: t.Iterable[Change]) -> list[dict[str, str]]:
+def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:
+    """Which of the Nodes that have lost their GPUs keep their labels for now, as a sentence."""
+    names = [node.name for node in lost if not _deploy.stayed_away(node, terms)]
+    return [f"{fold(names)}: no GPU is seen any more. The labels go in the first run after this has been so for "
+            f"{terms.gone_after:g} seconds (gone_after)."] if names else []
+
+
+def kept_features(nodes: t.Iterable[Node]) -> list[str]:
+    """Where features that hosts have told are left to others, as a sentence."""
+    theirs = [node.name for node in nodes if any(not _keys.is_deploy(key) for key in _deploy.foreign(node, None))]
+    return [f"{fold(theirs)}: labels that the hosts have told are kept there by Node Feature Discovery (GPU feature "
+            "discovery publishes through it) or by others; ours are left out. See foreign."] if theirs else []
+
+
+def diff(changes: t.Iterable[Change], kind: str = "Node") -> list[dict[str, str]]:
     """Ansible's diff: Nodes with the same change are one entry."""
     groups: dict[tuple[str, str], list[str]] = {}
     for change in changes:
-        before = _text(change.before, change.ours_before)
-        after = {**change.before, **change.labels}
-        after_text = _text({key: value for key, value in after.items() if value is not None}, change.ours)
-        groups.setdefault((before, after_text), []).append(change.node)
-    return [diff_entry(f"Node{'s' if len(names) > 1 else ''} {fold(names)}", before, after)
+        before = _text(change.before, change.annotations_before)
+        after = _text({**change.before, **change.labels}, {**change.annotations_before, **change.annotations})
+        groups.setdefault((before, after), []).append(change.node)
+    return [diff_entry(f"{kind}{'s' if len(names) > 1 else ''} {fold(names)}", before, after)
             for (before, after), names in groups.items()]
 
 
-def _text(labels: t.Mapping[str, str], ours: t.AbstractSet[str]) -> str:
-    lines = [f"label {key}={labels[key]}\n" for key in sorted(labels)]
-    if ours:
-        lines.append(f"annotation {_deploy.ANNOTATION}={','.join(sorted(ours))}\n")
-    return "".join(lines)
+def _text(labels: t.Mapping[str, str | None], annotations: t.Mapping[str, str | None]) -> str:
+    return "".join(f"{kind} {key}={values[key]}\n" for kind, values in (("label", labels), ("annotation", annotations))
+                   for key in sorted(values) if values[key] is not None)
 
 
 def fold(names: t.Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, evictable, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
@@ -68,7 +68,8 @@ class Drain:
         """Cordons and evicts. Raises GpuopsError before anything is changed, or with all Nodes as they were."""
         nodes = self._nodes()
         looks = self._look(self._request.names)
-        _refuse(looks)
+        if allows(self._request.level, "drain"):  # otherwise nobody is evicted anyway
+            _refuse(looks)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
         steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
         steps += [_step(name, pod) for name, look in looks.items() for pod in look.going]

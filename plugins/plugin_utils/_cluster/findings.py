@@ -57,6 +57,14 @@ def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t
     return found
 
 
+def verified(cluster: t.Mapping[str, t.Any], found: t.Sequence[Data]) -> list[str]:
+    """The GPU Nodes on which nothing is lacking, by the checks; none where somebody lacks that has no name."""
+    lacking = {entry["node"] for check in found for entry in check["nodes"]}
+    nameless = any(not check["ok"] and len(check["nodes"]) < max(1, check["desired"] - check["ready"])
+                   for check in found)
+    return [] if nameless or "" in lacking else [name for name in cluster["nodes"]["gpu"] if name not in lacking]
+
+
 def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: Seen) -> list[Data]:
     held = {(stuck.component, stuck.node) for stuck in seen.stuck}
     former = {stuck.pod for stuck in seen.former}

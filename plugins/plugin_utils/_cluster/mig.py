@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import (
     CLIENT,
-    DEPLOY,
     LABELS,
-    MIG_CONFIG,
     MIG_DEFAULT,
     MIG_MANAGER,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import DEPLOY, MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 STATE = f"{MIG_CONFIG}.state"

@@ -10,7 +10,8 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_CONFIG, MIG_MANAGER
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
@@ -26,11 +27,13 @@ Result = t.Dict[str, t.Any]
 @dataclass(frozen=True)
 class Request:
     """What a task asks. names: of Nodes, empty for all of the vendor's manager; layout: empty for the one that a
-    Node's label names; seen: by Node its labels as an earlier task of the same run would have left them, in check
+    Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
+    its labels as an earlier task of the same run would have left them, in check
     mode; at_once: Nodes that change together; namespace: of the operands; timeout: seconds for a wait."""
 
     names: t.Sequence[str]
     layout: str = ""
+    asked: str | None = None
     outcome: str = mig.SUCCESS
     reason: str = ""
     seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
@@ -55,25 +58,23 @@ class Protocol:
     def changing(self) -> Result:
         """Says pending and stops the operands. Raises ClusterError where their pods do not end in time."""
         nodes = self._ours()
-        layouts = {name: self._layout(one) for name, one in nodes.items()}
-        changes = {name: mig.changing(self._labels(one), layouts[name]) for name, one in nodes.items()}
+        changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, mig.changing(_labels(live), layouts[name]))), layouts)
+                live, self._begun(name, _labels(live)))), nodes)
             self._await_operands()
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
         """Says success or failed with the reason, and starts what was stopped, also by a run that was killed."""
-        state, nodes = self._request.outcome, self._ours()
-        reason = mig.reason_of(self._request.reason, state)
-        changes = {name: mig.settled(self._labels(one), self._request.layout, state) for name, one in nodes.items()}
+        nodes, reason = self._ours(), mig.reason_of(self._request.reason, self._request.outcome)
+        changes = {name: self._ended(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, one in nodes.items()
                  for step in mig.steps(name, changes[name], _reason(one) != reason)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, mig.settled(_labels(live), self._request.layout, state), {mig.REASON: reason})), nodes)
+                live, self._ended(name, _labels(live)), {mig.REASON: reason})), nodes)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def requested(self) -> Result:
@@ -82,6 +83,8 @@ class Protocol:
         Where a Node fails, or is not done in time, those that have not been asked yet are left alone.
         """
         nodes = self._nodes()
+        if not nodes:
+            self._tell(f"No Node is served by a MIG manager of the cluster ({MIG_MANAGER}=true).")
         strangers = [name for name, one in nodes.items() if not mig.stand(one).managed]
         if strangers:
             raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
@@ -93,12 +96,12 @@ class Protocol:
         todo = [] if self._request.check else list(asked)
         while todo:
             batch, todo = todo[:self._request.at_once], todo[self._request.at_once:]
-            changed = {name for name in batch if self._ask(asked[name])}
+            changed = [name for name in batch if self._ask(asked[name])]
             self._all(lambda name: node.write(self._client, name, self._request_layout), changed)
             bad = self._await_manager(batch, changed)
             result["done"] += [name for name in batch if name not in bad]
             if bad:
-                told = [self._explained(one) for one in bad.values()]
+                told = [self._explained(name, one) for name, one in bad.items()]
                 told += [f"{fold(todo)}: not asked after that."] if todo else []
                 result.update(failed=True, left=todo, failed_nodes=list(bad), msg="\n".join(told))
                 break
@@ -129,12 +132,30 @@ class Protocol:
         seen = self._request.seen.get(one["metadata"]["name"], {}) if self._request.check else {}
         return {**_labels(one), **seen}
 
-    def _layout(self, one: Object) -> str:
-        layout = self._request.layout or mig.stand(one).asked
+    def _begun(self, name: str, labels: mig.Labels) -> mig.Changes:
+        layout = self._request.layout or labels.get(MIG_CONFIG, "")
         if not layout:
-            raise InputError(f"Node {one['metadata']['name']} is asked for no layout.",
+            raise InputError(f"Node {name} is asked for no layout.",
                              f"Give one, or label the Node with {MIG_CONFIG}.", path="layout")
-        return layout
+        self._refuse_overtaken(name, labels)
+        return mig.changing(labels, layout)
+
+    def _ended(self, name: str, labels: mig.Labels) -> mig.Changes:
+        """A wish that came meanwhile stays, and is not said to have come true."""
+        if self._request.outcome == mig.SUCCESS:
+            self._refuse_overtaken(name, labels)
+        return mig.settled(labels, "" if self._overtaken(labels) else self._request.layout, self._request.outcome)
+
+    def _overtaken(self, labels: mig.Labels) -> bool:
+        """Whether somebody has asked for another layout since the run looked."""
+        return self._request.asked is not None and labels.get(MIG_CONFIG, "") not in (
+            self._request.asked, self._request.layout)
+
+    def _refuse_overtaken(self, name: str, labels: mig.Labels) -> None:
+        if self._overtaken(labels):
+            raise ClusterError(f"Node {name} is asked for {labels.get(MIG_CONFIG) or 'no layout'} by now.",
+                               "Somebody has changed its label meanwhile: run again.", verb="patch",
+                               object=f"Node {name}", reason="Conflict")
 
     def _await_operands(self) -> None:
         """Returns when the pods of all paused operands have ended."""
@@ -166,21 +187,30 @@ class Protocol:
         changes = self._ask(mig.stand(live))
         return {"metadata": {"labels": {**changes, mig.STATE: None}}} if changes else None
 
-    def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand]:
-        """Those of the Nodes that have failed, or are not done when the time is over."""
+    def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
+        """Those of the Nodes that have failed, are not done when the time is over, or have gone (None)."""
         end, told = self._clock() + self._request.timeout, self._clock()
         while True:
-            found = [mig.stand(one) for one in self._all(lambda name: self._client.get("v1", "Node", name), names)
-                     if one]
-            waiting = [one for one in found if one.waits or (one.node in changed and not one.state)]
+            found = {name: mig.stand(one) if one else None for name, one in zip(
+                names, self._all(lambda name: self._client.get("v1", "Node", name), names))}
+            waiting = [one for one in found.values() if one and not self._asks_otherwise(one)
+                       and (one.waits or (one.node in changed and not one.state))]
             if not waiting or self._clock() >= end:
-                return {one.node: one for one in found if one in waiting or one.state == mig.FAILED}
+                return {name: one for name, one in found.items() if one is None or one in waiting
+                        or one.state == mig.FAILED or self._asks_otherwise(one)}
             if self._clock() - told >= _LINE:
                 told = self._clock()
                 self._tell("; ".join(f"{one.node}: {one.asked} {one.state or 'not taken up'}" for one in waiting))
             self._sleep(_PAUSE)
 
-    def _explained(self, one: Stand) -> str:
+    def _asks_otherwise(self, one: Stand) -> bool:
+        return bool(self._request.layout) and one.asked != self._request.layout
+
+    def _explained(self, name: str, one: Stand | None) -> str:
+        if one is None:
+            return f"{name}: the Node is gone."
+        if self._asks_otherwise(one):
+            return f"{name}: somebody has asked for {one.asked or 'no layout'} meanwhile; its MIG manager follows that."
         pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig.MANAGER,
                                  field_selector=f"spec.nodeName={one.node}")
         said, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")

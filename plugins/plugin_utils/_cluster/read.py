@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu, system_of
 
 Object = t.Mapping[str, t.Any]
@@ -55,15 +56,13 @@ def _node(node: Object) -> dict[str, t.Any]:
     info = status.get("nodeInfo") or {}
     system = system_of(labels, info.get("osImage") or "")
     name, _separator, version = (info.get("containerRuntimeVersion") or "").partition("://")
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True"
-                for condition in status.get("conditions") or ())
     return {
         "labels": labels, "annotations": dict(node["metadata"].get("annotations") or {}),
         "os": {"id": system[0], "version": system[1]} if system else None, "os_image": info.get("osImage") or "",
         "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
         "runtime": _RUNTIMES.get(name, name), "runtime_version": version,
         "kubelet": info.get("kubeletVersion") or "", "taints": list(spec.get("taints") or ()),
-        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": ready,
+        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": says_ready(node),
         "gpu": has_gpu(labels),
     }
 

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import
     node_of,
     where_it_stands,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
@@ -222,8 +223,4 @@ class Rollout:
 
 def _silent(nodes: t.Iterable[Data | None]) -> list[Data]:
     """Those of which the kubelet does not say that they are Ready."""
-    def reports(node: Data) -> bool:
-        conditions = (node.get("status") or {}).get("conditions") or ()
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-    return [node for node in nodes if isinstance(node, dict) and not reports(node)]
+    return [node for node in nodes if isinstance(node, dict) and not says_ready(node)]

@@ -82,7 +82,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
         "pools": served,
-        "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host},
+        "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
+                   "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else []},
         "notes": context.said,
     }
 

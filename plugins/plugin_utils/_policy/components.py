@@ -55,7 +55,8 @@ COMPONENTS: t.Tuple[Component, ...] = (
     Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
     Component("mig_manager", "MIG", "migManager", _BOTH, (
-        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_boot")),
+        "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_devices",
+        "mig_manager_boot")),
     Component("node_status_exporter", "node status", "nodeStatusExporter", _HOST, (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )
@@ -84,6 +85,7 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
 # Those that are more than a word: the type, and what to write.
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_imex_nodes": (list, "a list of addresses"),
+    "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),
     "driver_module_parameters": (dict, "a mapping of modules to parameters, such as {nvidia: {NVreg_X: 1}}"),
 }
 # What a hybrid placement leaves to hosts of the inventory; a Node that is no such host gets it from the cluster.

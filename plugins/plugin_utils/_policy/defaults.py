@@ -10,7 +10,7 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_own
 
 Data = t.Dict[str, t.Any]
 
@@ -18,7 +18,7 @@ Data = t.Dict[str, t.Any]
 @functools.lru_cache(maxsize=None)
 def _data() -> Data:
     with open(os.path.join(os.path.dirname(__file__), "defaults.yml"), encoding="utf-8") as handle:
-        return t.cast("Data", load_data(handle.read(), "defaults.yml"))
+        return t.cast("Data", load_own(handle.read()))
 
 
 def of_resource(release: Release) -> Data:

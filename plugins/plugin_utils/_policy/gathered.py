@@ -20,8 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components i
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
 FACTS = "preflight_found"
 CHECKS = "preflight_checked"
-# Registered by the role validator: what cuda_check returned.
-SAMPLES = "validator_result"
+# Registered where CUDA samples ran: by the task that looks at the host, or by the role validator.
+SAMPLES = (FACTS, "validator_result")
 
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
@@ -131,6 +131,12 @@ def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
     return found if isinstance(found, list) else None
 
 
+def unready_nodes(task_vars: TaskVars) -> set[str]:
+    """The Nodes of the hosts on which gpu_verify, in this run, has found something else than planned, or not looked."""
+    found = {node: checks(task_vars, host) for host, node in node_names(task_vars).items()}
+    return {node for node, mine in found.items() if mine is None or any(not check["ok"] for check in mine)}
+
+
 def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str, t.Any]]]:
     """By component the C(plan) or C(pending) that its module returned last on a host; empty ones left out."""
     found = {}
@@ -162,9 +168,9 @@ def _error(result: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def samples(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
-    """What cuda_check found on a host, None where it was not run."""
-    found = _registered(task_vars, host, SAMPLES).get("samples")
-    return found if isinstance(found, list) else None
+    """What the CUDA samples of this run came to on a host, None where they were not run."""
+    found = (_registered(task_vars, host, name).get("samples") for name in SAMPLES)
+    return next((one for one in found if isinstance(one, list)), None)
 
 
 def cluster(task_vars: TaskVars, plan: t.Mapping[str, t.Any] | None) -> dict[str, t.Any] | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import typing as t
 
@@ -40,16 +41,23 @@ def wanted(asked: Asked, name: str, mine: Mine) -> bool:
 
 def _nowhere(facts: Facts, mine: Mine) -> str:
     """Why packages of NVIDIA's repository cannot be installed on a host, empty where they can."""
-    system = facts["host"]["os"]
-    release = f"{system['id'] or ''} {system['version_id'] or ''}".strip()
     if facts["host"]["markers"].get("immutable"):
         return "/usr cannot be written"
-    source = source_of("cuda_repository", system["id"] or "", system["version_id"] or "", facts["host"]["arch"])
+    system = facts["host"]["os"]
+    given = ((name, str(mine.get(f"driver_repository_{name}") or "")) for name in ("url", "key", "fingerprint"))
+    return _unserved(system["id"] or "", system["version_id"] or "", facts["host"]["arch"],
+                     tuple((name, value) for name, value in given if value))
+
+
+@functools.lru_cache(maxsize=1024)  # of a fleet's hosts most are of a few kinds
+def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
+    """Why NVIDIA's repository serves no such system. given: what the inventory says of the repository."""
+    source = source_of("cuda_repository", os_id, version, arch)
     if source is None:
+        release = f"{os_id} {version}".strip()
         return f"this version of the collection installs nothing from NVIDIA's repository on {release}"
-    given = {name: mine.get(f"driver_repository_{name}") for name in ("url", "key", "fingerprint")}
     try:
-        source.repository(Spec(repository={name: str(value) for name, value in given.items() if value}))
+        source.repository(Spec(repository=dict(given)))
     except InputError as error:
         return f"{error.message} {error.hint}".rstrip(".")
     return ""

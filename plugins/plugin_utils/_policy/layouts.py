@@ -43,18 +43,21 @@ class Stand:
 OFF = Stand(False, {})
 
 
-def wanted(config: t.Any, selected: str, gpus: t.Sequence[Facts]) -> dict[str, Stand]:
+def wanted(config: t.Any, selected: str | None, gpus: t.Sequence[Facts],
+           devices: t.Sequence[t.Any] = ()) -> dict[str, Stand]:
     """What the selected layout asks of each GPU it speaks of, by PCI address, as mig_config will read it.
 
-    config: a document in mig-parted's format, None for the layouts generated from the GPUs. Raises InputError for a
-    layout that is not there, MIG on a GPU without it, a profile a GPU lacks, and instances that do not fit.
+    config: a document in mig-parted's format, None for the layouts generated from the GPUs; devices: those that may be
+    changed, empty for all. Raises InputError for a layout that is not there, a GPU that is not there, MIG on a GPU
+    without it, a profile a GPU lacks, and instances that do not fit.
     """
     targets = [_target(index, gpu) for index, gpu in enumerate(gpus)]
+    chosen = _names.chosen([str(word) for word in devices] or None, targets)
     if config is None:
-        wishes = _names.generate(selected, targets)
+        wishes = _names.generate(selected, [target for target in targets if target.pci in chosen])
     else:
         _name, entries = _format.select(_format.parse(config), selected)
-        wishes = _format.resolve(entries, targets)
+        wishes = _format.resolve(entries, targets, chosen)
     return {target.pci: _stand(target, wishes[target.pci]) for target in targets if target.pci in wishes}
 
 

@@ -17,7 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_own
 
 _FOLDER = os.path.dirname(__file__)
 _KEYS = ("version", "date", "components", "defaults", "drivers")
@@ -250,4 +250,4 @@ def known_faults(version: str, component: str = "driver") -> tuple[str, ...]:
 
 def _read(name: str) -> dict[str, t.Any]:
     with open(os.path.join(_FOLDER, name), encoding="utf-8") as handle:
-        return t.cast("dict[str, t.Any]", load_data(handle.read(), name))
+        return t.cast("dict[str, t.Any]", load_own(handle.read()))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import COMPONENTS, NAMES
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_own
 
 Facts = t.Mapping[str, t.Any]
 # By the path of a fact its allowed values, or True where it only has to be there.
@@ -145,7 +145,7 @@ def _paths() -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1)
 def _entries() -> dict[str, _Entry]:
     with open(_FILE, encoding="utf-8") as handle:
-        data = load_data(handle.read(), "profiles.yml")
+        data = load_own(handle.read())
     return {name: _entry(name, one) for name, one in data["profiles"].items()}
 
 

@@ -162,6 +162,7 @@ def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
     own = mine.get("mig_manager_config") or None
     config = own or asked.policy.mig_config
+    devices = mine.get("mig_manager_devices") or []
     if (selected or own) and place != "host":
         raise Refused(f"MIG layout {selected!r} is selected while {why}, which switches MIG off",
                       "Remove mig_manager_selected, or switch migManager on.",
@@ -169,15 +170,15 @@ def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
     try:
         if own and not selected:
             selected = layouts.only(own)
-        stands = layouts.wanted(config, selected, facts["gpus"]) if selected else {}
+        stands = layouts.wanted(config, selected, facts["gpus"], devices) if selected else {}
     except InputError as error:
         raise _impossible(selected, error, facts) from error
     _check_strategy(asked.policy, mine, str(selected), stands, said)
     # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
-            "selected": selected or None, "layouts": config, "boot": mine.get("mig_manager_boot") is not False,
-            "because": [because]}
+            "selected": selected or None, "layouts": config, "devices": devices,
+            "boot": mine.get("mig_manager_boot") is not False, "because": [because]}
 
 
 _NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}

@@ -40,7 +40,7 @@ def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[st
            labels: t.Mapping[str, str] | None = None, samples: t.Sequence[Sample] | None = None) -> list[Check]:
     """Compares the plan of a host with its facts. only: these components.
 
-    labels, samples: what gpu_labels and cuda_check returned, if they ran; without samples CUDA is not judged.
+    labels, samples: what gpu_labels and gpu_info returned, if they ran; without samples CUDA is not judged.
 
     A component that nobody delivers here is left out, the driver apart: an adopted one must work too.
     """
@@ -196,10 +196,13 @@ def _uuids(gpus: t.Sequence[Facts]) -> set[str] | None:
 
 def _mig_manager(want: Expected, facts: Facts) -> Check:
     gpus = facts["gpus"]
-    if not want.get("selected"):
+    config = want.get("config")
+    selected = want.get("selected") or (layouts.only(config) if config else None)
+    if not selected:
         return Check("mig_manager", "ok", f"not managed ({layouts.overview(gpus)})")
-    wanted = layouts.wanted(want.get("config"), want["selected"], gpus)
-    waiting = [gpu["pci"] for gpu in gpus if gpu.get("mig") and gpu["mig"]["pending"] != gpu["mig"]["enabled"]]
+    wanted = layouts.wanted(config, selected, gpus, want.get("devices") or ())
+    waiting = [gpu["pci"] for gpu in gpus if gpu["pci"] in wanted and gpu.get("mig")
+               and gpu["mig"]["pending"] != gpu["mig"]["enabled"]]
     if waiting:
         return Check("mig_manager", "pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
                      "Allow a reset of idle GPUs by gpu_disruption: idle.")
@@ -215,8 +218,8 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
         lost = _lost_at_boot(wanted, facts)
         if lost:
             return Check("mig_manager", "failed", lost, "Run site.yml; it repairs exactly this.")
-    devices = sum(layouts.present(gpu).devices for gpu in gpus)
-    return Check("mig_manager", "ok", f"{want['selected']} ({devices} devices)")
+    devices = sum(layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
+    return Check("mig_manager", "ok", f"{selected} ({devices} devices)")
 
 
 def _lost_at_boot(wanted: t.Mapping[str, layouts.Stand], facts: Facts) -> str:
@@ -273,7 +276,7 @@ def _service(name: str, want: Expected, facts: Facts, *same: str) -> Check:
 
 
 def _sampled(samples: t.Sequence[Sample]) -> Check:
-    """samples: of cuda_check, C([{gpu, state, reason}])."""
+    """samples: of gpu_info, C([{gpu, state, reason}])."""
     failed = [one for one in samples if one["state"] == "failed"]
     if failed:
         more = f" and {len(failed) - 1} more GPUs" if len(failed) > 1 else ""

@@ -159,6 +159,16 @@ def test_a_damaged_file_is_named(host: Callable[..., Host], text: str) -> None:
     assert done.stderr.startswith("<3>/etc/gpuops/mig.json is missing or damaged")
 
 
+def test_what_somebody_has_made_impossible_is_named_and_the_others_go_on(host: Callable[..., Host]) -> None:
+    made = host("a100-80=2")
+    made.want(gpu0=[{**THIRD, "start": 3}], gpu1=[FIRST])
+    document = json.loads((made.folder / "etc" / "gpuops" / "mig.json").read_text())
+    made.write({**document, "gpus": {uuid.upper(): entry for uuid, entry in document["gpus"].items()}})
+    done = made.boot()
+    assert done.returncode == 1 and "cannot have what /etc/gpuops/mig.json says of it" in done.stderr
+    assert [line for line in made.stand() if line.startswith("gi")] == ["gi 1 0@0"]
+
+
 def test_without_a_driver(host: Callable[..., Host]) -> None:
     made = host("a100-80=1")
     made.want(gpu0=[FIRST])

@@ -38,10 +38,11 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_folder))
 
 
-def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None) -> dict[str, Any]:
+def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None,
+       devices: list[str] | None = None) -> dict[str, Any]:
     """One run of the module's work at gpu_disruption idle."""
     with Nvml() as nvml:
-        return _work.Work(_work.Request(state, config, selected, None, "idle", False, checkpoint), nvml).run()
+        return _work.Work(_work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
 
 
 def devices(host: Machine) -> list[dict[str, int]]:
@@ -168,6 +169,22 @@ def test_captured_runs_of_mig_parted_end_alike(machine: Make) -> None:
         assert go(name, config=CONFIG)["changed"] is False
         if exported is not None:
             assert go(None, state="gathered")["config"]["mig-configs"]["current"] == exported
+
+
+def test_a_captured_run_of_the_mode_alone_ends_alike(machine: Make) -> None:
+    """mig-parted had wiped GPU 0 by a layout that does not fit; C(apply -m -c all-enabled) then left all as it was.
+
+    Here the GPUs are named whose mode is meant, whether it is off or on already.
+    """
+    host = machine("a100-80=8")
+    captured = [{}, *[{"2": 2}] * 7]
+    go("two-ci", config=CONFIG)
+    for former in ("all-disabled", "all-enabled"):
+        go(former, devices=["0"])
+        uuids = [line for line in host.run("nvidia-smi", "-L").stdout.splitlines() if "MIG-" in line]
+        assert go("all-enabled", devices=["0"])["changed"] is (former == "all-disabled")
+        assert devices(host) == captured and len(uuids) == 7 * 6
+        assert [line for line in host.run("nvidia-smi", "-L").stdout.splitlines() if "MIG-" in line] == uuids
 
 
 @pytest.mark.parametrize("name, words", [("nonesuch", "there is no configuration 'nonesuch'"),

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION, GONE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one
@@ -61,12 +61,13 @@ class Server:
 
     many = staticmethod(one_by_one)
 
-    def run(self, state: str = "present", check: bool = False, **options: Any) -> dict[str, Any]:
+    def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,
+            unread: tuple[str, ...] = (), **options: Any) -> dict[str, Any]:
         """The task on this server; the requests of this run alone are kept."""
         self.asked = []
         given = {"state": state, "kubeconfig": "k", "context": None, "nodes": None, "wait_for_nfd": 0,
-                 "deploy": DEPLOY, **options}
-        return deploy.label_nodes(given, check)
+                 "deploy": DEPLOY, "adopt": [], "gone_after": 600, **options}
+        return deploy.label_nodes(given, check, told, unread)
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, dict[str, str]
 
 
 Serve = Callable[[dict[str, dict[str, str]]], Server]
+TOLD = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "8"}
 FLEET = {**{f"gpu-{number}": GPU for number in range(1, 4)}, "cpu": {f"{NFD}system-os_release.ID": "ubuntu"}}
 
 
@@ -168,16 +170,75 @@ def test_a_live_operator_is_refused_before_nodes_are_read(serve: Serve, monkeypa
 
 
 def test_only_nodes_that_seem_to_have_lost_their_gpu_are_read_whole(serve: Serve) -> None:
+    """The first sighting is kept; the labels go when it has stayed so."""
     server = serve(FLEET)
     server.run()
     for name in ("gpu-1", "gpu-3"):
         del server.labels[name][f"{NFD}pci-10de.present"]
     server.ready["gpu-3"] = "Unknown"
-    result = server.run()
+    first = server.run()
     assert server.asked == ["guard", "list", "get gpu-1", "get gpu-3", "patch gpu-1"]
+    assert first["diff"][0]["after"].startswith(f"annotation {GONE}=20") and GONE in server.annotations["gpu-1"]
+    assert [note.split(",")[0] for note in first["notes"]] == ["gpu-3: no GPU is seen any more",
+                                                               "gpu-1: no GPU is seen any more. The labels go in the "
+                                                               "first run after this has been so for 600 seconds "
+                                                               "(gone_after)."]
+    assert server.labels["gpu-1"]["nvidia.com/gpu.present"] == "true"
+    assert not server.run()["changed"]
+    result = server.run(gone_after=0)
     assert result["nodes"]["gpu-1"]["changed"] == {"nvidia.com/gpu.present": {"before": "true", "after": "false"}}
-    assert len(result["notes"]) == 1 and result["notes"][0].startswith("gpu-3: no GPU is seen any more")
+    assert len(result["notes"]) == 1 and GONE not in server.annotations["gpu-1"]
     assert server.labels["gpu-3"]["nvidia.com/gpu.deploy.driver"] == "true"
+    assert not server.run()["changed"]
+
+
+def test_what_hosts_have_told_is_in_the_same_patch(serve: Serve) -> None:
+    """And alone without deploy: then about these Nodes only."""
+    server = serve(FLEET)
+    told = {"gpu-1": TOLD, "cpu": {"nvidia.com/vgpu.present": "false"}}
+    result = server.run(told=told)
+    assert server.asked == ["guard", "list", "patch gpu-1", "patch gpu-2", "patch gpu-3"]
+    assert result["nodes"]["gpu-1"]["added"] == {**OURS, **TOLD} and result["foreign"] == []
+    assert server.labels["cpu"] == FLEET["cpu"] and not server.run(told=told)["changed"]
+    more = server.run(told={"gpu-2": TOLD}, deploy=None)
+    assert server.asked == ["guard", "list", "patch gpu-2"] and more["counts"]["nodes"] == 1
+    assert server.labels["gpu-2"].items() >= TOLD.items() and not server.run(told=told)["changed"]
+    assert server.run("gathered", told=told)["nodes"]["gpu-1"]["wanted"] == {**OURS, **TOLD}
+    with pytest.raises(InputError, match="has no Node gpu-9") as caught:
+        server.run(told={"gpu-9": TOLD})
+    assert caught.value.details["path"] == "hosts"
+
+
+def test_one_lost_reading_moves_no_label_of_a_host(serve: Serve) -> None:
+    """What was not there is written as it was read."""
+    server = serve(FLEET)
+    server.run(told={"gpu-1": TOLD})
+    lost = {**TOLD, "nvidia.com/gpu.count": "7"}
+    server.run(told={"gpu-1": lost, "gpu-2": lost}, unread=("gpu-1", "gpu-2"))
+    assert [server.labels[name]["nvidia.com/gpu.count"] for name in ("gpu-1", "gpu-2")] == ["8", "7"]
+
+
+def test_what_others_keep_is_told_by_groups(serve: Serve) -> None:
+    server = serve({name: {**labels, "nvidia.com/gpu.count": "4"} for name, labels in FLEET.items()})
+    server.labels["gpu-3"]["nvidia.com/gpu.deploy.driver"] = "true"
+    result = server.run(told=dict.fromkeys(FLEET, TOLD), nodes=["gpu-1", "gpu-2", "gpu-3"])
+    assert result["foreign"] == [{"labels": ["nvidia.com/gpu.count"], "nodes": ["gpu-1", "gpu-2"]},
+                                 {"labels": ["nvidia.com/gpu.count", "nvidia.com/gpu.deploy.driver"],
+                                  "nodes": ["gpu-3"]}]
+    assert result["warnings"] == result["notes"] and result["notes"][0].startswith("gpu-[1-3]: labels that")
+    assert server.labels["gpu-1"]["nvidia.com/gpu.count"] == "4"
+    adopted = server.run(told=dict.fromkeys(FLEET, TOLD), adopt=["nvidia.com/gpu.count"], nodes=["gpu-1"])
+    assert adopted["nodes"]["gpu-1"]["changed"] == {"nvidia.com/gpu.count": {"before": "4", "after": "8"}}
+    assert adopted["foreign"] == [] and not server.run(told=dict.fromkeys(FLEET, TOLD), nodes=["gpu-1"])["changed"]
+
+
+def test_a_host_that_is_not_believed_fails_its_node_alone(serve: Serve) -> None:
+    """Its deploy labels come all the same; so do the labels of the others."""
+    server = serve(FLEET)
+    result = server.run(told={"gpu-1": {**TOLD, "node-role.kubernetes.io/control-plane": ""}, "gpu-3": TOLD})
+    assert result["failed"] and list(result["failures"]) == ["gpu-1"] and "control-plane" in result["msg"]
+    assert "nvidia.com/gpu.count" not in server.labels["gpu-1"]
+    assert server.labels["gpu-3"].items() >= {**OURS, **TOLD}.items()
 
 
 def test_waiting_for_nfd_lets_the_others_catch_up(serve: Serve) -> None:
@@ -191,6 +252,15 @@ def test_waiting_for_nfd_lets_the_others_catch_up(serve: Serve) -> None:
     server.on_list = label_one
     assert server.run(wait_for_nfd=60)["counts"]["changed"] == 3
     assert server.asked.count("list") == 6
+
+
+def test_where_hosts_have_told_only_an_nfd_of_ours_is_waited_for(serve: Serve) -> None:
+    server = serve({name: {} for name in FLEET})
+    told = {"gpu-1": TOLD}
+    result = server.run(told=told, wait_for_nfd=60)
+    assert list(result["nodes"]) == ["gpu-1"] and result["counts"]["without_nfd"] == 3
+    with pytest.raises(ClusterError, match=r"within 0\.02 seconds"):
+        server.run(told=told, wait_for_nfd=0.02, deploy={"components": {"nfd": True}})
 
 
 def test_nfd_that_stays_away(serve: Serve) -> None:

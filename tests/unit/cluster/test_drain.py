@@ -184,6 +184,9 @@ def test_refused_before_anything_is_changed() -> None:
         assert "work/data on n1: its emptyDir" in str(caught.value)
     assert not cluster.writes and not cluster.asked
     assert [one["pod"] for one in caught.value.details["blocked"]] == ["work/alone", "work/data"]
+    waiting = cluster.drain(level="idle").drained()
+    assert waiting["pending"] and not waiting["changed"], "who evicts nobody refuses nothing"
+    assert not cluster.writes and not cluster.asked
     result = cluster.drain(wish=Wish(force=True, empty_dirs=True)).drained()
     assert len(result["evicted"]) == 3
 

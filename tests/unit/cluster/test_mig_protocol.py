@@ -156,6 +156,28 @@ def test_no_layout_and_no_node() -> None:
         server.run("gathered", "n9")
 
 
+def test_a_wish_that_came_meanwhile_stays() -> None:
+    server = Server(n1={**LABELS, CONFIG: "all-3g.40gb"})
+    with pytest.raises(ClusterError, match="Node n1 is asked for all-3g.40gb by now"):
+        server.run("changing", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    assert not server.writes
+    server.labels["n1"][CONFIG] = "all-1g.10gb"
+    server.run("changing", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    server.labels["n1"][CONFIG] = "all-3g.40gb"
+    with pytest.raises(ClusterError, match="all-3g.40gb by now"):
+        server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    assert server.labels["n1"][STATE] == "pending"
+    server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb", outcome="failed", reason="it is")
+    assert server.labels["n1"] == {**LABELS, CONFIG: "all-3g.40gb", STATE: "failed"}
+    del server.labels["n1"][CONFIG]
+    with pytest.raises(ClusterError, match="asked for no layout by now"):
+        server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    # What the variable of a run asks for replaces what stood there when it began.
+    server.run("changing", "n1", layout="all-2g.20gb", asked="")
+    server.run("settled", "n1", layout="all-2g.20gb", asked="")
+    assert server.labels["n1"] == {**LABELS, CONFIG: "all-2g.20gb", STATE: "success"}
+
+
 # -- the vendor's manager
 
 MANAGED = {MANAGER: "true", CONFIG: "all-disabled", STATE: "success"}
@@ -209,6 +231,19 @@ def test_one_that_never_ends_is_told_with_what_it_left() -> None:
     # Nobody takes the wish up.
     server = Server(n1={**MANAGED, CONFIG: "all-1g.10gb", STATE: ""})
     assert "has not taken up all-1g.10gb yet" in server.run("requested", timeout=5)["msg"]
+
+
+def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:
+    def each(server: Server, look: int) -> None:
+        if server.writes == ["n1", "n2"]:
+            server.labels.pop("n1", None)
+            server.labels["n2"][CONFIG] = "all-disabled"
+
+    server = Server(each, n1=MANAGED, n2=MANAGED, n3=MANAGED)
+    result = server.run("requested", "n1", "n2", "n3", layout="all-1g.10gb", at_once=2)
+    assert (result["done"], result["failed_nodes"], result["left"]) == ([], ["n1", "n2"], ["n3"])
+    assert "n1: the Node is gone." in result["msg"]
+    assert "n2: somebody has asked for all-disabled meanwhile" in result["msg"]
 
 
 def test_what_gpus_have_by_themselves_needs_no_answer() -> None:

@@ -157,6 +157,7 @@ def test_hybrid() -> None:
     made = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1", "elsewhere": "n9"})
     assert present(made) == NAMES
     assert made["deploy"]["on_host"] == {"n1": ["driver", "container_toolkit", "mig_manager"]}
+    assert made["deploy"]["hosts"] == []
     assert {key: made["nodes"][key] for key in ("gpu", "cpu", "by_host")} == {
         "gpu": ["n1", "n2"], "cpu": 1, "by_host": {"n1": "a"}}
     # the host's system needs no driver container
@@ -204,6 +205,7 @@ def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
     assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm_exporter"]}
+    assert made["deploy"]["hosts"] == ["a"]  # their labels go to their Nodes from the controller
 
 
 @pytest.mark.parametrize(("policy", "cluster", "words"), [

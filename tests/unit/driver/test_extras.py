@@ -52,10 +52,10 @@ def test_another_driver_means_another_build(rdma: t.Any) -> None:
 
 def test_what_others_had_loaded_comes_back(made: t.Any) -> None:
     made.works()
-    made.now = replace(made.now, modules=("gdrdrv", "nvidia_drm", *made.now.modules))
+    made.now = replace(made.now, modules=("nv_peer_mem", "gdrdrv", "nvidia_drm", *made.now.modules))
     assert made.ids(Extras) == []
     made.aim = replace(made.aim, reload="why")
-    assert made.ids(Extras) == ["load/load module: nvidia-drm", "load/load module: gdrdrv"]
+    assert made.ids(Extras) == [f"load/load module: {name}" for name in ("nvidia-drm", "gdrdrv", "nv-peer-mem")]
 
 
 def test_refusals(made: t.Any) -> None:

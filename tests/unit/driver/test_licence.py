@@ -55,6 +55,32 @@ def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
     assert [step.target for _phase, step in made.part(Licence).absent(made.now)] == [SETTINGS_FILE, TOKEN_FILE]
 
 
+def test_a_key_that_is_wanted_no_more_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gridd.conf"
+    path.write_text("LogLevel=2\nServerAddress=a\n")
+    monkeypatch.setattr(_licence, "SETTINGS_FILE", str(path))
+    monkeypatch.setattr(_licence, "TEMPLATE", str(tmp_path / "none"))
+    write = Step(WRITE_SETTINGS, str(path))
+    with Journal("driver", root=str(tmp_path / "journal")) as journal:
+        def run_with(**wanted: t.Any) -> str:
+            Licence(Host(Spec(licence={"settings": wanted}), run, Root("/"), journal)).execute(write)
+            return path.read_text()
+
+        assert run_with(LogLevel=7, EnableUI="TRUE") == "LogLevel=7\nServerAddress=a\nEnableUI=TRUE\n"
+        assert run_with(EnableUI="TRUE") == "LogLevel=2\nServerAddress=a\nEnableUI=TRUE\n"
+        path.write_text("ServerAddress=a\nEnableUI=FALSE\n")  # by somebody else, who means it
+        assert run_with() == "ServerAddress=a\nEnableUI=FALSE\n"
+        assert journal.of_kind("licence") == {}
+
+
+def test_the_plan_names_keys_that_are_wanted_no_more(made: t.Any) -> None:
+    made.do(Licence, licence=WISH)
+    made.works(gridd="active")
+    less = {**WISH, "settings": {}}
+    steps = [step for _phase, step in made.part(Licence, licence=less).plan(made.now, made.aim)]
+    assert (steps[0].action, steps[0].reason) == (WRITE_SETTINGS, "FeatureType without LogLevel")
+
+
 @pytest.mark.parametrize(("before", "after"), [
     ("ServerAddress=a\nFeatureType=4\n", "ServerAddress=b\nFeatureType=4\n# mine\n"),
     (None, "ServerAddress=b\n# mine\n"),
@@ -70,11 +96,16 @@ def test_of_settings_that_somebody_edits_since_only_ours_are_taken_out(
         licence = Licence(Host(Spec(licence={"feature_type": 1, "settings": {"LogLevel": 7}}), run, Root("/"), journal))
         licence.execute(Step(WRITE_SETTINGS, str(path)))
         restore = Step(RESTORE, str(path))
-        assert not licence.execute(restore)  # as we left it: its former content comes back like any other file's
         path.write_text(path.read_text().replace("ServerAddress=a\n", "") + "ServerAddress=b\n# mine\n")
         assert licence.execute(restore)
         assert sorted(path.read_text().splitlines()) == sorted(after.splitlines())
         assert journal.get("file", str(path)) is None
+
+
+def test_settings_as_we_left_them_are_restored_like_any_other_file(made: t.Any) -> None:
+    made.do(Licence, licence=WISH)
+    assert not made.part(Licence).execute(Step(RESTORE, SETTINGS_FILE))
+    assert made.journal.of_kind("licence") == {}
 
 
 def test_the_token_is_in_no_step(made: t.Any) -> None:

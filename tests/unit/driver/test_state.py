@@ -150,6 +150,11 @@ def test_named_holder(loaded: Host) -> None:
     assert name_holders(holders) == "python3 (pid 4711, training.service) on 0000:07:00.0"
 
 
+def test_a_module_of_somebody_else_on_ours_holds_it(loaded: Host) -> None:
+    loaded.put("sys/module/nvidia/holders/acme_rdma")
+    assert name_holders(read_holders(loaded.root)) == "the kernel module acme_rdma, which uses nvidia"
+
+
 def test_holder_out_of_sight(loaded: Host) -> None:
     loaded.module("nvidia_modeset", 1)
     assert name_holders(read_holders(loaded.root)) == \

@@ -105,6 +105,15 @@ def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) ->
     assert _system.secure_boot(Root(str(tmp_path))) is state
 
 
+@pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", False), (b"\x06\0\0\0\x00", True)])
+def test_shim_that_validates_nothing(tmp_path: Path, value: bytes, state: bool) -> None:
+    """mokutil --disable-validation: the kernel loads what nobody has signed."""
+    for name, data in (("SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\x06\0\0\0\x01"),
+                       ("MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23", value)):
+        trees.put(tmp_path, f"/sys/firmware/efi/efivars/{name}", data)
+    assert _system.secure_boot(Root(str(tmp_path))) is state
+
+
 def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
     """BIOS machines cannot have it."""
     assert _system.secure_boot(Root(str(tmp_path))) is False

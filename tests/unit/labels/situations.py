@@ -11,7 +11,7 @@ C(ours), what is our own decision.
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, MigDevice, Node
 
@@ -59,7 +59,7 @@ M2C3G = mig("2c.3g.40gb", 40192, 28, 3, 2, 3, 2, 0, 0, 0)
 
 def sliced(gpu: Gpu, *devices: MigDevice) -> Gpu:
     """A GPU in MIG mode."""
-    return replace(gpu, mig_enabled=True, mig_devices=devices)
+    return gpu._replace(mig_enabled=True, mig_devices=devices)
 
 
 def node(*gpus: Gpu, **other: t.Any) -> Node:
@@ -70,7 +70,7 @@ def node(*gpus: Gpu, **other: t.Any) -> Node:
 
 def bare(*gpus: Gpu, **other: t.Any) -> Node:
     """A host before any driver: only PCI ids speak."""
-    return Node(tuple(replace(gpu, memory_mib=None) for gpu in gpus), machine="PowerEdge R760xa", **other)
+    return Node(tuple(gpu._replace(memory_mib=None) for gpu in gpus), machine="PowerEdge R760xa", **other)
 
 
 # -- labels
@@ -133,11 +133,11 @@ FULL_GPUS = [
     Situation("a GPU whose memory NVML does not tell", "read", node(Gpu("NVIDIA GB10", None, (12, 1))),
               USUAL + UNSHARED + """gpu.product=NVIDIA-GB10 gpu.count=1 gpu.family=blackwell gpu.compute.major=12
               gpu.compute.minor=1 mig.capable=false"""),
-    Situation("display GPUs", "read", node(*2 * [replace(L40S, pci_class="0300")]),
+    Situation("display GPUs", "read", node(*2 * [L40S._replace(pci_class="0300")]),
               DRIVER_570 + UNSHARED + """gpu.machine=DGXA100-920-23687-2530-000 gpu.mode=graphics vgpu.present=false
               mps.capable=false gpu.product=NVIDIA-L40S gpu.count=2 gpu.memory=46068 gpu.family=ada-lovelace
               gpu.compute.major=8 gpu.compute.minor=9 mig.capable=false"""),
-    Situation("display and compute GPUs", "read", node(L40S, replace(L40S, pci_class="0300")),
+    Situation("display and compute GPUs", "read", node(L40S, L40S._replace(pci_class="0300")),
               DRIVER_570 + UNSHARED + """gpu.machine=DGXA100-920-23687-2530-000 gpu.mode=unknown vgpu.present=false
               mps.capable=false gpu.product=NVIDIA-L40S gpu.count=2 gpu.memory=46068 gpu.family=ada-lovelace
               gpu.compute.major=8 gpu.compute.minor=9 mig.capable=false"""),
@@ -163,13 +163,13 @@ FULL_GPUS = [
 
 FABRIC = ("00000000-0000-0000-0000-0000000000c1", 7)
 CLIQUES = [
-    Situation("one clique", "read", node(*4 * [replace(H100, fabric=FABRIC)]), USUAL + UNSHARED + """
+    Situation("one clique", "read", node(*4 * [H100._replace(fabric=FABRIC)]), USUAL + UNSHARED + """
         gpu.product=NVIDIA-H100-80GB-HBM3 gpu.count=4 gpu.memory=81559 gpu.family=hopper gpu.compute.major=9
         gpu.compute.minor=0 mig.capable=true gpu.clique=00000000-0000-0000-0000-0000000000c1.7"""),
-    Situation("one GPU is not attached", "read", node(replace(H100, fabric=FABRIC), H100), USUAL + UNSHARED + """
+    Situation("one GPU is not attached", "read", node(H100._replace(fabric=FABRIC), H100), USUAL + UNSHARED + """
         gpu.product=NVIDIA-H100-80GB-HBM3 gpu.count=2 gpu.memory=81559 gpu.family=hopper gpu.compute.major=9
         gpu.compute.minor=0 mig.capable=true gpu.clique=00000000-0000-0000-0000-0000000000c1.7"""),
-    Situation("two cliques", "read", node(replace(H100, fabric=FABRIC), replace(H100, fabric=(FABRIC[0], 8))),
+    Situation("two cliques", "read", node(H100._replace(fabric=FABRIC), H100._replace(fabric=(FABRIC[0], 8))),
               USUAL + UNSHARED + """gpu.product=NVIDIA-H100-80GB-HBM3 gpu.count=2 gpu.memory=81559 gpu.family=hopper
               gpu.compute.major=9 gpu.compute.minor=0 mig.capable=true"""),
 ]
@@ -339,11 +339,11 @@ BEFORE_DRIVER = [
         gpuops.nvidia/B200.mig.capable=true"""),
 ]
 
-LOST = replace(A100, mig_devices=None)
-LOST_IN_MIG = replace(A100, mig_enabled=True, mig_devices=None)
+LOST = A100._replace(mig_devices=None)
+LOST_IN_MIG = A100._replace(mig_enabled=True, mig_devices=None)
 NOT_READ = [
     Situation("a lost GPU still counts", "ours", node(*7 * [A100], LOST), A100_FULL + UNSHARED + "gpu.count=8"),
-    Situation("a lost GPU's memory is its siblings'", "ours", node(replace(LOST, memory_mib=None), *7 * [A100]),
+    Situation("a lost GPU's memory is its siblings'", "ours", node(LOST._replace(memory_mib=None), *7 * [A100]),
               A100_FULL + UNSHARED + "gpu.count=8"),
     Situation("single, a lost GPU is not an empty one", "ours",
               node(*7 * [sliced(A100, *7 * [M1G])], LOST_IN_MIG), SINGLE_A100 + SINGLE_1G + UNSHARED

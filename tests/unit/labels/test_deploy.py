@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 
 import pytest
@@ -12,58 +13,35 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import (
     ANNOTATION,
+    GONE,
+    GONE_AFTER,
     Deploy,
     Node,
+    Terms,
     differs,
     mig_capable,
     owned,
     parse_deploy,
     plan_absent,
-    plan_present,
+    seems_gone,
     undecided,
 )
-
-NFD = "feature.node.kubernetes.io/"
-SYSTEM = {f"{NFD}system-os_release.ID": "ubuntu"}
-GPU = {**SYSTEM, f"{NFD}pci-10de.present": "true"}
-CAPABLE = {"nvidia.com/mig.capable": "true"}
-D = "nvidia.com/gpu.deploy."
-NAMES = ("nfd", "driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
-         "mig_manager")
-ALL = Deploy(frozenset(NAMES), {}, "all-disabled")
-# What GPU Operator 26.7 writes to a GPU Node of the default policy, without the labels of components that are not
-# delivered (dcgm, node-status-exporter).
-OPERATOR = {"nvidia.com/gpu.present": "true", **{D + word: "true" for word in (
-    "client", "container-toolkit", "dcgm-exporter", "device-plugin", "driver", "gpu-feature-discovery",
-    "operator-validator")}}
-
-
-def node(labels: t.Mapping[str, str], ours: t.Iterable[str] = (), ready: bool = True) -> Node:
-    """A Node as the API server has it."""
-    return Node("n", dict(labels), {ANNOTATION: ",".join(sorted(ours))} if ours else {}, ready)
-
-
-def after(before: Node, deploy: Deploy = ALL) -> Node:
-    """The Node once the patch is on it, as a merge patch works; a second plan has nothing more to do."""
-    change = plan_present(before, deploy)
-    now = patched(before, change.patch() if change else {"metadata": {}})
-    again = plan_present(now, deploy)
-    assert again is None, again
-    return now
-
-
-def patched(before: Node, patch: t.Mapping[str, t.Any]) -> Node:
-    """RFC 7396 on labels and annotations."""
-    metadata = patch["metadata"]
-    parts = [{key: value for key, value in {**old, **metadata.get(name, {})}.items() if value is not None}
-             for name, old in (("labels", before.labels), ("annotations", before.annotations))]
-    return Node(before.name, parts[0], parts[1], before.ready)
-
-
-def added(now: Node, before: t.Mapping[str, str]) -> dict[str, str]:
-    """Labels that the Node did not have."""
-    return {key: value for key, value in now.labels.items() if key not in before}
-
+from ansible_collections.gpuops.nvidia.tests.unit.labels.nodes import (
+    ALL,
+    CAPABLE,
+    GPU,
+    NAMES,
+    NFD,
+    NOW,
+    OPERATOR,
+    SYSTEM,
+    D,
+    added,
+    after,
+    node,
+    patched,
+    plan_present,
+)
 
 # -- what a Node gets
 
@@ -151,6 +129,27 @@ def test_an_empty_value_counts_as_none() -> None:
     assert now.labels[f"{D}driver"] == "true" and f"{D}driver" in now.ours
 
 
+def test_an_empty_label_keeps_the_mig_manager_off() -> None:
+    """The one label of which the operator looks only whether it is there."""
+    now = after(node({**GPU, **CAPABLE, f"{D}mig-manager": ""}))
+    assert now.labels[f"{D}mig-manager"] == "" and f"{D}mig-manager" not in now.ours
+    assert "nvidia.com/mig.config" not in now.labels
+    full = after(node({**GPU, **CAPABLE}))
+    emptied = after(dataclasses.replace(full, labels={**full.labels, f"{D}mig-manager": ""}))
+    assert emptied.labels[f"{D}mig-manager"] == "" and f"{D}mig-manager" not in emptied.ours
+
+
+def test_labels_of_another_kind_of_workload_go() -> None:
+    """But from Nodes for virtual machines, and but for a wish."""
+    vm = {f"{D}vfio-manager": "true", f"{D}sandbox-validator": "paused-for-driver-upgrade", f"{D}kata-manager": "false"}
+    assert {key: value for key, value in after(node({**GPU, **vm})).labels.items() if key in vm} == {
+        f"{D}kata-manager": "false"}
+    served = after(node({**GPU, **vm, "nvidia.com/gpu.workload.config": "vm-passthrough"})).labels
+    assert served.items() >= vm.items()
+    off = after(node({**GPU, **vm, "nvidia.com/gpu.workload.config": "vm-passthrough", f"{D}operands": "false"}))
+    assert f"{D}vfio-manager" not in off.labels
+
+
 def test_a_label_deleted_by_hand_comes_back() -> None:
     full = after(node(GPU))
     less = Node("n", {key: value for key, value in full.labels.items() if key != f"{D}driver"}, full.annotations)
@@ -194,32 +193,72 @@ def test_a_leftover_label_does_not_bring_a_second_driver() -> None:
 # -- a GPU that is gone
 
 
+def lose(full: Node, ready: bool = True) -> Node:
+    """NFD does not see the GPU any more."""
+    return dataclasses.replace(full, ready=ready, labels={
+        key: value for key, value in full.labels.items() if "pci-" not in key})
+
+
 def test_a_gpu_that_is_gone() -> None:
-    """Seen by a ready Node that NFD still describes; the answer stays, and returns with the GPU."""
+    """At first only the sighting is kept; when it has stayed away, its labels go, and come back with it."""
     full = after(node({**GPU, **CAPABLE}))
-    lost = {key: value for key, value in full.labels.items() if "pci-" not in key}
-    now = after(Node("n", lost, full.annotations, ready=True))
+    seen = after(lose(full))
+    assert seen.labels == lose(full).labels
+    assert seen.annotations == {**full.annotations, GONE: "2026-11-22T07:00:00Z"}
+    assert plan_present(seen, ALL, NOW + GONE_AFTER - 1) is None
+    now = after(seen, now=NOW + GONE_AFTER)
     assert now.labels == {**SYSTEM, **CAPABLE, "nvidia.com/gpu.present": "false"}
-    assert now.ours == {"nvidia.com/gpu.present"}
-    back = after(Node("n", {**now.labels, **GPU}, now.annotations))
-    assert back.labels == full.labels and back.ours == full.ours
+    assert now.annotations == {ANNOTATION: "nvidia.com/gpu.present"}
+    back = after(dataclasses.replace(now, labels={**now.labels, **GPU}))
+    assert back.labels == full.labels and back.annotations == full.annotations
+
+
+def test_a_gpu_that_comes_back_in_time() -> None:
+    """NFD restarted: nothing but the sighting has moved, and the next one counts from then."""
+    full = after(node(GPU))
+    seen = after(lose(full))
+    back = after(dataclasses.replace(seen, labels={**seen.labels, **GPU}), now=NOW + 60)
+    assert back == full
+    again = after(lose(back), now=NOW + GONE_AFTER + 60)
+    assert again.labels == lose(full).labels and again.annotations[GONE] == "2026-11-22T07:11:00Z"
+
+
+@pytest.mark.parametrize("mark", ["", "yesterday", "2026-11-22T08:00:00Z"])
+def test_a_sighting_that_cannot_be_counts_from_now(mark: str) -> None:
+    full = after(node(GPU))
+    now = after(dataclasses.replace(lose(full), annotations={**full.annotations, GONE: mark}))
+    assert now.annotations[GONE] == "2026-11-22T07:00:00Z" and now.labels == lose(full).labels
+
+
+def test_without_a_time_it_is_gone_at_once() -> None:
+    change = _deploy.plan_present(lose(after(node(GPU))), ALL, Terms(NOW, 0))
+    assert change is not None and change.labels["nvidia.com/gpu.present"] == "false"
+    assert GONE not in change.annotations
+
+
+def test_removal_takes_the_sighting_along() -> None:
+    seen = after(lose(after(node(GPU))))
+    change = plan_absent(seen)
+    assert change is not None and patched(seen, change.patch()).annotations == {}
 
 
 def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
     """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
     lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false"}
-    assert after(node(lost)).labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
+    now = after(after(node(lost)), now=NOW + GONE_AFTER)
+    assert now.labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
     assert plan_present(node({**SYSTEM, f"{D}dcgm": "true"}), ALL) is None
 
 
 def test_a_flap_moves_nothing() -> None:
-    """A Node that is not ready, or without any label of NFD."""
+    """A Node that is not ready, or without any label of NFD, however long."""
     full = after(node(GPU))
-    lost = {key: value for key, value in full.labels.items() if "pci-" not in key}
-    assert plan_present(Node("n", lost, full.annotations, ready=False), ALL) is None
-    silent = {key: value for key, value in lost.items() if not key.startswith(NFD)}
-    assert plan_present(Node("n", silent, full.annotations, ready=True), ALL) is None
-    assert Node("n", lost, full.annotations).seems_gone and not Node("n", silent, full.annotations).seems_gone
+    lost = dataclasses.replace(lose(full, ready=False), annotations={**full.annotations, GONE: "2026-11-01T00:00:00Z"})
+    assert plan_present(lost, ALL) is None
+    silent = dataclasses.replace(lost, ready=True, labels={
+        key: value for key, value in lost.labels.items() if not key.startswith(NFD)})
+    assert plan_present(silent, ALL) is None
+    assert seems_gone(lost, ALL) and not seems_gone(silent, ALL)
 
 
 # -- removal
@@ -256,29 +295,29 @@ def test_a_patch_names_only_what_differs() -> None:
 def test_looking() -> None:
     full = after(node({**GPU, f"{D}dcgm": "true", "a/b": "c"}))
     assert owned(full) == {"present": OPERATOR, "foreign": {f"{D}dcgm": "true"}}
-    assert not differs([full, node(SYSTEM)], ALL) and differs([full, node(GPU)], ALL)
+    assert not differs([full, node(SYSTEM)], ALL, NOW) and differs([full, node(GPU)], ALL, NOW)
 
 
 # -- the option
 
 
 def test_what_a_plan_gives_is_read() -> None:
-    given = {"components": {"nfd": True, "driver": False, "device_plugin": True}, "on_host": {"n": ["driver"]},
-             "mig_default": "all-disabled", "differs": True}
-    assert parse_deploy(given) == Deploy(frozenset({"nfd", "device_plugin"}), {"n": frozenset({"driver"})},
-                                         "all-disabled")
+    plan = {"components": {"nfd": True, "driver": False, "device_plugin": True}, "on_host": {"n": ["driver"]},
+            "mig_default": "all-disabled", "differs": True}
+    assert parse_deploy(plan) == Deploy(frozenset({"nfd", "device_plugin"}), {"n": frozenset({"driver"})},
+                                        "all-disabled")
 
 
-@pytest.mark.parametrize("given, path", [
+@pytest.mark.parametrize("wrong, path", [
     ({}, "deploy.components"), ({"components": ["driver"]}, "deploy.components"),
     ({"components": {"drivr": True}}, "deploy.components.drivr"),
     ({"components": {"driver": "host"}}, "deploy.components.driver"),
     ({"components": {}, "on_host": {"n": ["drivr"]}}, "deploy.on_host.n"),
     ({"components": {}, "mig_default": "all-1g.10gb"}, "deploy.mig_default"),
 ])
-def test_a_wrong_option_is_named(given: dict[str, t.Any], path: str) -> None:
+def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_deploy(given)
+        parse_deploy(wrong)
     assert caught.value.details["path"] == path and caught.value.hint
 
 

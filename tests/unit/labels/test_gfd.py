@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels, sanitise
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, Sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
-from ansible_collections.gpuops.nvidia.tests.unit.labels import situations
+from ansible_collections.gpuops.nvidia.tests.unit.labels import situations, situations_more
 from ansible_collections.gpuops.nvidia.tests.unit.labels.situations import A100, M1G, Situation, node, sliced
 
 
@@ -26,7 +26,7 @@ def labels_of(words: str) -> dict[str, str]:
     return labels
 
 
-@pytest.mark.parametrize("situation", situations.ALL, ids=lambda situation: situation.name)
+@pytest.mark.parametrize("situation", situations_more.ALL, ids=lambda situation: situation.name)
 def test_situation(situation: Situation) -> None:
     """All labels, none more, none less."""
     found = compute_labels(situation.node, situation.strategy, parse_sharing(situation.sharing))
@@ -35,7 +35,7 @@ def test_situation(situation: Situation) -> None:
 
 def test_enough_situations() -> None:
     """None got lost, none stands twice."""
-    assert len({situation.name for situation in situations.ALL}) == len(situations.ALL) >= 50
+    assert len({situation.name for situation in situations_more.ALL}) == len(situations_more.ALL) >= 75
 
 
 def test_mps_excludes_mig() -> None:

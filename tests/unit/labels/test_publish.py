@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import FeatureFile, compare, parse, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._steady import calm, fewer, forget
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 
@@ -69,6 +70,19 @@ def test_a_lost_gpu_moves_no_label_of_full_gpus() -> None:
     node, unread = node_from_facts(facts)
     assert unread == [{"gpu": "0000:47:00.0", "error": "The GPU does not answer: GPU_IS_LOST."}]
     assert compute_labels(node) == whole
+
+
+def test_a_driver_that_does_not_answer_is_told() -> None:
+    """All its GPUs are unread, those of virtual machines are not; PCI ids still speak."""
+    facts = samples.a100_before()
+    for gpu in facts["gpus"]:
+        gpu["kernel_driver"] = "nvidia"
+    facts["gpus"][3]["kernel_driver"] = "vfio-pci"
+    facts["driver"]["nvml"]["error"] = "NVML cannot be used (DRIVER_NOT_LOADED)."
+    node, unread = node_from_facts(facts)
+    assert unread == [{"gpu": pci, "error": "NVML cannot be used (DRIVER_NOT_LOADED)."}
+                      for pci in samples.ADDRESSES if pci != "0000:4e:00.0"]
+    assert node == node_from_facts(samples.a100_before())[0]
 
 
 def test_all_gpus_lost() -> None:
@@ -196,6 +210,22 @@ def test_a_folder_that_others_use_stays(host: Host) -> None:
     (host.file.parent / "gfd").write_text("other\n")
     host.run(None)
     assert (host.file.parent / "gfd").exists() and not host.file.exists() and not host.journal.exists()
+
+
+def test_gpus_that_leave_the_bus_are_believed_the_second_time(tmp_path: Path) -> None:
+    """Eight, seven once, eight, then seven for good, then six."""
+    def look(gpus: int, readonly: bool = False) -> bool:
+        with Journal("labels", root=str(tmp_path), readonly=readonly) as journal:
+            return fewer(journal, gpus)
+
+    assert [look(gpus) for gpus in (8, 8, 7, 8, 7)] == [False, False, True, False, True]
+    assert not calm(str(tmp_path / "labels.json"))
+    assert [look(7, readonly=True) for _number in range(2)] == [False, False]
+    assert [look(gpus) for gpus in (7, 7, 6, 9)] == [False, False, True, False]
+    assert calm(str(tmp_path / "labels.json"))
+    with Journal("labels", root=str(tmp_path)) as journal:
+        forget(journal)
+    assert not tmp_path.exists() and not calm(str(tmp_path / "labels.json"))
 
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["present", "absent"])

@@ -100,6 +100,32 @@ def test_planned_as_run_and_then_nothing(host: Host) -> None:
     assert (host.inodes(), len(host.commands)) == (inodes, commands)
 
 
+def test_what_is_kept_for_boots_touches_no_gpu(host: Host) -> None:
+    assert host.go()["touched"] == [A, B]
+    host.path["UNIT_FILE"].unlink()
+    assert (host.last(host.go(check=True)), host.go()["touched"]) == ([INSTALL], [])
+    assert host.go("all-3g.40gb", level="never", devices=[B])["touched"] == [B]
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda gpus: gpus.clear() or gpus.update(x=5),
+    lambda gpus: gpus[f"gpu-of-{B}"].pop("pci"),
+    lambda gpus: gpus[f"gpu-of-{B}"].update(enabled="yes"),
+    lambda gpus: gpus[f"gpu-of-{B}"]["instances"][0].update(compute=[["1", 0]]),
+    lambda gpus: gpus[f"gpu-of-{B}"].update(instances={"1g.10gb": 7}),
+])
+def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.Any]) -> None:
+    host.go()
+    document = json.loads(host.path["STATE"].read_text())
+    spoil(document["gpus"])
+    host.path["STATE"].write_text(json.dumps(document))
+    assert _mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
+    result = host.go(devices=[A])
+    assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A}"]
+    assert "at boot only the GPUs of this task get their layout back" in host.work.warnings[0]
+    assert host.commands[-1] == "systemctl reset-failed gpuops-mig.service"
+
+
 def test_the_unit_runs_before_what_needs_gpus(host: Host) -> None:
     host.go()
     lines = host.path["UNIT_FILE"].read_text().splitlines()

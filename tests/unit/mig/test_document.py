@@ -89,7 +89,7 @@ def test_what_the_host_says_gets_its_place() -> None:
     document = mig_document.from_data(config_map(wrong))
     target = _names.Target("0000:07:00.0", 0, "20b2", "", "A100", [])
     with pytest.raises(InputError) as caught:
-        _format.resolve(_format.parse(document.data)["all-1g.10gb"], [target])
+        _format.resolve(_format.parse(document.data)["all-1g.10gb"], [target], {target.pci})
     result = _placed({"failed": True, **caught.value.as_result()}, document)
     place = "config, data['config.yaml']: mig-configs.all-1g.10gb[0].devices"
     assert (result["error"]["path"], result["msg"].startswith(f"{place}: this host has no GPU 'none'")) == (place, True)

@@ -30,7 +30,8 @@ def entry(**changes: t.Any) -> dict[str, t.Any]:
 
 
 def resolve(config: dict[str, t.Any], *gpus: _names.Target) -> dict[str, _names.Wish]:
-    return _format.resolve(_format.select(_format.parse(config), None)[1], gpus or [target(0)])
+    there = gpus or (target(0),)
+    return _format.resolve(_format.select(_format.parse(config), None)[1], there, {gpu.pci for gpu in there})
 
 
 @pytest.mark.parametrize("config, words", [

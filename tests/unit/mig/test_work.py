@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import typing as t
 from pathlib import Path
 
@@ -210,6 +211,14 @@ def test_absent_puts_back_what_was_there_at_first(journal: Path) -> None:
     assert not journal.parent.exists()
 
 
+def test_absent_gives_back_all_or_says_so() -> None:
+    model = hosts()
+    go(model, "all-enabled")
+    with pytest.raises(InputError, match="devices: it does not go with state absent"):
+        go(model, state="absent", devices=[A])
+    assert model.counts() == {A: {}, B: {}}
+
+
 def test_absent_killed_anywhere_leaves_no_trace(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 16):
         model = Model((A, "20b2"))
@@ -230,6 +239,21 @@ def test_absent_killed_anywhere_leaves_no_trace(journal: Path, monkeypatch: pyte
         assert not journal.parent.exists(), number
 
 
+@pytest.mark.parametrize("before", [
+    {"enabled": True}, {"enabled": True, "instances": [{"profile": "9g.90gb", "start": 0, "compute": [[1, 0]]}]},
+    {"enabled": True, "instances": [{"profile": "3g.40gb", "start": 0, "compute": []}] * 2},
+    {"enabled": True, "instances": [{"profile": "3g.40gb", "start": 1, "compute": [[3]]}]}])
+def test_a_journal_that_somebody_has_edited_is_named(journal: Path, before: t.Any) -> None:
+    model = hosts()
+    go(model, "all-1g.10gb", devices=[A])
+    document = json.loads((journal / "mig.json").read_text())
+    document["entries"][0]["before"] = before
+    (journal / "mig.json").write_text(json.dumps(document))
+    with pytest.raises(HostError, match=r"GPU 0000:07:00.0 .* cannot have what .*mig.json says of it"):
+        go(model, state="absent")
+    assert model.counts() == {A: {"1g.10gb": 7}, B: None}
+
+
 def test_a_gpu_that_has_left_is_forgotten(journal: Path) -> None:
     go(hosts(), "all-enabled", devices=[B])
     work = _work.Work(_work.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
@@ -243,8 +267,22 @@ def test_devices_choose() -> None:
         model = hosts()
         go(model, "all-enabled", devices=[word])
         assert model.counts() == {A: None, B: {}}, word
-    with pytest.raises(InputError, match="devices: this host has no GPU '7'"):
-        go(hosts(), "all-enabled", devices=["7"])
+    for word, hint in (("7", r"\(NVIDIA A100-SXM4-80GB\)\.$"), ("420.0", "without quotes")):
+        with pytest.raises(InputError, match=f"devices: this host has no GPU '{word}'.*{hint}"):
+            go(hosts(), "all-enabled", devices=[word])
+
+
+def test_the_others_need_not_suit_the_layout() -> None:
+    model = Model((A, "20b2"), (B, "20b7"))
+    go(model, config=config(**BALANCED), devices=["NVIDIA A100-SXM4-80GB"])
+    assert model.counts() == {A: BALANCED, B: None}
+    go(model, "all-1g.10gb", devices=[A])
+    assert model.counts() == {A: {"1g.10gb": 7}, B: None}
+
+
+def test_those_that_are_chosen_must_suit_it() -> None:
+    with pytest.raises(InputError, match="'all-1g.10gb' suits the GPUs of this host .*A30"):
+        go(Model((A, "20b2"), (B, "20b7")), "all-1g.10gb", devices=[B])
 
 
 def test_gathered_is_a_configuration_that_changes_nothing() -> None:
@@ -256,16 +294,6 @@ def test_gathered_is_a_configuration_that_changes_nothing() -> None:
         {"devices": [0], "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 2, "1g.10gb": 1}},
         {"devices": [1], "mig-enabled": False, "mig-devices": {}}]
     assert go(model, config=found["config"], level="never")["changed"] is False
-
-
-def test_rendered_needs_no_gpu() -> None:
-    result = go(Model(), "all-balanced", state="rendered", devices=["NVIDIA H200", "20b7"])
-    assert ids(result) == ["enable MIG mode: gpu0",
-                           "create MIG instances: gpu0 3g.71gb at 4, 2g.35gb at 0, 1g.18gb at 2,3",
-                           "enable MIG mode: gpu1", "create MIG instances: gpu1 2g.12gb at 0, 1g.6gb at 2,3"]
-    assert result["changed"] is False
-    with pytest.raises(InputError, match="'RTX 9999' is no known GPU"):
-        go(Model(), "all-balanced", state="rendered", devices=["RTX 9999"])
 
 
 def test_a_checkpoint_returns_exactly_that() -> None:
@@ -336,12 +364,17 @@ def test_of_two_runs_at_once_one_fails_clearly(journal: Path) -> None:
     assert go(model, "all-1g.10gb")["changed"]
 
 
-def test_a_configuration_of_other_gpus_says_so() -> None:
-    document = {"version": "v1", "mig-configs": {"h100": [
-        {"device-filter": "0x233010DE", "devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}}
-    job = _work.Work(_work.Request("present", document, None, None, "idle", False), hosts())  # type: ignore[arg-type]
-    assert job.run()["changed"] is False
-    assert "speaks of none of this host's GPUs (NVIDIA A100-SXM4-80GB)" in job.warnings[0]
+H100 = {"version": "v1", "mig-configs": {"h100": [
+    {"device-filter": "0x233010DE", "devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}}
+
+
+@pytest.mark.parametrize("document, selected, devices, words", [
+    (H100, None, None, "speaks of none of this host's GPUs (NVIDIA A100-SXM4-80GB)"),
+    (H100, None, [], "No GPU of this host is chosen by devices"),
+    (None, "all-1g.10gb", [], "No GPU of this host is chosen by devices")])
+def test_what_concerns_no_gpu_says_so(document: t.Any, selected: str | None, devices: t.Any, words: str) -> None:
+    job = _work.Work(_work.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
+    assert job.run()["changed"] is False and words in job.warnings[0]
 
 
 def test_gpus_of_a_configuration_by_uuid() -> None:

@@ -98,6 +98,9 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
      ["driver_module_parameters 'NVreg_X=1' is not allowed", "a mapping of modules", "driver_imex_nodes '10.0.0.1' is",
       "Write a list of addresses"]),
     (["A100"], None, V26, {"driver_next_kernel": "never"}, ["driver_next_kernel 'never' is not allowed"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": [1]}, ["has no GPU '1'"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": "1"},
+     ["mig_manager_devices '1' is not allowed", "Write a list of GPUs"]),
     (["A100"], None, V26, {"mig_manager_selected": ["all-1g.5gb"]}, ["['all-1g.5gb'] is not the name of a layout"]),
     (["A100"], None, V26, {"feature_discovery_sharing": "twice"},
      ["feature_discovery_sharing: sharing: a mapping is expected", "Write it as the device plugin takes it"]),
@@ -208,6 +211,12 @@ def test_the_only_layout_of_a_file_needs_no_name() -> None:
     config = {"version": "v1", "mig-configs": {"mine": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {}}]}}
     assert plan(["A100"], mig_manager_config=config)["mig_manager"]["selected"] == "mine"
+
+
+def test_mig_of_some_gpus_alone() -> None:
+    found = plan(["A100", "A30"], mig_manager_selected="all-1g.10gb", mig_manager_config=MIG_CONFIG,
+                 mig_manager_devices=[0])["mig_manager"]
+    assert (found["devices"], found["selected"]) == ([0], "all-1g.10gb")
 
 
 def test_mig_layouts_of_the_policy() -> None:

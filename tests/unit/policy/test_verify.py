@@ -23,6 +23,9 @@ LOST["gpus"][1].update(uuid=None, error="The GPU does not answer: it is lost.")
 ILL = changed(GOOD, driver={})
 ILL["gpus"][1].update(error="memory_mib: unknown error")
 TURNING = changed(GOOD, driver={})
+HALF = changed(GOOD, driver={})
+HALF["gpus"][0]["mig"] = SLICED["gpus"][0]["mig"]
+ONLY = {**MIG_CONFIG, "mig-configs": {"all-1g.10gb": MIG_CONFIG["mig-configs"]["all-1g.10gb"]}}
 KEPT = {"pci": "0000:07:00.0", "enabled": True,
         "instances": [{"profile": "1g.10gb", "start": start, "compute": [[1, 0]]} for start in range(7)]}
 UUID = SLICED["gpus"][0]["uuid"].lower()
@@ -86,8 +89,13 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
         **KEPT, "instances": KEPT["instances"][:6]}}}), "failed", "will have 6 x 1g.10gb after a boot"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": {UUID: {
         **KEPT, "enabled": False}}}), "failed", "will have MIG off after a boot"),
-    ("mig_manager", {**MIG, "selected": None}, SLICED, "ok", "not managed (7 x 1g.10gb)"),
-    ("mig_manager", {**MIG, "selected": None}, facts("T4", driver="595.91.07"), "ok", "not managed (no MIG)"),
+    ("mig_manager", {**MIG, "devices": ["0000:0f:00.0"]}, HALF, "failed", "0000:0f:00.0 has MIG off, wanted is 7"),
+    ("mig_manager", {**MIG, "devices": [0]}, HALF, "ok", "all-1g.10gb (7 devices)"),
+    ("mig_manager", {**MIG, "devices": ["1"], "selected": "all-disabled"}, HALF, "ok", "all-disabled (0 devices)"),
+    ("mig_manager", {**MIG, "selected": "", "config": ONLY}, GOOD, "failed", "0000:07:00.0 has MIG off, wanted is 7"),
+    ("mig_manager", {**MIG, "selected": None, "config": None}, SLICED, "ok", "not managed (7 x 1g.10gb)"),
+    ("mig_manager", {**MIG, "selected": None, "config": None}, facts("T4", driver="595.91.07"), "ok",
+     "not managed (no MIG)"),
     ("feature_discovery", LABELS, GOOD, "ok", "2 GPUs"),
     ("feature_discovery", LABELS, facts("A100"), "failed", "nothing to label"),
 ])

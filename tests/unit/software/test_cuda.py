@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cuda
-from ansible_collections.gpuops.nvidia.plugins.modules.cuda_check import samples
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cuda import samples
 
 from lab.stages import ROOT
 
@@ -34,7 +34,7 @@ def test_what_is_tried_on_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.extend(devices)
         return {device: {"state": "ok", "reason": ""} for device in devices}
 
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.modules.cuda_check.check", check)
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._cuda.check", check)
     cut = {"enabled": True, "pending": True, "instances": [{"uuids": ["MIG-a", "MIG-b"]}, {"uuids": ["MIG-c"]}]}
     found = samples(seen(gpu("0"), gpu("1", "GPU-2", cut), gpu("2", "GPU-3", {**cut, "instances": []}),
                          gpu("3", None, error="GPU_IS_LOST"), gpu("4", "GPU-5"),

@@ -1,0 +1,77 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels of eight simulated GPUs: CPU against what gpu-feature-discovery 0.20.0 took for the same on such GPUs.
+
+CPU is that of the module's whole payload as it runs on a host, above that of a module that does nothing, by turns; it
+is scaled by nvidia-ctk, which was measured beside GFD and is measured here. The labels become facts, the default of the
+role; what it takes to write NFD's file for the first time is shown beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+from lab.nvml.build import build
+from tests.bench.mig import CTK_MS, ROUNDS, calibrator, cpu, payload
+from tests.conformance.conftest import Machine
+from tests.conformance.test_cdi import DRIVER
+from tests.unit.floors.test_payload import EMPTY, MODULES
+
+GPUS = 8
+# Captured, the best of 15 runs each: gpu-feature-discovery --oneshot, without MIG and with 56 instances, CPU in ms.
+GFD_MS, GFD_MIG_MS = 176, 220
+SHARE = 0.5
+# What the module writes is not kept.
+MOUNTS = ("mount -t tmpfs none /var/lib && mkdir -p /etc/kubernetes && mount -t tmpfs none /etc/kubernetes && "
+          'exec "$0" "$1"')
+Row = tuple[str, str, str, bool]
+
+
+def rows() -> list[Row]:
+    """C((what, figure, budget, whether it is kept)). Needs root: files are written to file systems of their own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "empty.py").write_text(EMPTY)
+        generate, bare = calibrator(Machine(build(), folder / "unused"), folder)
+        whole, cut = machine(folder / "whole"), machine(folder / "cut")
+        for words in ("-mig 1", f"mig -cgi {','.join(7 * ['19'])} -C"):
+            done = cut.run("nvidia-smi", *words.split())
+            assert done.returncode == 0, done.stderr
+        empty = payload("empty", folder / "empty.py", {}, folder)
+        facts, file = (task(target, folder) for target in ("facts", "nfd_file"))
+        for host, label, count in ((whole, "gpu.count", "8"), (cut, "mig-1g.10gb.count", "56")):
+            for command in (facts, file):
+                shown = subprocess.run(command, env=host.environment, check=True, capture_output=True, text=True).stdout
+                assert json.loads(shown)["labels"][f"nvidia.com/{label}"] == count, shown
+        turns = [(cpu(generate, bare), cpu(empty, bare), cpu(facts, whole.environment), cpu(facts, cut.environment),
+                  cpu(file, cut.environment)) for _number in range(ROUNDS)]
+    ctk, nothing, plain, mig, written = (min(column) for column in zip(*turns))
+    return [*shown_as(f"labels of {GPUS} GPUs", plain - nothing, ctk, GFD_MS),
+            *shown_as(f"labels of {GPUS} GPUs with {7 * GPUS} instances", mig - nothing, ctk, GFD_MIG_MS),
+            ("  the same, and NFD's file written: CPU ms", f"{written - nothing:.0f}", "", True)]
+
+
+def task(target: str, folder: Path) -> list[str]:
+    """The command that runs the module as on a host."""
+    command = payload("gpu_labels", MODULES / "gpu_labels.py",
+                      {"state": "present", "target": target, "mig_strategy": "mixed"}, folder)
+    command[command.index("-c") + 1] = MOUNTS
+    return command
+
+
+def machine(state: Path) -> Machine:
+    """Eight A100 with a driver."""
+    made = Machine(build(), state)
+    made.sim("init", "--driver", DRIVER, f"a100-80={GPUS}")
+    return made
+
+
+def shown_as(what: str, above: float, ctk: float, peer: float) -> list[Row]:
+    """The share of the peer's CPU, and what it is made of."""
+    share = above / ctk * CTK_MS / peer
+    return [(f"{what}: CPU share of GFD's", f"{share:.2f}", f"< {SHARE}", share < SHARE),
+            ("  CPU ms above a no-op module / of nvidia-ctk", f"{above:.0f} / {ctk:.0f}", "", True)]

@@ -1,0 +1,143 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A fleet through Ansible on a real API server: what hosts have told, NodeFeatures, startup taints, the inventory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy, node_feature
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
+from lab.stages import ROOT
+from tests.integration_cluster.conftest import Audit, Kubectl
+
+TAINT = {"key": "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "value": "true", "effect": "NoSchedule"}
+OTHER = {"key": "example.com/team", "value": "a", "effect": "PreferNoSchedule"}
+TOLD = {"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.count": "4", "nvidia.com/mig.capable": "false"}
+Object = dict[str, Any]
+
+
+class Fleet:
+    """Two Nodes with GPUs, of which feature discovery says nothing, and their hosts, which nobody connects to."""
+
+    def __init__(self, made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> None:
+        self.kubeconfig, self.client, self.folder = str(made.kubeconfig), client, folder
+        wanted = [lab_nodes.Node(f"{prefix}-{name}", model="l40s", gpus=4) for name in "ab"]
+        lab_nodes.create(made, wanted, lab_nodes.Labels())
+        self.a, self.b = self.names = [node.name for node in wanted]
+        hosts = {f"host-{name}": {"gpu_node_name": "{{ inventory_hostname | replace('host-', '') }}"}
+                 for name in self.names}
+        (folder / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
+
+    def node(self, name: str) -> Object:
+        """A Node."""
+        found = self.client.get("v1", "Node", name)
+        assert found is not None
+        return found
+
+    def play(self, *tasks: Object) -> int:
+        """How many tasks changed something, once each host has told its labels. tasks: options of gpu_labels."""
+        tell = {"name": "Tell", "ansible.builtin.set_fact": {"gpu_labels": TOLD, "cacheable": True}}
+        asked = [{"name": "Do", "run_once": True, "gpuops.nvidia.gpu_labels": {
+            "kubeconfig": self.kubeconfig, **task}} for task in tasks]
+        (self.folder / "play.yml").write_text(json.dumps([{
+            "hosts": "all", "gather_facts": False, "tasks": [tell, *asked]}]))
+        ran = subprocess.run(
+            ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), str(self.folder / "play.yml")], check=False,
+            capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return sum(int(count) for count in re.findall(r"changed=(\d+)", ran.stdout))
+
+
+@pytest.fixture
+def fleet(cluster: clusters.Cluster, client: Client, tmp_path: Path, fresh: Callable[[], str]) -> Fleet:
+    """Fresh Nodes."""
+    return Fleet(cluster, client, tmp_path, fresh())
+
+
+@pytest.fixture
+def nfd(kubectl: Kubectl) -> Iterator[None]:
+    """The definition of NodeFeature that this collection ships, without anybody who reads such objects."""
+    text = (ROOT / "roles" / "nfd" / "templates" / "crds.yaml.j2").read_text()
+    definitions = [one for one in yaml.safe_load_all(re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL)) if one]
+    made, = [one for one in definitions if one["spec"]["names"]["kind"] == "NodeFeature"]
+    kubectl("create", "--filename", "-", stdin=made)
+    kubectl("wait", "--for=condition=Established", f"crd/{made['metadata']['name']}")
+    yield
+    kubectl("delete", "crd", made["metadata"]["name"])
+
+
+def test_what_hosts_have_told(fleet: Fleet, nfd: None, audit: Audit) -> None:
+    """One task for all Nodes, and one for all NodeFeatures; the second run writes nothing, removal leaves nothing."""
+    before = {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names}
+    hosts = [f"host-{name}" for name in fleet.names]
+    features = {"target": "node_feature", "namespace": "default"}
+    labels = {"target": "node", "nodes": fleet.names, "deploy": {"components": {"device_plugin": True}}}
+    audit.start()
+    assert fleet.play(*({**task, "state": "present", "hosts": hosts} for task in (features, labels))) == 2
+    assert sorted(one["name"] for one in audit.writes if one["agent"] == "gpuops.nvidia") == sorted([
+        *fleet.names, *(f"gpuops-{name}" for name in fleet.names)])
+    for name in fleet.names:
+        made = fleet.client.get(node_feature.API, node_feature.KIND, f"gpuops-{name}", "default")
+        assert made is not None and made["spec"] == {"labels": TOLD}
+        assert made["metadata"]["labels"][node_feature.NODE_LABEL] == name
+        assert fleet.node(name)["metadata"]["labels"] == {
+            **before[name], **TOLD, "nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": "true",
+            "nvidia.com/gpu.deploy.device-plugin": "true"}
+    told, given = dict.fromkeys(fleet.names, TOLD), {
+        "kubeconfig": fleet.kubeconfig, "context": None, "adopt": [], "gone_after": 600, "wait_for_nfd": 0,
+        "deploy": None, "nodes": fleet.names, "namespace": "default"}
+    audit.start()
+    assert not node_feature.publish({**given, "state": "present"}, False, told)["changed"]
+    assert not deploy.label_nodes({**given, **labels, "state": "present"}, False, told)["changed"]
+    assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+    for take in (node_feature.publish, deploy.label_nodes):
+        assert take({**given, "state": "absent"}, False, None)["counts"]["changed"] == 2
+    assert {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names} == before
+    assert fleet.client.list(node_feature.API, node_feature.KIND) == []
+
+
+def test_a_startup_taint(fleet: Fleet, kubectl: Kubectl) -> None:
+    """It goes where the Node is verified and its kubelet offers GPUs; others' taints stay."""
+    for name in fleet.names:
+        fleet.client.merge_patch("v1", "Node", name, None, {"spec": {"taints": [OTHER, TAINT]}})
+    size = {"nvidia.com/gpu": "4"}
+    kubectl("patch", "node", fleet.a, "--subresource", "status", "--type", "merge", "--patch",
+            json.dumps({"status": {"capacity": size, "allocatable": size}}))
+    task = {"target": "startup_taint", "state": "absent", "taint": TAINT["key"], "nodes": fleet.names}
+    assert fleet.play(task) == 1
+    assert [taint["key"] for taint in fleet.node(fleet.a)["spec"]["taints"]] == [OTHER["key"]]
+    assert [taint["key"] for taint in fleet.node(fleet.b)["spec"]["taints"]] == [OTHER["key"], TAINT["key"]]
+
+
+def test_the_inventory(fleet: Fleet) -> None:
+    """As ansible-inventory shows it, with groups of users beside ours."""
+    fleet.client.merge_patch("v1", "Node", fleet.a, None, {"metadata": {"labels": TOLD}}, field_manager="somebody")
+    path = fleet.folder / "fleet.gpu_nodes.yml"
+    path.write_text(yaml.safe_dump({
+        "plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": fleet.kubeconfig, "address_types": ["InternalIP"],
+        "groups": {"mine": f"gpu_node_name in {fleet.names}"}, "keyed_groups": [
+            {"key": "gpu_node.family", "prefix": "family", "default_value": "none"}]}))
+    ran = subprocess.run(["ansible-inventory", "-i", str(path), "--list"], check=False, capture_output=True, text=True,
+                         timeout=120, env={**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"})
+    assert ran.returncode == 0, ran.stderr
+    # How ansible-inventory shows that a string is no template.
+    shown = json.loads(ran.stdout, object_hook=lambda one: one.get("__ansible_unsafe", one))
+    assert sorted(shown["mine"]["hosts"]) == fleet.names
+    assert fleet.a in shown["gpu_model_nvidia_l40s"]["hosts"] and fleet.b in shown["gpu_model_unknown"]["hosts"]
+    assert set(fleet.names) <= {*shown["gpu_state_no_resources"]["hosts"]} & {*shown["family_none"]["hosts"]}
+    seen = shown["_meta"]["hostvars"][fleet.a]
+    address = next(one["address"] for one in fleet.node(fleet.a)["status"]["addresses"] if one["type"] == "InternalIP")
+    assert seen["ansible_host"] == address and seen["gpu_node"]["count"] == 4

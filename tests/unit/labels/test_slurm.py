@@ -1,0 +1,203 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUs as generic resources of Slurm, and the files that say so."""
+
+from __future__ import annotations
+
+import itertools
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm import describe, resources, told, word
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm_files import SlurmFiles, matches
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
+from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
+
+# As the driver writes it: GPU instance, then its compute instances.
+TABLE = "config 1\nmonitor 2\n" + "".join(f"gpu7/gi{7 + gi}/access {700 + 9 * gi}\ngpu7/gi{7 + gi}/ci0/access "
+                                          f"{701 + 9 * gi}\n" for gi in range(7))
+NODE = "gpu-a1"
+LINES = ["# slurm.conf: NodeName=gpu-a1 Gres=gpu:nvidia_l40s:1 Feature=nvidia_l40s,ada-lovelace",
+         "NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_l40s File=/dev/nvidia0"]
+OTHER = [LINES[0], LINES[1].replace("nvidia0", "nvidia1")]
+
+
+def test_a_host_with_mig_on_one_gpu() -> None:
+    """Written down from gres.conf(5): seven whole GPUs by their file, seven MIG devices by three files each."""
+    facts = samples.a100_converged()
+    labels = compute_labels(node_from_facts(facts)[0], "mixed")
+    described = describe(resources(facts, TABLE), NODE, labels)
+    whole = "NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia"
+    piece = ("NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb_1g.10gb MultipleFiles=/dev/nvidia7,"
+             "/dev/nvidia-caps/nvidia-cap{},/dev/nvidia-caps/nvidia-cap{}")
+    assert told(described) == {
+        "lines": [f"{whole}{number}" for number in range(7)]
+        + [piece.format(700 + 9 * number, 701 + 9 * number) for number in range(7)],
+        "gres": "gpu:nvidia_a100-sxm4-80gb:7,gpu:nvidia_a100-sxm4-80gb_1g.10gb:7",
+        "features": ["nvidia_a100-sxm4-80gb", "nvidia_a100-sxm4-80gb_1g.10gb", "ampere", "cc8.0", "driver595",
+                     "cuda13.2"],
+    }
+    assert described[0].startswith("# slurm.conf: NodeName=gpu-a1 Gres=gpu:nvidia_a100-sxm4-80gb:7,")
+
+
+def test_minors_are_not_indices() -> None:
+    """The device file is named by the minor number, whatever NVML's order."""
+    facts = samples.a100_converged()
+    facts["gpus"] = facts["gpus"][:2]
+    facts["gpus"][0]["minor"], facts["gpus"][1]["minor"] = 5, 0
+    assert [one.files for one in resources(facts, "")] == [("/dev/nvidia5",), ("/dev/nvidia0",)]
+
+
+def test_without_a_driver_nothing_can_be_handed_out() -> None:
+    assert resources(samples.a100_before(), TABLE) == [] and told(describe([], NODE, {})) == {
+        "lines": [], "gres": "", "features": []}
+
+
+def test_a_mig_device_without_its_capability_is_refused() -> None:
+    with pytest.raises(HostError, match="gpu7/gi7"):
+        resources(samples.a100_converged(), "")
+
+
+@pytest.mark.parametrize(("text", "type_"), [
+    ("NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"), ("Tesla V100-SXM2-32GB", "tesla_v100-sxm2-32gb"),
+    ("NVIDIA RTX 6000 (Ada):x,y", "nvidia_rtx_6000_ada_x_y"),
+])
+def test_type(text: str, type_: str) -> None:
+    """What Slurm's requests cannot hold becomes an underscore."""
+    assert word(text) == type_
+
+
+@pytest.mark.parametrize(("names", "node", "meant"), [
+    (None, "gpu-a1", True), ("gpu-a1", "gpu-a1", True), ("gpu-a1", "gpu-a11", False), ("gpu-a[1-4]", "gpu-a3", True),
+    ("gpu-a[1-4,7],login", "gpu-a7", True), ("gpu-a[1-4,7],login", "login", True), ("gpu-a[1-4]", "gpu-a5", False),
+    ("gpu-a[01-12]", "gpu-a1", False), ("gpu-a[01-12]", "gpu-a02", True), ("gpu-a[8-12]", "gpu-a10", True),
+    ("r[1-2]n[1-9]", "r2n5", True), ("r[1-2]n[1-9]", "r3n5", False), ("gpu.a1", "gpuxa1", False),
+])
+def test_node_names(names: str | None, node: str, meant: bool) -> None:
+    """Slurm's lists of hosts."""
+    assert matches(names, node) is meant
+
+
+class Host:
+    """A folder of Slurm with a journal; the device files in devices are there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root, root / "slurm"
+        self.folder.mkdir(parents=True)
+        self.conf, self.ours = self.folder / "gres.conf", self.folder / "gpuops-gres.conf"
+        self.devices = ["/dev/nvidia0", "/dev/nvidia1"]
+
+    def run(self, lines: list[str] | None, kill: t.Callable[[SlurmFiles, Step], None] | None = None) -> list[str]:
+        """Makes the files say lines, or takes them back (None). Returns the actions."""
+        with Journal("slurm", root=str(self.root / "journal")) as journal:
+            files = SlurmFiles(journal, str(self.folder), self.devices.__contains__)
+            steps = files.plan_absent() if lines is None else files.plan_present(lines, NODE)
+            apply(steps, (lambda step: kill(files, step)) if kill else files.execute, journal)
+            journal.unfinished = None
+        return [step.action for step in steps]
+
+    def tree(self) -> dict[str, str]:
+        """Every file with its content."""
+        return {str(path.relative_to(self.root)): path.read_text() for path in self.root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host")
+
+
+@pytest.mark.parametrize("before", [None, "", "AutoDetect=nvml\n# no newline at the end",
+                                    "NodeName=login Name=gpu File=/dev/nvidia0\nName=shard Count=8\n"])
+def test_life(host: Host, before: str | None) -> None:
+    """Written, left alone, changed, repaired, taken back without a trace."""
+    if before is not None:
+        host.conf.write_text(before)
+    tree = host.tree()
+    assert host.run(LINES) == ["write gres file", "include gres file"]
+    gap = "\n" if before and not before.endswith("\n") else ""
+    assert host.conf.read_text() == f"{before or ''}{gap}Include {host.ours}\n"
+    assert host.ours.read_text().splitlines()[1:] == LINES
+    assert host.run(LINES) == []
+    assert host.run(OTHER) == ["write gres file"]
+    host.conf.write_text(before or "")
+    assert host.run(OTHER) == ["include gres file"]
+    assert host.run(None) == ["drop include of gres file", "remove gres file"]
+    assert host.tree() == tree
+    assert host.run(None) == []
+
+
+def test_what_others_wrote_since_stays(host: Host) -> None:
+    host.conf.write_text("AutoDetect=nvml\n")
+    host.run(LINES)
+    host.conf.write_text(host.conf.read_text().replace("AutoDetect=nvml", "Name=nic Count=2") + "Name=shard Count=8\n")
+    host.run(None)
+    assert host.tree() == {"slurm/gres.conf": "Name=nic Count=2\nName=shard Count=8\n"}
+
+
+def test_no_gpu_leaves_no_file(host: Host) -> None:
+    """And once there was one, the file stays, without lines."""
+    assert host.run([]) == [] and host.tree() == {}
+    host.run(LINES)
+    assert host.run([]) == ["write gres file"] and host.ours.read_text().startswith("# Written by")
+    assert host.run([]) == []
+
+
+@pytest.mark.parametrize("line", ["Name=gpu File=/dev/nvidia0", "nodename=gpu-a[1-8] AutoDetect=nvml name=GPU",
+                                  "NodeName=x,gpu-a1 Name = gpu Count=1 # ours"])
+def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> None:
+    """Before anything is changed, and the line is named."""
+    host.conf.write_text(f"# GPUs\n{line}\n")
+    tree = host.tree()
+    with pytest.raises(HostError, match="line 2"):
+        host.run(LINES)
+    assert host.tree() == tree
+
+
+def test_a_missing_device_file_is_refused(host: Host) -> None:
+    """slurmd would not start."""
+    host.devices = []
+    with pytest.raises(HostError, match="/dev/nvidia0"):
+        host.run(LINES)
+    assert host.tree() == {}
+
+
+def test_without_slurm(host: Host) -> None:
+    host.folder.rmdir()
+    with pytest.raises(HostError, match="slurm_folder"):
+        host.run(LINES)
+    assert host.tree() == {}
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize(("lines", "after", "number"), [
+    *itertools.product([LINES, None], [False, True], [0, 1])])
+def test_killed_around_each_step(host: Host, lines: list[str] | None, after: bool, number: int) -> None:
+    """The next run comes to the same end, and what is included is always there."""
+    seen = itertools.count()
+
+    def kill(files: SlurmFiles, step: Step) -> None:
+        last = next(seen) == number
+        if after or not last:
+            files.execute(step)
+        if last:
+            raise Killed
+
+    host.conf.write_text("AutoDetect=nvml\n")
+    if lines is None:
+        host.run(LINES)
+    with pytest.raises(Killed):
+        host.run(lines, kill)
+    assert "Include" not in host.conf.read_text() or host.ours.exists()
+    host.run(lines)
+    assert host.run(lines) == [] and host.ours.exists() is (lines is not None)
+    host.run(None)
+    assert host.tree() == {"slurm/gres.conf": "AutoDetect=nvml\n"}

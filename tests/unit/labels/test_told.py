@@ -1,0 +1,53 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What hosts have told, by their Nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._told import told
+
+LABELS = {"nvidia.com/gpu.count": "8"}
+
+
+class HostVars(dict[str, Any]):
+    """As Ansible's; templates of gpu_node_name are done."""
+
+    def raw_get(self, host: str) -> Any:
+        """Without templating."""
+        return self[host]
+
+
+def variables(**hosts: dict[str, Any]) -> dict[str, Any]:
+    """Of a task."""
+    return {"hostvars": HostVars(hosts)}
+
+
+def test_facts_by_node() -> None:
+    """Those of this run or of a fact cache; a variable of the inventory is none."""
+    fact = {"ansible_facts": {"gpu_labels": LABELS}}
+    found = told(variables(a={**fact, "gpu_node_name": "node-a"}, b=fact, c={"gpu_labels": LABELS}, d={}, e=fact),
+                 ["a", "b", "c", "d", "a"])
+    assert found.labels == {"node-a": LABELS, "b": LABELS} and found.silent == ["c", "d"]
+
+
+def test_hosts_that_could_not_read_all_of_their_gpus() -> None:
+    found = told(variables(a={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": ["0000:07:00.0"]}},
+                           b={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": []}}), ["a", "b"])
+    assert found.unread == {"a"} and set(found.labels) == {"a", "b"}
+
+
+def test_a_count_that_is_a_number_is_a_label_all_the_same() -> None:
+    assert told(variables(a={"ansible_facts": {"gpu_labels": {"nvidia.com/gpu.count": 8}}}), ["a"]).labels == {
+        "a": LABELS}
+
+
+@pytest.mark.parametrize("hosts, words", [(["a", "z"], "no host z"), (["a", "b"], "a and b are both the Node n")])
+def test_refused(hosts: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        told(variables(a={"gpu_node_name": "n"}, b={"gpu_node_name": "n"}), hosts)
+    assert caught.value.details["path"] == "hosts"
