@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,15 @@ from lab.stages import ROOT
 from tests.integration import user
 
 KILLER = Path(__file__).parent / "killer"
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Of two snapshots only the lines that differ: what a failed gate prints has room for those alone."""
+    if op != "==" or not isinstance(left, list) or not isinstance(right, list) or len(right) < 50:
+        return None
+    return ["the same (- is gone, + has come)", *(
+        line for line in difflib.unified_diff(list(map(str, right)), list(map(str, left)), "", "", "", n=0, lineterm="")
+        if not line.startswith(("---", "+++", "@@")))]
 
 
 class LabHosts:
