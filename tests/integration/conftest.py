@@ -62,6 +62,10 @@ class LabHosts:
         """/etc, units and packages, a line each."""
         return engine.podman("exec", "-i", self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
 
+    def snapshot_beside_driver(self, host: str) -> list[str]:
+        """The same without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""
+        return [line for line in self.snapshot(host) if "gpuops/python/__pycache__" not in line]
+
     def _container(self, host: str) -> str:
         return labs.load(self.name).container(host)
 

@@ -80,11 +80,6 @@ def told(lab: LabHosts, host: str) -> str:
     return lab.sh(host, f"journalctl -b -o cat -u {UNIT}")
 
 
-def snapshot(lab: LabHosts, host: str) -> list[str]:
-    """The snapshot without what Python has put beside the driver's pynvml, which goes with the driver."""
-    return [line for line in lab.snapshot(host) if "gpuops/python/__pycache__" not in line]
-
-
 def marks(lab: LabHosts, host: str) -> str:
     """Inodes and times of what a run could write, and what systemd has been told."""
     return lab.sh(host, f"stat -c '%n %i %y' {STATE} /etc/systemd/system/{UNIT} /usr/local/lib/gpuops/mig-boot.pyz "
@@ -108,7 +103,7 @@ def lab() -> Iterator[LabHosts]:
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
     """The snapshots of the hosts before MIG."""
-    return {host: snapshot(lab, host) for host in HOSTS}
+    return {host: lab.snapshot_beside_driver(host) for host in HOSTS}
 
 
 def test_the_vendors_unit_is_not_fought(lab: LabHosts, clean: dict[str, list[str]]) -> None:
@@ -118,7 +113,7 @@ def test_the_vendors_unit_is_not_fought(lab: LabHosts, clean: dict[str, list[str
     run = role(lab, AMPERE, mig_manager_selected="all-1g.10gb")
     lab.sh(AMPERE, f"systemctl disable -q nvidia-mig-manager.service; rm {vendors}; systemctl daemon-reload")
     assert run.rc != 0 and "systemctl disable nvidia-mig-manager.service, or set boot: false" in run.errors()[0]
-    assert snapshot(lab, AMPERE) == clean[AMPERE]
+    assert lab.snapshot_beside_driver(AMPERE) == clean[AMPERE]
 
 
 def test_a_layout_with_its_unit(lab: LabHosts, clean: dict[str, list[str]]) -> None:
@@ -247,5 +242,5 @@ def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> N
         assert check.rc == run.rc == 0, check.output + run.output
         steps = ids(run.result(host, "mig_config")["plan"])
         assert ids(check.result(host, "mig_config")["plan"]) == steps and steps[:len(first)] == first
-        assert places(lab, host) == ["Disabled"] * 2 and snapshot(lab, host) == clean[host]
+        assert places(lab, host) == ["Disabled"] * 2 and lab.snapshot_beside_driver(host) == clean[host]
         assert role(lab, host, tasks="remove").changed(host) == []

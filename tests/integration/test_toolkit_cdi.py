@@ -96,7 +96,7 @@ def lab() -> Iterator[LabHosts]:
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
     """The snapshots of the hosts with a driver alone."""
-    return {host: lab.snapshot(host) for host in HOSTS}
+    return {host: lab.snapshot_beside_driver(host) for host in HOSTS}
 
 
 def test_bad_input_changes_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> None:
@@ -105,7 +105,8 @@ def test_bad_input_changes_nothing(lab: LabHosts, clean: dict[str, list[str]]) -
                             ({"container_toolkit_settings": {"mod": 1}}, "no known setting")):
         run = role(lab, "all", **variables)
         assert run.rc != 0 and len([text for text in run.errors() if said in text]) == 2, run.output
-    assert {host: lab.snapshot(host) for host in HOSTS} == clean
+    for host in HOSTS:
+        assert lab.snapshot_beside_driver(host) == clean[host]
 
 
 def test_a_source_of_somebody_else_for_the_same_place_is_named(lab: LabHosts) -> None:
@@ -242,8 +243,6 @@ def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> N
     assert run.rc == 0, run.output
     for host in HOSTS:
         assert plan(run, host) == plan(check, host) != []
-        # What Python has put beside the driver's pynvml goes with the driver.
-        left = [line for line in lab.snapshot(host) if "gpuops/python/__pycache__" not in line]
-        assert left == clean[host]
+        assert lab.snapshot_beside_driver(host) == clean[host]
     again = role(lab, "all", tasks="remove")
     assert [again.changed(host) for host in HOSTS] == [[], []]
