@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import typing as t
-from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -32,8 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(t.NamedTuple):
     """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all."""
 
     state: str
@@ -228,6 +225,7 @@ class Work:
 
     def _carry_out(self, plans: list[_plan.GpuPlan], steps: list[Step], starts: list[Step], journal: Journal) -> None:
         """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
 
@@ -255,10 +253,12 @@ class Work:
 
     def _tell_containers(self, journal: Journal) -> None:
         """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
-        if os.path.exists(UNIT_FILE) and not refresh(self.command):
-            self.warnings.append(f"{UNIT} has failed: containers may not see the MIG devices as they are now. Look at "
-                                 f"journalctl -u {UNIT}.")
-        journal.forget("cdi", UNIT)
+        from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
+
+        if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):
+            self.warnings.append(f"{_cdi.UNIT} has failed: containers may not see the MIG devices as they are now. "
+                                 f"Look at journalctl -u {_cdi.UNIT}.")
+        journal.forget("cdi", _cdi.UNIT)
 
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
@@ -292,12 +292,12 @@ class Work:
             for slices, _start in piece.parts:
                 wanted[(piece.profile, slices)] = wanted.get((piece.profile, slices), 0) + 1
         layout = gpu.board.target(gpu.layout, wanted)
-        return goal if layout is None else replace(goal, layout=layout)
+        return goal if layout is None else goal._replace(layout=layout)
 
     def _prove(self, plans: list[_plan.GpuPlan]) -> None:
         """Reads the changed GPUs again. Raises HostError where one does not stand as planned."""
         for plan in plans:
-            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.index)
+            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.number)
             if seen.as_dict() != _plan.shape(plan.goal.enabled, plan.goal.layout):
                 raise HostError(f"GPU {seen.pci} does not stand as planned: {_plan.text(seen).strip()}.",
                                 "Somebody else has changed it meanwhile: run again.")
@@ -330,7 +330,7 @@ class Work:
         standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint, _format
 
-        config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
+        config = _format.export([(gpu.target.number, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
                                  for gpu in gpus])
         checkpoint = _checkpoint.write(
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])

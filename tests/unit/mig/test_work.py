@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     DeviceError,
     HostError,
@@ -420,8 +421,8 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
         started.append(True)
         return well
 
-    monkeypatch.setattr(_work, "refresh", refresh)
-    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    monkeypatch.setattr(_cdi, "refresh", refresh)
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "unit"))
     model = hosts()
     go(model, "all-1g.10gb")
     assert started == []
@@ -437,8 +438,8 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[bool] = []
-    monkeypatch.setattr(_work, "refresh", lambda _run: started.append(True) or True)
-    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    monkeypatch.setattr(_cdi, "refresh", lambda _run: started.append(True) or True)
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "unit"))
     (tmp_path / "unit").touch()
     model = hosts()
     with monkeypatch.context() as patch:
