@@ -43,7 +43,7 @@ class Request(t.NamedTuple):
 
 
 class Work:
-    """One run on one host."""
+    """One run on one host that reaches a state; L(_shown.Shown) is one that only tells."""
 
     def __init__(self, request: Request, nvml: Nvml) -> None:
         self.request = request
@@ -59,24 +59,23 @@ class Work:
 
     def run(self) -> dict[str, t.Any]:
         """The result of the module. Raises GpuopsError."""
-        if self.request.config is not None and self.request.state in ("present", "rendered"):
-            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
-
-            self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
+        self._read_config()
         if self.request.state == "absent" and self.request.devices is not None:
             raise InputError("it does not go with state absent, which gives back every GPU that was changed.",
                              "Leave it out, or give these GPUs another layout.", path="devices",
                              value=list(self.request.devices))
-        if self.request.state == "rendered":
-            return self._rendered()
-        if self.request.state == "gathered":
-            return self._gathered()
         with Journal("mig", readonly=self.request.check) as journal:
             if self.request.state == "absent":
                 return self._reach(self._former(journal), journal)
             return self._reach(self._wanted(self._read()), journal)
 
     # -- reading
+
+    def _read_config(self) -> None:
+        if self.request.config is not None and self.request.state != "absent":
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+
+            self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
 
     def _read(self) -> list[_plan.Gpu]:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
@@ -320,43 +319,6 @@ class Work:
             destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
-
-    def _gathered(self) -> dict[str, t.Any]:
-        if not self.nvml.available:
-            raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
-                            "Install and load the driver first.")
-        capable = [gpu for gpu in self._read() if gpu.target.profiles]
-        gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
-        standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint, _format
-
-        config = _format.export([(gpu.target.number, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
-                                 for gpu in gpus])
-        checkpoint = _checkpoint.write(
-            (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
-            for gpu in gpus)
-        return outcome([], before=standing, after=standing, config=config, checkpoint=checkpoint, holders=[],
-                       kept=[], created=[], destroyed=[], touched=[],
-                       reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
-
-    def _rendered(self) -> dict[str, t.Any]:
-        """A plan for models that need not be here, from MIG off; nothing is read but the device tables."""
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
-
-        gpus = []
-        for number, word in enumerate(self.request.devices or ()):
-            ident, others = _boards.find(word)
-            if ident is None:
-                raise InputError(f"{word!r} is no known GPU.", f"Give a PCI device id (20b2) or a model: "
-                                 f"{', '.join(others)}.", path="devices", value=word, allowed=others)
-            if others:
-                self.warnings.append(f"{word} is planned for as PCI device {ident}; other layouts have "
-                                     f"{', '.join(others)}.")
-            gpus.append(self._assume(number, f"gpu{number}", ident, ""))
-        if not gpus:
-            raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
-        plans = [_plan.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
-        return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}
 
 
 def _holder(holder: _plan.Holder) -> dict[str, t.Any]:

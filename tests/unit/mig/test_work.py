@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _shown, _work
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -45,7 +45,8 @@ def hosts() -> Model:
 def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
        config: t.Any = None, devices: list[str] | None = None, checkpoint: t.Any = None) -> dict[str, t.Any]:
     request = _work.Request(state, config, selected, devices, level, check, checkpoint)
-    return _work.Work(request, model).run()  # type: ignore[arg-type]
+    kind = _shown.Shown if state in ("gathered", "rendered") else _work.Work
+    return kind(request, model).run()  # type: ignore[arg-type]
 
 
 def ids(result: dict[str, t.Any]) -> list[str]:
