@@ -31,6 +31,7 @@ PYTHON_PATH = "/usr/local/lib/gpuops/python"
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
 
 _GI_PROFILES = 18
+_ERROR = "NVML_ERROR_"
 _ROOM = 32  # more than any GPU has of anything that NVML lists into a caller's array
 _NO_INSTANCE = 0xFFFFFFFF
 
@@ -78,7 +79,6 @@ class Nvml:
         self.available = False
         self.error: str | None = None
         self._lib: t.Any = None
-        self._names: dict[int, str] = {}
         self._profiles: dict[str, t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
         # (start, id) by handle: where an instance lies never changes, so it is asked once.
@@ -98,8 +98,6 @@ class Nvml:
         except OSError:
             return
         self._lib = _import_pynvml()
-        self._names = {value: name[len("NVML_ERROR_"):] for name, value in vars(self._lib).items()
-                       if name.startswith("NVML_ERROR_")}
         try:
             self._lib.nvmlInit()
             self.available = True
@@ -313,7 +311,9 @@ class Nvml:
                               code=error.value, name=name, gpu=pci) from error
 
     def _name(self, error: t.Any) -> str:
-        return self._names.get(error.value, str(error.value))
+        names = (name[len(_ERROR):] for name, value in vars(self._lib).items()
+                 if name.startswith(_ERROR) and value == error.value)
+        return next(names, str(error.value))
 
 
 def _address(handle: t.Any) -> int:

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 
@@ -17,8 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(t.NamedTuple):
     """What a command did. rc: its exit code; stdout, stderr: text."""
 
     argv: t.Tuple[str, ...]

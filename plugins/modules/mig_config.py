@@ -225,7 +225,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._boot import LastingWork
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 
@@ -253,10 +253,15 @@ def main() -> None:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
                           module.check_mode, asked["checkpoint"])
         nvml = Nvml()
+        if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._shown import Shown
+
+            job: Work = Shown(request, nvml)
+        else:
+            job = LastingWork(request, nvml, asked["boot"])
         if request.state != "rendered":
             nvml.open()
         try:
-            job = LastingWork(request, nvml, asked["boot"])
             result = job.run()
         finally:
             nvml.close()

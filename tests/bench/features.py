@@ -3,9 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Labels of eight simulated GPUs: CPU against what gpu-feature-discovery 0.20.0 took for the same on such GPUs.
 
-CPU is that of the module's whole payload as it runs on a host, above that of a module that does nothing, by turns; it
-is scaled by nvidia-ctk, which was measured beside GFD and is measured here. The labels become facts, the default of the
-role; what it takes to write NFD's file for the first time is shown beside it.
+CPU is that of the module's whole payload as it runs on a host, measured as in C(mig.py). The labels become facts, the
+default of the role; what it takes to write NFD's file for the first time is shown beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from lab.nvml.build import build
-from tests.bench.mig import CTK_MS, ROUNDS, calibrator, cpu, payload
+from tests.bench.mig import CTK, EMPTY_MODULE, Row, Turns, calibrator, payload
 from tests.conformance.conftest import Machine
 from tests.conformance.test_cdi import DRIVER
 from tests.unit.floors.test_payload import EMPTY, MODULES
@@ -28,7 +27,6 @@ SHARE = 0.5
 # What the module writes is not kept.
 MOUNTS = ("mount -t tmpfs none /var/lib && mkdir -p /etc/kubernetes && mount -t tmpfs none /etc/kubernetes && "
           'exec "$0" "$1"')
-Row = tuple[str, str, str, bool]
 
 
 def rows() -> list[Row]:
@@ -45,14 +43,13 @@ def rows() -> list[Row]:
         facts, file = (task(target, folder) for target in ("facts", "nfd_file"))
         for host, label, count in ((whole, "gpu.count", "8"), (cut, "mig-1g.10gb.count", "56")):
             for command in (facts, file):
-                shown = subprocess.run(command, env=host.environment, check=True, capture_output=True, text=True).stdout
-                assert json.loads(shown)["labels"][f"nvidia.com/{label}"] == count, shown
-        turns = [(cpu(generate, bare), cpu(empty, bare), cpu(facts, whole.environment), cpu(facts, cut.environment),
-                  cpu(file, cut.environment)) for _number in range(ROUNDS)]
-    ctk, nothing, plain, mig, written = (min(column) for column in zip(*turns))
-    return [*shown_as(f"labels of {GPUS} GPUs", plain - nothing, ctk, GFD_MS),
-            *shown_as(f"labels of {GPUS} GPUs with {7 * GPUS} instances", mig - nothing, ctk, GFD_MIG_MS),
-            ("  the same, and NFD's file written: CPU ms", f"{written - nothing:.0f}", "", True)]
+                told = subprocess.run(command, env=host.environment, check=True, capture_output=True, text=True).stdout
+                assert json.loads(told)["labels"][f"nvidia.com/{label}"] == count, told
+        turns = Turns({CTK: (generate, bare), EMPTY_MODULE: (empty, bare), "plain": (facts, whole.environment),
+                       "mig": (facts, cut.environment), "written": (file, cut.environment)})
+    return [*shown(turns, "plain", f"labels of {GPUS} GPUs", GFD_MS),
+            *shown(turns, "mig", f"labels of {GPUS} GPUs with {7 * GPUS} instances", GFD_MIG_MS),
+            ("  the same, and NFD's file written: CPU ms", f"{turns.above('written'):.0f}", "", True)]
 
 
 def task(target: str, folder: Path) -> list[str]:
@@ -70,8 +67,7 @@ def machine(state: Path) -> Machine:
     return made
 
 
-def shown_as(what: str, above: float, ctk: float, peer: float) -> list[Row]:
+def shown(turns: Turns, name: str, what: str, peer: float) -> list[Row]:
     """The share of the peer's CPU, and what it is made of."""
-    share = above / ctk * CTK_MS / peer
-    return [(f"{what}: CPU share of GFD's", f"{share:.2f}", f"< {SHARE}", share < SHARE),
-            ("  CPU ms above a no-op module / of nvidia-ctk", f"{above:.0f} / {ctk:.0f}", "", True)]
+    share = turns.share(name, peer)
+    return [(f"{what}: CPU share of GFD's", f"{share:.2f}", f"< {SHARE}", share < SHARE), turns.shown(name)]

@@ -166,9 +166,6 @@ class LastingWork(Work):
         super().__init__(request, nvml)
         self.boot = boot
 
-    def _gathered(self) -> dict[str, t.Any]:
-        return {**super()._gathered(), "boot": read_mig_boot(Root())}
-
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
         keeper = Boot(journal, self.command, self.request.check)
         if self.request.state == "absent":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
@@ -15,15 +14,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Pr
 _ADDRESS = re.compile(r"(?:(?:0000)?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(t.NamedTuple):
     """A GPU for which a configuration is resolved. profiles: empty where it cannot do MIG, None: not known yet.
 
-    uuid: empty where it is not known.
+    number: its index; uuid: empty where it is not known.
     """
 
     pci: str
-    index: int
+    number: int
     device_id: str
     subsystem: str
     model: str
@@ -37,7 +35,7 @@ class Target:
         if address:
             word = f"{address.group(1) or '0000'}:{address.group(2)}"
         model = self.model.lower()
-        return word in (str(self.index), self.pci, self.device_id, self.uuid.lower() or None, model,
+        return word in (str(self.number), self.pci, self.device_id, self.uuid.lower() or None, model,
                         model.replace("nvidia ", "", 1))
 
 
@@ -46,8 +44,7 @@ def names_uuid(word: t.Any) -> bool:
     return str(word).lower().startswith("gpu-")
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(t.NamedTuple):
     """What a GPU shall have. devices: (GPU instance profile, slices of the compute instance) -> count.
 
     devices is None where the GPU's profiles are not known yet.
@@ -62,7 +59,7 @@ def named(word: str, gpus: t.Sequence[Target], path: str) -> list[Target]:
     """The GPUs that a word names. Raises InputError for none, unless their UUIDs are not known yet."""
     found = [gpu for gpu in gpus if gpu.answers_to(word)]
     if not found and not (names_uuid(word) and any(not gpu.uuid for gpu in gpus)):
-        there = ", ".join(f"{gpu.index} = {gpu.pci} ({gpu.model})" for gpu in gpus)
+        there = ", ".join(f"{gpu.number} = {gpu.pci} ({gpu.model})" for gpu in gpus)
         more = ("YAML takes a PCI address without quotes for a number." if re.fullmatch(r"\d+\.\d+", word) else
                 "'device-filter' is for models that need not be there." if path != "devices" else "")
         raise InputError(f"this host has no GPU {word!r}.", f"It has {there}. {more}".strip(), path=path, value=word,

@@ -55,8 +55,7 @@ class Gpu:
         return shape(self.mode[0], self.layout)
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(t.NamedTuple):
     """How a GPU shall stand in the end, and why (words for the step)."""
 
     enabled: bool
@@ -64,8 +63,7 @@ class Goal:
     reason: str
 
 
-@dataclass(frozen=True)
-class GpuPlan:
+class GpuPlan(t.NamedTuple):
     """What leads a GPU to its goal, split by the gate."""
 
     gpu: Gpu

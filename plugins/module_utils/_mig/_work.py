@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import typing as t
-from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -32,8 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(t.NamedTuple):
     """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all."""
 
     state: str
@@ -46,7 +43,7 @@ class Request:
 
 
 class Work:
-    """One run on one host."""
+    """One run on one host that reaches a state; L(_shown.Shown) is one that only tells."""
 
     def __init__(self, request: Request, nvml: Nvml) -> None:
         self.request = request
@@ -62,24 +59,23 @@ class Work:
 
     def run(self) -> dict[str, t.Any]:
         """The result of the module. Raises GpuopsError."""
-        if self.request.config is not None and self.request.state in ("present", "rendered"):
-            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
-
-            self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
+        self._read_config()
         if self.request.state == "absent" and self.request.devices is not None:
             raise InputError("it does not go with state absent, which gives back every GPU that was changed.",
                              "Leave it out, or give these GPUs another layout.", path="devices",
                              value=list(self.request.devices))
-        if self.request.state == "rendered":
-            return self._rendered()
-        if self.request.state == "gathered":
-            return self._gathered()
         with Journal("mig", readonly=self.request.check) as journal:
             if self.request.state == "absent":
                 return self._reach(self._former(journal), journal)
             return self._reach(self._wanted(self._read()), journal)
 
     # -- reading
+
+    def _read_config(self) -> None:
+        if self.request.config is not None and self.request.state != "absent":
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+
+            self._entries = _format.select(_format.parse(self.request.config), self.request.selected)[1]
 
     def _read(self) -> list[_plan.Gpu]:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
@@ -228,6 +224,7 @@ class Work:
 
     def _carry_out(self, plans: list[_plan.GpuPlan], steps: list[Step], starts: list[Step], journal: Journal) -> None:
         """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
 
@@ -255,10 +252,12 @@ class Work:
 
     def _tell_containers(self, journal: Journal) -> None:
         """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
-        if os.path.exists(UNIT_FILE) and not refresh(self.command):
-            self.warnings.append(f"{UNIT} has failed: containers may not see the MIG devices as they are now. Look at "
-                                 f"journalctl -u {UNIT}.")
-        journal.forget("cdi", UNIT)
+        from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
+
+        if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):
+            self.warnings.append(f"{_cdi.UNIT} has failed: containers may not see the MIG devices as they are now. "
+                                 f"Look at journalctl -u {_cdi.UNIT}.")
+        journal.forget("cdi", _cdi.UNIT)
 
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
@@ -292,12 +291,12 @@ class Work:
             for slices, _start in piece.parts:
                 wanted[(piece.profile, slices)] = wanted.get((piece.profile, slices), 0) + 1
         layout = gpu.board.target(gpu.layout, wanted)
-        return goal if layout is None else replace(goal, layout=layout)
+        return goal if layout is None else goal._replace(layout=layout)
 
     def _prove(self, plans: list[_plan.GpuPlan]) -> None:
         """Reads the changed GPUs again. Raises HostError where one does not stand as planned."""
         for plan in plans:
-            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.index)
+            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.number)
             if seen.as_dict() != _plan.shape(plan.goal.enabled, plan.goal.layout):
                 raise HostError(f"GPU {seen.pci} does not stand as planned: {_plan.text(seen).strip()}.",
                                 "Somebody else has changed it meanwhile: run again.")
@@ -320,43 +319,6 @@ class Work:
             destroyed=[item for plan in done for item in _plan.moved(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
-
-    def _gathered(self) -> dict[str, t.Any]:
-        if not self.nvml.available:
-            raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
-                            "Install and load the driver first.")
-        capable = [gpu for gpu in self._read() if gpu.target.profiles]
-        gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
-        standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _checkpoint, _format
-
-        config = _format.export([(gpu.target.index, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
-                                 for gpu in gpus])
-        checkpoint = _checkpoint.write(
-            (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
-            for gpu in gpus)
-        return outcome([], before=standing, after=standing, config=config, checkpoint=checkpoint, holders=[],
-                       kept=[], created=[], destroyed=[], touched=[],
-                       reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
-
-    def _rendered(self) -> dict[str, t.Any]:
-        """A plan for models that need not be here, from MIG off; nothing is read but the device tables."""
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
-
-        gpus = []
-        for number, word in enumerate(self.request.devices or ()):
-            ident, others = _boards.find(word)
-            if ident is None:
-                raise InputError(f"{word!r} is no known GPU.", f"Give a PCI device id (20b2) or a model: "
-                                 f"{', '.join(others)}.", path="devices", value=word, allowed=others)
-            if others:
-                self.warnings.append(f"{word} is planned for as PCI device {ident}; other layouts have "
-                                     f"{', '.join(others)}.")
-            gpus.append(self._assume(number, f"gpu{number}", ident, ""))
-        if not gpus:
-            raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
-        plans = [_plan.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
-        return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}
 
 
 def _holder(holder: _plan.Holder) -> dict[str, t.Any]:

@@ -18,7 +18,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _shown, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 from tests.conformance.conftest import ROOT, Machine
@@ -41,8 +41,9 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
 def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None,
        devices: list[str] | None = None) -> dict[str, Any]:
     """One run of the module's work at gpu_disruption idle."""
+    kind = _shown.Shown if state == "gathered" else _work.Work
     with Nvml() as nvml:
-        return _work.Work(_work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
+        return kind(_work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
 
 
 def devices(host: Machine) -> list[dict[str, int]]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Out of a zip, as Ansible sends them, our modules are compiled once."""
+"""Out of a zip, as Ansible sends them, our modules are compiled once and no garbage is looked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 MODULE_UTILS = Path(__file__).parents[3] / "plugins" / "module_utils"
 PACKAGE = "ansible_collections/gpuops/nvidia/plugins/module_utils"
 IMPORT = """
-import builtins, collections, json, sys
+import builtins, collections, gc, json, sys
 sys.path.insert(0, sys.argv[1])
 counts, compiled = collections.Counter(), builtins.compile
 def count(source, filename, *words, **options):
@@ -26,7 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _root
 try:
     from ansible_collections.gpuops.nvidia.plugins.module_utils import _there_is_none
 except ImportError:
-    print(json.dumps([counts, _root.__file__, _root.__package__, _root.__spec__.loader.get_source(_root.__name__)]))
+    print(json.dumps([counts, _root.__file__, _root.__package__, _root.__spec__.loader.get_source(_root.__name__),
+                      gc.isenabled()]))
 """
 
 
@@ -41,9 +42,17 @@ def test_each_module_is_compiled_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT, str(tmp_path / "sent.zip")], capture_output=True, text=True,
                           check=False, cwd=tmp_path, env={})
     assert done.returncode == 0, done.stderr
-    counts, file, package, source = json.loads(done.stdout)
+    counts, file, package, source, collects = json.loads(done.stdout)
     # The first two are found before the finder is there.
     assert {name: counts[name] for name in names[2:]} == dict.fromkeys(names[2:], 1)
     assert file == f"{tmp_path}/sent.zip/{PACKAGE}/_facts/_root.py"
     assert package.endswith("module_utils._facts")
     assert source == (MODULE_UTILS / "_facts" / "_root.py").read_text()
+    assert not collects
+
+
+def test_other_processes_collect_garbage() -> None:
+    """The controller's, in which tasks follow each other, import the same modules from folders."""
+    words = f"import gc; from {PACKAGE.replace('/', '.')} import _glue; print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _shown, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -42,7 +42,8 @@ class Host:
         monkeypatch.setattr(_boot, "_FILES", tuple(str(self.path[name]) for name in
                                                    ("STATE", "PYNVML", "PROGRAM", "UNIT_FILE")))
         monkeypatch.setattr(_boot, "_SYSTEMD", str(root))
-        monkeypatch.setattr(_boot, "Root", lambda: Root(str(root)))
+        for module in (_boot, _work):
+            monkeypatch.setattr(module, "Root", lambda: Root(str(root)))
         monkeypatch.setattr(_boot, "pynvml", lambda _root: b"# pynvml\n")
         monkeypatch.setattr(_work, "run", self.run)
         journal = str(root / "var" / "journal")
@@ -61,7 +62,9 @@ class Host:
     def go(self, selected: str | None = "all-1g.10gb", level: str = "idle", check: bool = False,
            state: str = "present", boot: bool = True, devices: list[str] | None = None) -> dict[str, t.Any]:
         request = _work.Request(state, None, selected, devices, level, check)
-        self.work = _boot.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
+        self.work: _work.Work = _boot.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
+        if state == "gathered":
+            self.work = _shown.Shown(request, self.model)  # type: ignore[arg-type]
         return self.work.run()
 
     def last(self, result: dict[str, t.Any]) -> list[str]:

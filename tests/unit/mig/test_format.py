@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing as t
 
 import pytest
@@ -84,14 +83,14 @@ def test_mig_on_a_gpu_without_it_is_refused_where_it_is_named() -> None:
     (["nvidia h200"], {2}),
 ])
 def test_gpus_by_any_name(words: t.Any, indices: set[int]) -> None:
-    gpus = [dataclasses.replace(target(0), uuid="GPU-a"), dataclasses.replace(target(1), uuid="GPU-b"),
-            dataclasses.replace(target(2, "2335"), uuid="GPU-c", model="NVIDIA H200")]
+    gpus = [target(0)._replace(uuid="GPU-a"), target(1)._replace(uuid="GPU-b"),
+            target(2, "2335")._replace(uuid="GPU-c", model="NVIDIA H200")]
     found = resolve(document(entry(devices=words, mig_enabled=False, mig_devices={})), *gpus)
-    assert {gpu.index for gpu in gpus if gpu.pci in found} == indices
+    assert {gpu.number for gpu in gpus if gpu.pci in found} == indices
 
 
 def test_names_of_gpus_that_are_not_there() -> None:
-    unknown = dataclasses.replace(target(0), uuid="GPU-a")
+    unknown = target(0)._replace(uuid="GPU-a")
     for words in (["GPU-b"], ["0000:09:00.0"], ["H100"], ["2330"]):
         with pytest.raises(InputError, match="this host has no GPU"):
             resolve(document(entry(devices=words)), unknown)
@@ -104,7 +103,7 @@ def test_names_of_devices() -> None:
     """Attributes in any order, a compute instance that fills its GPU instance by its long name."""
     wishes = resolve(document(entry(mig_devices={"3c.3g.40gb": 1, "1c.3g.40gb": 3, "1g.10gb+me": 1})))
     assert wishes["0000:00:00.0"].devices == {("3g.40gb", 3): 1, ("3g.40gb", 1): 3, ("1g.10gb+me", 1): 1}
-    both = dataclasses.replace(target(0), profiles=[Profile("1g.10gb+gfx,me", 1, 7, 1, 1, 1, (0,))])
+    both = target(0)._replace(profiles=[Profile("1g.10gb+gfx,me", 1, 7, 1, 1, 1, (0,))])
     assert resolve(document(entry(mig_devices={"1g.10gb+me,gfx": 1})), both)["0000:00:00.0"].devices == {
         ("1g.10gb+gfx,me", 1): 1}
 
@@ -117,7 +116,7 @@ def test_names_of_devices() -> None:
 def test_filters(filters: t.Any, indices: set[int]) -> None:
     gpus = [target(0), target(1, subsystem="10de:147f"), target(2, "2335")]
     entries = _format.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
-    assert {gpu.index for gpu in gpus if entries[0].matches(gpu)} == indices
+    assert {gpu.number for gpu in gpus if entries[0].matches(gpu)} == indices
 
 
 def test_several_entries_and_untouched_gpus() -> None:

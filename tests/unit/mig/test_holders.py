@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, DeviceError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -79,7 +80,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
     monkeypatch.setattr(_work, "Root", lambda: Root(str(made.root)))
     monkeypatch.setattr(_work, "run", made.run)
-    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "none"))
     monkeypatch.setattr(os, "kill", made.kill)
     go(made, "all-1g.10gb", "idle")
     made.model.writes.clear()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import typing as t
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def _larger(gpu: _names.Target) -> _names.Target:
     for profile in gpu.profiles or ():
         slices, size = profile.name.split(".", 1)
         rows.append(profile._replace(name=f"{slices}.{sizes.get(size, size)}"))
-    return dataclasses.replace(gpu, profiles=rows)
+    return gpu._replace(profiles=rows)
 
 
 def test_every_profile_of_the_tables_has_a_name() -> None:

@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     DeviceError,
     HostError,
@@ -21,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _shown, _work
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -44,7 +45,8 @@ def hosts() -> Model:
 def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
        config: t.Any = None, devices: list[str] | None = None, checkpoint: t.Any = None) -> dict[str, t.Any]:
     request = _work.Request(state, config, selected, devices, level, check, checkpoint)
-    return _work.Work(request, model).run()  # type: ignore[arg-type]
+    kind = _shown.Shown if state in ("gathered", "rendered") else _work.Work
+    return kind(request, model).run()  # type: ignore[arg-type]
 
 
 def ids(result: dict[str, t.Any]) -> list[str]:
@@ -420,8 +422,8 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
         started.append(True)
         return well
 
-    monkeypatch.setattr(_work, "refresh", refresh)
-    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    monkeypatch.setattr(_cdi, "refresh", refresh)
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "unit"))
     model = hosts()
     go(model, "all-1g.10gb")
     assert started == []
@@ -437,8 +439,8 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[bool] = []
-    monkeypatch.setattr(_work, "refresh", lambda _run: started.append(True) or True)
-    monkeypatch.setattr(_work, "UNIT_FILE", str(tmp_path / "unit"))
+    monkeypatch.setattr(_cdi, "refresh", lambda _run: started.append(True) or True)
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "unit"))
     (tmp_path / "unit").touch()
     model = hosts()
     with monkeypatch.context() as patch:
