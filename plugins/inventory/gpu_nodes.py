@@ -11,20 +11,20 @@ version_added: 0.1.0
 description:
   - Reads the Nodes of a cluster, by one list, and makes a host of each that has an NVIDIA GPU, called as the Node.
   - A Node has a GPU where Node Feature Discovery has seen one, C(nvidia.com/gpu.present) says so, or its kubelet offers
-    a resource C(nvidia.com/...).
+    a GPU or a part of one (C(nvidia.com/gpu), C(nvidia.com/mig-...)).
   - Model, driver and MIG are what labels of GPU feature discovery say, in whatever way they came to the Node.
   - Each host has the variables C(gpu_node_name), by which the other parts of this collection know its Node,
     C(ansible_host), see O(address_types), and C(gpu_node), a mapping of C(model), C(count), C(family), C(driver),
     C(cuda), C(mig) (a mapping of C(capable), C(strategy), C(config) and C(state)), C(upgrade_state), C(resources)
-    (what the kubelet offers of C(nvidia.com/...), by name), C(taints) (their keys), C(ready), C(schedulable),
+    (what the kubelet offers of GPUs, by name), C(taints) (their keys), C(ready), C(schedulable),
     C(state), C(labels), C(os_image), C(kernel), C(runtime), C(kubelet) and C(provider_id). What nobody has told is
     null.
   - Each host with a GPU is in the groups C(gpu_model_*), C(gpu_driver_*), C(gpu_mig_capable), C(gpu_mig_incapable) or
     C(gpu_mig_unknown), and C(gpu_state_*). Where it has such labels it is also in C(gpu_mig_strategy_*),
     C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). Names are in lower case, with other characters as
     underscores, such as C(gpu_model_nvidia_a100_sxm4_80gb).
-  - C(state) is V(not_ready) where the kubelet does not report, V(cordoned), V(no_resources) where the kubelet offers no
-    GPU to pods, else V(ready).
+  - C(state) is V(not_ready) where the kubelet does not report or the Node is being removed, V(cordoned),
+    V(no_resources) where the kubelet offers no GPU to pods, else V(ready).
   - The name of the file has to end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)

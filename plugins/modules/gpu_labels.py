@@ -43,8 +43,8 @@ options:
         of them leaves the other's labels as they are.
       - V(node_feature) writes the labels of O(hosts) as one object C(NodeFeature) for each Node, of which Node Feature
         Discovery (0.14 or newer) makes labels.
-      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) whose kubelet offers GPUs, but not from a
-        Node whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
+      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) that are Ready and offer GPUs, but not from
+        one whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
         the Nodes that carry it.
     type: str
     choices: [facts, nfd_file, slurm, node, node_feature, startup_taint]
