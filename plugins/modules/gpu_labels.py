@@ -79,14 +79,14 @@ options:
       - Labels that count as this collection's own where Nodes carry them, whoever wrote them. They are then put right,
         taken where they do not belong, and taken back by O(state=absent).
       - RV(foreign) names those that can be given here. What a user wishes, such as V(false) of a deploy label, and what
-        Node Feature Discovery keeps up stays theirs.
+        Node Feature Discovery keeps up stays theirs, the latter as long as the cluster has one.
     type: list
     elements: str
     default: []
   gone_after:
     description:
-      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in the
-        annotation C(gpuops.nvidia/gpu-gone-since), and a GPU that is seen again ends it.
+      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in an
+        annotation, for a week; a GPU that is seen again ends it.
       - V(0) takes the labels at once.
     type: int
     default: 600

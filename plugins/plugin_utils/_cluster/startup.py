@@ -20,8 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status impo
 
 Object = t.Mapping[str, t.Any]
 _NOT_READY = "the Node is not Ready or is being removed, {}."
-_NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods have to tolerate it: "
-            "daemonsets.tolerations of the policy.")
+_NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods have to tolerate "
+            "it: daemonsets.tolerations of the policy.")
 _UNVERIFIED = "not verified, {}."
 
 
