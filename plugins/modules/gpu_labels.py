@@ -68,7 +68,8 @@ options:
   hosts:
     description:
       - The hosts of the inventory whose fact C(gpu_labels) their Nodes are to have, see O(target=facts). A host's Node
-        is called as its variable C(gpu_node_name) says, else as the host.
+        is called as its variable C(gpu_node_name) in the inventory says, else as the host.
+      - With O(state=absent) only their Nodes are meant, whatever they have told.
       - The Node of a host that has no such fact, as it was not reached or is left out by C(--limit), keeps what it has.
       - A host is believed about its GPUs only. With any other label among those that it tells its Node counts as failed
         and gets none of them.
