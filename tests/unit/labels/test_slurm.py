@@ -88,10 +88,15 @@ class Host:
     """A folder of Slurm with a journal; the device files in devices are there."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.folder = root, root / "slurm"
+        self.root = root
+        self.devices = ["/dev/nvidia0", "/dev/nvidia1"]
+        self.turn_to("slurm")
+
+    def turn_to(self, folder: str) -> None:
+        """Another value of slurm_folder."""
+        self.folder = self.root / folder
         self.folder.mkdir(parents=True)
         self.conf, self.ours = self.folder / "gres.conf", self.folder / "gpuops-gres.conf"
-        self.devices = ["/dev/nvidia0", "/dev/nvidia1"]
 
     def run(self, lines: list[str] | None, kill: t.Callable[[SlurmFiles, Step], None] | None = None) -> list[str]:
         """Makes the files say lines, or takes them back (None). Returns the actions."""
@@ -138,6 +143,60 @@ def test_what_others_wrote_since_stays(host: Host) -> None:
     host.conf.write_text(host.conf.read_text().replace("AutoDetect=nvml", "Name=nic Count=2") + "Name=shard Count=8\n")
     host.run(None)
     assert host.tree() == {"slurm/gres.conf": "Name=nic Count=2\nName=shard Count=8\n"}
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_another_folder(host: Host, edited: bool) -> None:
+    """Nothing of ours is left in the former one, and a removal finds it though it is not told of it."""
+    host.conf.write_text("AutoDetect=nvml\n")
+    host.run(LINES)
+    former = host.conf
+    if edited:
+        former.write_text(former.read_text() + "Name=shard Count=8\n")
+    host.turn_to("slurm-23")
+    assert host.run(LINES) == ["write gres file", "include gres file", "drop include of gres file", "remove gres file"]
+    left = {"slurm/gres.conf": "AutoDetect=nvml\n" + ("Name=shard Count=8\n" if edited else "")}
+    ours = {path for path in host.tree() if not path.startswith("journal/")}
+    assert ours == {"slurm/gres.conf", "slurm-23/gres.conf", "slurm-23/gpuops-gres.conf"}
+    assert former.read_text() == left["slurm/gres.conf"] and host.run(LINES) == []
+    host.turn_to("elsewhere")
+    assert host.run(None) == ["drop include of gres file", "remove gres file"] and host.tree() == left
+
+
+def test_another_name_of_the_same_folder(host: Host) -> None:
+    """A link to it, and a slash too many: nothing has moved."""
+    host.run(LINES)
+    (host.root / "link").symlink_to(host.folder)
+    for name in ("link", "slurm/../slurm/"):
+        host.folder = f"{host.root}/{name}"  # type: ignore[assignment]
+        assert host.run(LINES) == []
+
+
+def test_a_file_that_somebody_has_removed_does_not_come_back(host: Host) -> None:
+    host.conf.write_text("AutoDetect=nvml\n")
+    host.run(LINES)
+    host.conf.unlink()
+    host.run(None)
+    assert host.tree() == {}
+
+
+def test_a_link_that_leads_nowhere_is_refused(host: Host) -> None:
+    """Before anything is changed: the link would be lost at the removal."""
+    host.conf.symlink_to(host.root / "shared" / "gres.conf")
+    with pytest.raises(HostError, match="shared/gres.conf, which is not there"):
+        host.run(LINES)
+    assert host.conf.is_symlink() and host.tree() == {}
+
+
+def test_a_link_is_followed(host: Host) -> None:
+    """As where the configuration lies on a shared file system."""
+    shared = host.root / "shared.conf"
+    shared.write_text("AutoDetect=nvml\n")
+    host.conf.symlink_to(shared)
+    host.run(LINES)
+    assert shared.read_text() == f"AutoDetect=nvml\nInclude {host.ours}\n"
+    host.run(None)
+    assert host.conf.is_symlink() and shared.read_text() == "AutoDetect=nvml\n"
 
 
 def test_no_gpu_leaves_no_file(host: Host) -> None:
