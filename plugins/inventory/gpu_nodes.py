@@ -43,6 +43,7 @@ options:
     description:
       - Path of the kubeconfig of the cluster. No other is looked for.
       - A relative path is looked for beside the file, then in the working directory.
+      - When it has changed, what is cached does not count, as it may be of another cluster.
     type: str
     required: true
   context:
@@ -96,6 +97,7 @@ from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
@@ -113,16 +115,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Ansible's entry point."""
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
-        for node in self._nodes(path, cache):
+        try:
+            nodes = self._nodes(path, cache)
+        except GpuopsError as error:
+            raise AnsibleParserError(str(error)) from error
+        for node in nodes:
             if node["gpu"] or self.get_option("nodes") == "all":
                 self._add(node)
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
-        """What is known of all Nodes, from the cache where that is allowed."""
+        """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
             return _ask(kubeconfig, context)
-        key = self.get_cache_key(f"{path} {kubeconfig} {context}")
+        # By its content too: the file may have become that of another cluster, or be gone.
+        content = digest(read_bytes(kubeconfig) or b"")
+        key = self.get_cache_key(f"{path} {kubeconfig} {context} {content}")
         if cache:
             try:
                 return t.cast("list[fleet.Facts]", self._cache[key])
@@ -165,7 +173,4 @@ def _data(value: t.Any) -> t.Any:
 
 
 def _ask(kubeconfig: str, context: str | None) -> list[fleet.Facts]:
-    try:
-        return [fleet.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]
-    except GpuopsError as error:
-        raise AnsibleParserError(str(error)) from error
+    return [fleet.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]

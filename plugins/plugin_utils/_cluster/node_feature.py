@@ -170,5 +170,10 @@ def _write(client: Client, work: Work, namespace: str) -> bool:
     patch: dict[str, t.Any] = {"metadata": {"annotations": change.annotations}} if change.annotations else {}
     if change.labels:
         patch["spec"] = {"labels": change.labels}
-    client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
+    try:
+        client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
+    except ClusterError as error:
+        if error.status != 404:
+            raise
+        return False  # NFD removes the objects of a Node that is gone
     return True

@@ -31,6 +31,7 @@ class Server:
         self.features: dict[str, Object] = {}
         self.asked: list[str] = []
         self.known = True
+        self.refuses: dict[str, int] = {}
 
     def list(self, api_version: str, kind: str, namespace: None = None, label_selector: str = "",
              metadata_only: bool = False) -> list[Object]:
@@ -56,6 +57,8 @@ class Server:
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str, body: Object) -> None:
         """RFC 7396 on labels and annotations."""
         self.asked.append(f"patch {name}")
+        if name in self.refuses:
+            raise ClusterError("Refused.", status=self.refuses[name])
         item = self.features[name]
         for part, field in (("spec", "labels"), ("metadata", "annotations")):
             merged = {**item[part].get(field, {}), **body.get(part, {}).get(field, {})}
@@ -159,6 +162,15 @@ def test_a_gpu_that_is_gone(server: Server) -> None:
     kept[HOST_GONE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 700))
     server.run(lost)
     assert server.asked[3:] == ["delete gpu/gpuops-b"] and not server.run(lost)["changed"]
+
+
+def test_an_object_that_goes_meanwhile_is_no_failure(server: Server) -> None:
+    """NFD takes it where its Node is gone; another refusal is one."""
+    server.run(FLEET)
+    server.refuses = {"gpuops-a": 404, "gpuops-b": 403}
+    less = {"nvidia.com/gpu.count": "7"}
+    result = server.run({"a": less, "b": less})
+    assert list(result["failures"]) == ["b"] and result["nodes"] == {} and result["msg"].startswith("1 of 2 Nodes")
 
 
 def test_hosts_that_are_silent_or_not_believed(server: Server) -> None:

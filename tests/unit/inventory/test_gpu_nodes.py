@@ -173,6 +173,16 @@ def test_the_cache(tmp_path: Path, asked: type[Asked]) -> None:
     assert asked.count == 3
     read(tmp_path)
     assert asked.count == 4
+    (tmp_path / "k").write_text("another cluster")
+    read(tmp_path, **options)
+    assert asked.count == 5
+    read(tmp_path, **options)
+    asked.fails = True
+    (tmp_path / "k").unlink()
+    (tmp_path / "k").mkdir()
+    with pytest.raises(AnsibleParserError, match="cannot be read"):
+        read(tmp_path, **options)
+    assert asked.count == 5
 
 
 def test_the_kubeconfig_is_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
