@@ -23,6 +23,7 @@ WRITE, REMOVE = "write gres file", "remove gres file"
 INCLUDE, DROP = "include gres file", "drop include of gres file"
 _HEADER = "# Written by gpuops.nvidia.gpu_labels, which writes it anew. Your own lines belong into gres.conf.\n"
 _PAIR = re.compile(r"(\w+)\s*=\s*(\S+)")
+_LINE = re.compile(r"(?:.*\\\n)*.*")
 _RANGES = re.compile(r"\[([^\]]*)\]")
 
 
@@ -63,7 +64,7 @@ class SlurmFiles:
                               data={"text": _HEADER + "".join(f"{line}\n" for line in lines)}))
         if lines and not _includes(conf, self.ours):
             steps.append(Step(INCLUDE, self.conf, f"it does not include {self.ours}"))
-        self._check(conf, lines, node)
+        self._check(lines, node)
         steps += self._removal("slurm_folder is another one now", os.path.dirname(self.conf))
         for step in steps:
             check_writable(step.target)
@@ -97,13 +98,23 @@ class SlurmFiles:
         else:
             self.journal.restore_file(step.target)
 
-    def _check(self, conf: str, lines: t.Sequence[str], node: str) -> None:
-        for number, line in enumerate(conf.splitlines(), 1):
-            pairs = {key.lower(): value for key, value in _PAIR.findall(line.partition("#")[0])}
-            if lines and pairs.get("name", "").lower() == "gpu" and matches(pairs.get("nodename"), node):
-                raise HostError(f"{self.conf} describes GPUs of {node} already, in line {number}: {line.strip()}",
+    def _theirs(self, path: str, seen: t.Set[str]) -> t.Iterator[t.Tuple[str, int, str]]:
+        """(file, number, line) of a file and of what it includes, but for files that were seen."""
+        seen.add(path)
+        for number, line in _lines(read_text(path) or ""):
+            more = os.path.join(os.path.dirname(self.conf), _included(line))
+            if not _included(line):
+                yield path, number, line
+            elif more not in seen:
+                yield from self._theirs(more, seen)
+
+    def _check(self, lines: t.Sequence[str], node: str) -> None:
+        for path, number, line in self._theirs(self.conf, {self.ours}) if lines else ():
+            pairs = {key.lower(): value for key, value in _PAIR.findall(line)}
+            if pairs.get("name", "").lower() == "gpu" and matches(pairs.get("nodename"), node):
+                raise HostError(f"{path} describes GPUs of {node} already, in line {number}: {' '.join(line.split())}",
                                 "Remove this line, or leave the target slurm; both would count GPUs twice.",
-                                path=self.conf)
+                                path=path)
         missing = [path for line in lines if not line.startswith("#")
                    for path in line.rpartition("=")[2].split(",") if not self.exists(path)]
         if missing:
@@ -112,9 +123,22 @@ class SlurmFiles:
                             "/proc/driver/nvidia/capabilities.", path=missing[0])
 
 
+def _lines(text: str) -> t.Iterator[t.Tuple[int, str]]:
+    """(number, line) without comments; a backslash at the end goes on with the next line."""
+    for match in _LINE.finditer(text):
+        line = match[0].replace("\\\n", " ").partition("#")[0].strip()
+        if line:
+            yield text.count("\n", 0, match.start()) + 1, line
+
+
+def _included(line: str) -> str:
+    """The file that a line includes, empty where it does not."""
+    words = line.split()
+    return words[1] if len(words) > 1 and words[0].lower() == "include" else ""
+
+
 def _includes(text: str, path: str) -> bool:
-    return any(words[:1] and words[0].lower() == "include" and words[1:2] == [path]
-               for words in (line.partition("#")[0].split() for line in text.splitlines()))
+    return any(_included(line) == path for _number, line in _lines(text))
 
 
 def matches(names: str | None, node: str) -> bool:

@@ -84,6 +84,9 @@ def _check(state: str, key: str | None, names: t.Sequence[str] | None) -> None:
     if not key:
         raise InputError("The key of the taint is needed.", "Name the taint with which your Nodes come, such as "
                          "startup-taint.cluster-autoscaler.kubernetes.io/gpu.", path="taint", value=key)
+    if any(sign in key for sign in "=: "):
+        raise InputError(f"{key!r} is no key of a taint.", "Leave out its value and its effect, such as =true and "
+                         ":NoSchedule: whatever they are, taints of this key go.", path="taint", value=key)
     if state == "present":
         raise InputError("A startup taint is put on a Node as it comes, by its kubelet or its autoscaler.",
                          "Set state absent to take it from Nodes that are verified.", path="state", value=state,

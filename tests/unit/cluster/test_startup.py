@@ -120,7 +120,8 @@ def test_a_node_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("state, taint, names, path", [
-    ("absent", None, ["a"], "taint"), ("present", KEY, ["a"], "state"), ("absent", KEY, None, "nodes")])
+    ("absent", None, ["a"], "taint"), ("absent", f"{KEY}=true:NoSchedule", ["a"], "taint"),
+    ("gathered", f"{KEY}:NoSchedule", None, "taint"), ("present", KEY, ["a"], "state"), ("absent", KEY, None, "nodes")])
 def test_refused(monkeypatch: pytest.MonkeyPatch, state: str, taint: str | None, names: list[str] | None,
                  path: str) -> None:
     server = Server(node("a", OURS))

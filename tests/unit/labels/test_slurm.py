@@ -208,7 +208,8 @@ def test_no_gpu_leaves_no_file(host: Host) -> None:
 
 
 @pytest.mark.parametrize("line", ["Name=gpu File=/dev/nvidia0", "nodename=gpu-a[1-8] AutoDetect=nvml name=GPU",
-                                  "NodeName=x,gpu-a1 Name = gpu Count=1 # ours"])
+                                  "NodeName=x,gpu-a1 Name = gpu Count=1 # ours",
+                                  "NodeName=gpu-a1 \\\n  Name=gpu File=/dev/nvidia0"])
 def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> None:
     """Before anything is changed, and the line is named."""
     host.conf.write_text(f"# GPUs\n{line}\n")
@@ -216,6 +217,20 @@ def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> N
     with pytest.raises(HostError, match="line 2"):
         host.run(LINES)
     assert host.tree() == tree
+
+
+def test_gpus_that_an_included_file_describes_are_refused(host: Host) -> None:
+    """Also where two files include each other; a file that is not there describes nothing."""
+    (host.folder / "site").mkdir()
+    more = host.folder / "site" / "gpus.conf"
+    more.write_text(f"include {host.conf}\n\nNodeName=gpu-b1 Name=gpu File=/dev/nvidia0\n")
+    host.conf.write_text("Include site/gpus.conf # ours\nInclude /nowhere\n")
+    host.run(LINES)
+    host.run(None)
+    more.write_text(more.read_text().replace("gpu-b1", "gpu-[a-b]1,gpu-a1"))
+    with pytest.raises(HostError, match=f"^{more} describes GPUs of gpu-a1 already, in line 3: NodeName=") as caught:
+        host.run(LINES)
+    assert caught.value.details["path"] == str(more) and not host.ours.exists()
 
 
 def test_a_missing_device_file_is_refused(host: Host) -> None:
