@@ -77,6 +77,8 @@ CONTAINER_SET = frozenset((*LABELS.values(), CLIENT, f"{DEPLOY}nvsm"))
 VM_SET = frozenset(DEPLOY + word for word in (
     "sandbox-device-plugin", "kata-sandbox-device-plugin", "sandbox-validator", "vfio-manager", "kata-manager",
     "cc-manager", "vgpu-manager", "vgpu-device-manager"))
+# Of its mode GPUCluster, which this collection does not serve either and leaves alone while there is a GPU.
+DRA_SET = frozenset(DEPLOY + word for word in ("dra-driver", "dra-validator", "dcgm-dra", "dcgm-exporter-dra"))
 _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 
@@ -292,7 +294,7 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     else:
         wanted = {PRESENT: "false"} if deploy is not None and node.labels.get(PRESENT) else {}
         if deploy is not None and is_marked(node, deploy):
-            forbidden = CONTAINER_SET | VM_SET
+            forbidden = CONTAINER_SET | VM_SET | DRA_SET
     return _difference(node, wanted, forbidden, lambda key: _in_scope(key, node, deploy), (node.sighting,))
 
 

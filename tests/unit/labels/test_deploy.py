@@ -244,7 +244,10 @@ def test_removal_takes_the_sighting_along() -> None:
 
 def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
     """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
-    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false"}
+    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false",
+            f"{D}dra-driver": "true"}
+    seen = after(node({**GPU, f"{D}dra-driver": "true"}))
+    assert seen.labels[f"{D}dra-driver"] == "true"
     now = after(after(node(lost)), now=NOW + GONE_AFTER)
     assert now.labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
     assert plan_present(node({**SYSTEM, f"{D}dcgm": "true"}), ALL) is None

@@ -200,7 +200,8 @@ def test_what_is_never_ours_cannot_be_adopted(key: str) -> None:
 # -- foreign labels, by chance
 
 
-_OURS = [*OPERATOR, f"{D}mig-manager", f"{D}dcgm", f"{D}vfio-manager", f"{D}operands", "nvidia.com/mig.config", *TOLD]
+_OURS = [*OPERATOR, f"{D}mig-manager", f"{D}dcgm", f"{D}dra-driver", f"{D}vfio-manager",
+         f"{D}operands", "nvidia.com/mig.config", *TOLD]
 _THEIRS = ["a/b", "nvidia.com/gpu.workload.config", "nvidia.com/cc.mode", "nvidia.com/gpu-driver-upgrade-state",
            "nvidia.com/mig.config.state", "kubernetes.io/hostname", "node-role.kubernetes.io/gpu"]
 _SEEN = [f"{NFD}system-os_release.ID", f"{NFD}pci-10de.present"]
@@ -232,7 +233,8 @@ def test_foreign_labels_are_never_touched(before: Node, deploy: Deploy | None, r
         if now.labels.get(key) == value:
             continue
         put_right = key == "nvidia.com/gpu.present" and deploy is not None and not removal
-        forbidden = key in _deploy.CONTAINER_SET | _deploy.VM_SET and key not in now.labels and not removal
+        attracts = _deploy.CONTAINER_SET | _deploy.VM_SET | _deploy.DRA_SET
+        forbidden = key in attracts and key not in now.labels and not removal
         empty = not value and key in _OURS and key != f"{D}mig-manager" and not removal
         assert key in before.ours or put_right or forbidden or empty, (key, value)
         assert key not in nfd and key not in (*_THEIRS, *_SEEN, f"{D}operands")
