@@ -29,6 +29,7 @@ import calendar
 import time
 import typing as t
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _keys
@@ -96,7 +97,7 @@ class Node:
     adopt: t.FrozenSet[str] = frozenset()
     orphaned: bool = False
 
-    @property
+    @cached_property
     def ours(self) -> t.FrozenSet[str]:
         """The keys that the annotation lists, but for what is never ours, and those adopted."""
         listed = frozenset(key for key in self.annotations.get(ANNOTATION, "").split(",") if _keys.may_be_ours(key))
@@ -119,7 +120,7 @@ class Node:
         """Its labels, with what its host knows better."""
         return {**self.labels, **(self.host or {})}
 
-    @property
+    @cached_property
     def nfd(self) -> t.FrozenSet[str]:
         """The labels that Node Feature Discovery keeps up here."""
         return _keys.nfd_keys({**self.annotations, **self.freed})
