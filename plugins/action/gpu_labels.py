@@ -62,10 +62,15 @@ class ActionModule(HostAction):
         if arguments["target"] == "startup_taint":
             return release(arguments, self._task.check_mode, gathered.unready_nodes(task_vars))
         found = None if arguments["hosts"] is None else told(task_vars, arguments["hosts"])
+        if found is not None and arguments["state"] == "absent":
+            # What they have told does not count here: they only say which Nodes are meant.
+            named = found.nodes if arguments["nodes"] is None else arguments["nodes"]
+            arguments["nodes"] = [name for name in found.nodes if name in named]
+            found = None
         work = label_nodes if arguments["target"] == "node" else publish
         result = work(arguments, self._task.check_mode, None if found is None else found.labels,
                       () if found is None else found.unread)
-        if found is not None and found.silent and arguments["state"] != "absent":
+        if found is not None and found.silent:
             text = (f"{fold(found.silent)}: not asked in this run, so that their Nodes keep the labels that they have. "
                     "Run gpu_labels with target facts there.")
             result = {**result, "notes": [*result["notes"], text], "warnings": [*result["warnings"], text]}

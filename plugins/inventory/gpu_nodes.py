@@ -11,20 +11,20 @@ version_added: 0.1.0
 description:
   - Reads the Nodes of a cluster, by one list, and makes a host of each that has an NVIDIA GPU, called as the Node.
   - A Node has a GPU where Node Feature Discovery has seen one, C(nvidia.com/gpu.present) says so, or its kubelet offers
-    a resource C(nvidia.com/...).
+    a GPU or a part of one (C(nvidia.com/gpu), C(nvidia.com/mig-...)).
   - Model, driver and MIG are what labels of GPU feature discovery say, in whatever way they came to the Node.
   - Each host has the variables C(gpu_node_name), by which the other parts of this collection know its Node,
     C(ansible_host), see O(address_types), and C(gpu_node), a mapping of C(model), C(count), C(family), C(driver),
     C(cuda), C(mig) (a mapping of C(capable), C(strategy), C(config) and C(state)), C(upgrade_state), C(resources)
-    (what the kubelet offers of C(nvidia.com/...), by name), C(taints) (their keys), C(ready), C(schedulable),
+    (what the kubelet offers of GPUs, by name), C(taints) (their keys), C(ready), C(schedulable),
     C(state), C(labels), C(os_image), C(kernel), C(runtime), C(kubelet) and C(provider_id). What nobody has told is
     null.
   - Each host with a GPU is in the groups C(gpu_model_*), C(gpu_driver_*), C(gpu_mig_capable), C(gpu_mig_incapable) or
     C(gpu_mig_unknown), and C(gpu_state_*). Where it has such labels it is also in C(gpu_mig_strategy_*),
     C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). Names are in lower case, with other characters as
     underscores, such as C(gpu_model_nvidia_a100_sxm4_80gb).
-  - C(state) is V(not_ready) where the kubelet does not report, V(cordoned), V(no_resources) where the kubelet offers no
-    GPU to pods, else V(ready).
+  - C(state) is V(not_ready) where the kubelet does not report or the Node is being removed, V(cordoned),
+    V(no_resources) where the kubelet offers no GPU to pods, else V(ready).
   - The name of the file has to end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -43,6 +43,7 @@ options:
     description:
       - Path of the kubeconfig of the cluster. No other is looked for.
       - A relative path is looked for beside the file, then in the working directory.
+      - When it has changed, what is cached does not count, as it may be of another cluster.
     type: str
     required: true
   context:
@@ -96,6 +97,7 @@ from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
@@ -113,16 +115,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Ansible's entry point."""
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
-        for node in self._nodes(path, cache):
+        try:
+            nodes = self._nodes(path, cache)
+        except GpuopsError as error:
+            raise AnsibleParserError(str(error)) from error
+        for node in nodes:
             if node["gpu"] or self.get_option("nodes") == "all":
                 self._add(node)
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
-        """What is known of all Nodes, from the cache where that is allowed."""
+        """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
             return _ask(kubeconfig, context)
-        key = self.get_cache_key(f"{path} {kubeconfig} {context}")
+        # By its content too: the file may have become that of another cluster, or be gone.
+        content = digest(read_bytes(kubeconfig) or b"")
+        key = self.get_cache_key(f"{path} {kubeconfig} {context} {content}")
         if cache:
             try:
                 return t.cast("list[fleet.Facts]", self._cache[key])
@@ -165,7 +173,4 @@ def _data(value: t.Any) -> t.Any:
 
 
 def _ask(kubeconfig: str, context: str | None) -> list[fleet.Facts]:
-    try:
-        return [fleet.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]
-    except GpuopsError as error:
-        raise AnsibleParserError(str(error)) from error
+    return [fleet.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]

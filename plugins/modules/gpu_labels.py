@@ -36,15 +36,14 @@ options:
       - Both files keep what they say while a GPU cannot be read. With fewer GPUs on the PCI bus than before, they
         change when a second run sees the same.
       - V(node), V(node_feature) and V(startup_taint) are other jobs, each one task for all Nodes of a cluster. They run
-        on the controller with O(kubeconfig), connect to no host, and want C(run_once). O(mig_strategy) and O(sharing)
-        do not go with them.
+        on the controller with O(kubeconfig), connect to no host, and want C(run_once).
       - V(node) writes labels to Nodes. With O(deploy) these are the labels by which operands choose their Nodes, with
         O(hosts) those that hosts have computed; with both, a Node that differs gets all by one request. A task with one
         of them leaves the other's labels as they are.
       - V(node_feature) writes the labels of O(hosts) as one object C(NodeFeature) for each Node, of which Node Feature
         Discovery (0.14 or newer) makes labels.
-      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) whose kubelet offers GPUs, but not from a
-        Node whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
+      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) that are Ready and offer GPUs, but not from
+        one whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
         the Nodes that carry it.
     type: str
     choices: [facts, nfd_file, slurm, node, node_feature, startup_taint]
@@ -68,7 +67,8 @@ options:
   hosts:
     description:
       - The hosts of the inventory whose fact C(gpu_labels) their Nodes are to have, see O(target=facts). A host's Node
-        is called as its variable C(gpu_node_name) says, else as the host.
+        is called as its variable C(gpu_node_name) in the inventory says, else as the host.
+      - With O(state=absent) only their Nodes are meant, whatever they have told.
       - The Node of a host that has no such fact, as it was not reached or is left out by C(--limit), keeps what it has.
       - A host is believed about its GPUs only. With any other label among those that it tells its Node counts as failed
         and gets none of them.
@@ -79,14 +79,14 @@ options:
       - Labels that count as this collection's own where Nodes carry them, whoever wrote them. They are then put right,
         taken where they do not belong, and taken back by O(state=absent).
       - RV(foreign) names those that can be given here. What a user wishes, such as V(false) of a deploy label, and what
-        Node Feature Discovery keeps up stays theirs.
+        Node Feature Discovery keeps up stays theirs, the latter as long as the cluster has one.
     type: list
     elements: str
     default: []
   gone_after:
     description:
-      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in the
-        annotation C(gpuops.nvidia/gpu-gone-since), and a GPU that is seen again ends it.
+      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in an
+        annotation, for a week; a GPU that is seen again ends it.
       - V(0) takes the labels at once.
     type: int
     default: 600
@@ -113,7 +113,7 @@ options:
   wait_for_nfd:
     description:
       - Seconds to wait for Node Feature Discovery while no Node carries a label of it. Then the task fails.
-      - With V(0), and in check mode, the task does not wait, and says in RV(notes) that no GPU is known.
+      - With V(0), and in check mode, the task says in RV(notes) that no GPU is known instead.
     type: int
     default: 0
   mig_strategy:
@@ -137,7 +137,7 @@ options:
     type: str
   slurm_folder:
     description:
-      - The folder of C(slurm.conf) on this host.
+      - The folder of C(slurm.conf) on this host. What was written in another one before goes.
     type: path
     default: /etc/slurm
 notes:
@@ -150,17 +150,15 @@ notes:
     managers of driver and MIG wrote them. An empty value counts as none, but for the label of the MIG manager.
   - The annotation C(gpuops.nvidia/labels) of a Node lists the keys that were written, and O(state=absent) takes back
     these, also where a manager has rewritten their value. A key that had a value before stays, and so does a key to
-    which a user has given C(false), or another C(nvidia.com/mig.config), since.
-  - A deploy label of somebody else, such as one that a removed GPU Operator left, is taken from a Node only where that
-    operand must not run, because the GPU is gone, operands are switched off there, or the host has the component.
+    which a user has given C(false), or another C(nvidia.com/mig.config), since. A deploy label of somebody else is
+    taken only where that operand must not run.
   - When a GPU has been gone for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy labels
-    go, though not while the Node is not Ready or has lost all labels of Node Feature Discovery, as happens for a while
-    when that restarts. What a host of O(hosts) tells counts more, and such a Node needs no Node Feature Discovery.
-  - What Node Feature Discovery keeps up is its own. GPU feature discovery publishes through it, so where that runs on a
-    Node the labels of the host are left out there, and RV(foreign) says so.
-  - Requests go out 16 at a time. A busy server (429, with the pause that it asks for, and 5xx), broken connections and
-    lost races (409) are ridden through for some seconds. A run that was cut off is gone on with by the next one, as it
-    writes what still differs.
+    go, though not while the Node is not Ready or has lost all labels of Node Feature Discovery. What a host of O(hosts)
+    tells counts more, and such a Node needs no Node Feature Discovery.
+  - Where GPU feature discovery runs on a Node, it publishes through Node Feature Discovery. The labels of the host are
+    left out there then, and RV(foreign) says so.
+  - A busy server, broken connections and lost races are ridden through for some seconds; what a run that was cut off
+    has not written, the next one writes.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -210,7 +208,6 @@ EXAMPLES = r"""
       components: {driver: true, container_toolkit: true, device_plugin: true, feature_discovery: true}
       on_host:
         gpu-a1: [driver, container_toolkit]
-  delegate_to: localhost
   run_once: true
 
 - name: Ask each host for its labels
@@ -245,21 +242,11 @@ EXAMPLES = r"""
     kubeconfig: ~/clusters/gpu.kubeconfig
     nodes: "{{ verify_result.verified }}"
   run_once: true
-
-- name: Look at the deploy labels of two Nodes
-  gpuops.nvidia.gpu_labels:
-    state: gathered
-    target: node
-    kubeconfig: ~/clusters/gpu.kubeconfig
-    nodes: [gpu-a1, gpu-a2]
-  delegate_to: localhost
-  run_once: true
-  register: deploy_labels
 """
 
 RETURN = r"""
 labels:
-  description: The labels that the target has after this task, in check mode would have. For V(gathered), the host's.
+  description: The labels that the target has after this task, for V(gathered) those of the host.
   returned: when O(target) is not in a cluster
   type: dict
   sample:
@@ -289,7 +276,7 @@ removed:
   type: dict
 slurm:
   description:
-    - C(node), what Slurm calls this host. C(lines), what C(gpuops-gres.conf) says, in check mode would say. C(gres) and
+    - C(node), what Slurm calls this host. C(lines), what C(gpuops-gres.conf) says after this task. C(gres) and
       C(features), what the line of this node in C(slurm.conf) ought to have as C(Gres) and C(Feature).
   returned: when O(target=slurm)
   type: dict

@@ -33,7 +33,7 @@ class Fleet:
     """Two Nodes with GPUs, of which feature discovery says nothing, and their hosts, which nobody connects to."""
 
     def __init__(self, made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> None:
-        self.kubeconfig, self.client, self.folder = str(made.kubeconfig), client, folder
+        self.kubeconfig, self.client, self.folder, self.said = str(made.kubeconfig), client, folder, ""
         wanted = [lab_nodes.Node(f"{prefix}-{name}", model="l40s", gpus=4) for name in "ab"]
         lab_nodes.create(made, wanted, lab_nodes.Labels())
         self.a, self.b = self.names = [node.name for node in wanted]
@@ -47,7 +47,7 @@ class Fleet:
         assert found is not None
         return found
 
-    def play(self, *tasks: Object) -> int:
+    def play(self, *tasks: Object, limit: str = "all") -> int:
         """How many tasks changed something, once each host has told its labels. tasks: options of gpu_labels."""
         tell = {"name": "Tell", "ansible.builtin.set_fact": {"gpu_labels": TOLD, "cacheable": True}}
         asked = [{"name": "Do", "run_once": True, "gpuops.nvidia.gpu_labels": {
@@ -55,9 +55,10 @@ class Fleet:
         (self.folder / "play.yml").write_text(json.dumps([{
             "hosts": "all", "gather_facts": False, "tasks": [tell, *asked]}]))
         ran = subprocess.run(
-            ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), str(self.folder / "play.yml")], check=False,
-            capture_output=True, text=True, timeout=120)
+            ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), str(self.folder / "play.yml"), "--limit", limit],
+            check=False, capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, ran.stdout + ran.stderr
+        self.said = ran.stdout + ran.stderr
         return sum(int(count) for count in re.findall(r"changed=(\d+)", ran.stdout))
 
 
@@ -107,6 +108,35 @@ def test_what_hosts_have_told(fleet: Fleet, nfd: None, audit: Audit) -> None:
         assert take({**given, "state": "absent"}, False, None)["counts"]["changed"] == 2
     assert {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names} == before
     assert fleet.client.list(node_feature.API, node_feature.KIND) == []
+
+
+def test_hosts_that_a_limit_leaves_out(fleet: Fleet) -> None:
+    """Their Nodes keep what they have, and somebody says so; a removal from them needs no word of theirs."""
+    hosts = [f"host-{name}" for name in fleet.names]
+    task = {"target": "node", "state": "present", "hosts": hosts}
+    assert fleet.play(task) == 1 and fleet.play(task) == 0
+    full = fleet.node(fleet.b)["metadata"]
+    assert fleet.play(task, limit=hosts[0]) == 0
+    assert f"{hosts[1]}: not asked in this run" in re.sub(r"\s+", " ", fleet.said)
+    assert fleet.node(fleet.b)["metadata"]["labels"] == full["labels"]
+    assert fleet.play({"target": "node", "state": "absent", "hosts": hosts[1:]}, limit=hosts[0]) == 1
+    assert not set(TOLD) & set(fleet.node(fleet.b)["metadata"]["labels"])
+    assert set(TOLD) <= set(fleet.node(fleet.a)["metadata"]["labels"])
+
+
+def test_labels_that_a_removed_nfd_has_left(fleet: Fleet) -> None:
+    """Its lists stand for nobody, once the labels are adopted; what else they name stays."""
+    listed = "nfd.node.kubernetes.io/feature-labels"
+    fleet.client.merge_patch("v1", "Node", fleet.a, None, {"metadata": {
+        "labels": {"nvidia.com/gpu.count": "9"}, "annotations": {listed: "cpu-model.id,nvidia.com/gpu.count"}}},
+        field_manager="nfd-master")
+    task = {"target": "node", "state": "present", "hosts": [f"host-{fleet.a}"]}
+    fleet.play(task)
+    assert fleet.node(fleet.a)["metadata"]["labels"]["nvidia.com/gpu.count"] == "9"
+    assert fleet.play({**task, "adopt": ["nvidia.com/gpu.count"]}) == 1
+    now = fleet.node(fleet.a)["metadata"]
+    assert now["labels"].items() >= TOLD.items() and now["annotations"][listed] == "cpu-model.id"
+    assert fleet.play(task) == 0
 
 
 def test_a_startup_taint(fleet: Fleet, kubectl: Kubectl) -> None:

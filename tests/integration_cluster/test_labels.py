@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_a_gpu_that_vanishes_and_returns(fleet: Fleet) -> None:
     assert fleet.run()["changed"] and not fleet.run()["changed"]
     seen = fleet.metadata(fleet.a)
     assert seen["labels"].items() >= WANTED.items() and GONE in seen["annotations"]
-    fleet.write(fleet.a, annotations={GONE: "2026-01-01T00:00:00Z"})
+    fleet.write(fleet.a, annotations={GONE: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 700))})
     fleet.run()
     gone = fleet.metadata(fleet.a)
     assert {key: value for key, value in gone["labels"].items() if key in WANTED} == {

@@ -29,6 +29,7 @@ import calendar
 import time
 import typing as t
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _keys
@@ -46,11 +47,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import
 Changes = t.Dict[str, t.Optional[str]]
 
 ANNOTATION = "gpuops.nvidia/labels"
-# When a GPU was first not seen any more: C(2026-11-22T07:10:47Z).
-GONE = "gpuops.nvidia/gpu-gone-since"
+# When a GPU was first not seen any more, by NFD and by the host: C(2026-11-22T07:10:47Z). Each is a witness of its own,
+# as one task asks this one and another that one, and they need not agree.
+GONE, HOST_GONE = "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since"
 # Seconds that it has to stay away. NFD's worker looks once a minute, and its labels come back some minutes after a
 # restart of its master or an API server.
 GONE_AFTER = 600
+# Seconds beyond that after which a sighting says nothing about now, as the GPU may have been back since. Whoever runs
+# once a week is still served.
+_TRUSTED = 8 * 86400
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 NFD = "feature.node.kubernetes.io/"
 # NFD writes the first for vendor, the others for class and vendor: 3D controller, VGA controller.
@@ -73,6 +78,8 @@ CONTAINER_SET = frozenset((*LABELS.values(), CLIENT, f"{DEPLOY}nvsm"))
 VM_SET = frozenset(DEPLOY + word for word in (
     "sandbox-device-plugin", "kata-sandbox-device-plugin", "sandbox-validator", "vfio-manager", "kata-manager",
     "cc-manager", "vgpu-manager", "vgpu-device-manager"))
+# Of its mode GPUCluster, which this collection does not serve either and leaves alone while there is a GPU.
+DRA_SET = frozenset(DEPLOY + word for word in ("dra-driver", "dra-validator", "dcgm-dra", "dcgm-exporter-dra"))
 _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 
@@ -80,7 +87,7 @@ _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 class Node:
     """What counts of a Node. ready: its condition Ready, needed only where a GPU is missing and no host has told;
     host: the labels that gpu_labels has computed on its host, None where it was not asked; adopt: keys that count as
-    ours where the Node carries them."""
+    ours where the Node carries them; orphaned: whether no NFD is left that keeps up what its lists here name."""
 
     name: str
     labels: Labels
@@ -88,8 +95,9 @@ class Node:
     ready: bool = False
     host: t.Optional[Labels] = None
     adopt: t.FrozenSet[str] = frozenset()
+    orphaned: bool = False
 
-    @property
+    @cached_property
     def ours(self) -> t.FrozenSet[str]:
         """The keys that the annotation lists, but for what is never ours, and those adopted."""
         listed = frozenset(key for key in self.annotations.get(ANNOTATION, "").split(",") if _keys.may_be_ours(key))
@@ -112,13 +120,20 @@ class Node:
         """Its labels, with what its host knows better."""
         return {**self.labels, **(self.host or {})}
 
+    @cached_property
+    def nfd(self) -> t.FrozenSet[str]:
+        """The labels that Node Feature Discovery keeps up here."""
+        return _keys.nfd_keys({**self.annotations, **self.freed})
+
     @property
-    def gone_since(self) -> t.Optional[int]:
-        """Seconds since 1970 of the first sighting, None where there is none that can be read."""
-        try:
-            return calendar.timegm(time.strptime(self.annotations.get(GONE, ""), _TIME))
-        except ValueError:
-            return None
+    def freed(self) -> t.Dict[str, str]:
+        """The lists of an NFD that is no more, without the keys that are adopted; only those that change by this."""
+        return _keys.nfd_lists_without(self.annotations, self.adopt) if self.orphaned else {}
+
+    @property
+    def sighting(self) -> str:
+        """The annotation of who is asked about the GPU."""
+        return GONE if self.host is None else HOST_GONE
 
 
 @dataclass(frozen=True)
@@ -178,12 +193,18 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
         raise InputError("A mapping of components to true or false is needed.", "Give gpu_plan.cluster.deploy, or "
                          "{components: {device_plugin: true}}.", path="deploy.components", value=components)
     on_host = given.get("on_host") or {}
+    if not isinstance(on_host, dict):
+        raise InputError("A mapping of Nodes to lists of components is needed.", "Write {gpu-a1: [driver]}.",
+                         path="deploy.on_host", value=on_host)
     for name, delivered in components.items():
         _check_name(f"deploy.components.{name}", name)
         if not isinstance(delivered, bool):
             raise InputError(f"{delivered!r} is not allowed.", "Set true or false.",
                              path=f"deploy.components.{name}", value=delivered, allowed=[True, False])
     for node, names in on_host.items():
+        if not isinstance(names, list):
+            raise InputError("A list of components is needed.", "Write [driver].", path=f"deploy.on_host.{node}",
+                             value=names)
         for name in names:
             _check_name(f"deploy.on_host.{node}", name)
     mig_default = given.get("mig_default") or ""
@@ -245,7 +266,7 @@ def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
     """Whether a Node carries labels that a plan would have to take if its GPU were gone."""
     if any(key != PRESENT and _in_scope(key, node, deploy) for key in _mine(node)):
         return True
-    return deploy is not None and node.labels.get(PRESENT) == "true" and PRESENT not in _keys.nfd_keys(node.annotations)
+    return deploy is not None and node.labels.get(PRESENT) == "true" and PRESENT not in node.nfd
 
 
 def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
@@ -260,6 +281,8 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     and has NFD's other labels: labels vanish when NFD restarts, and operands must not be stopped by that.
     """
     forbidden: t.FrozenSet[str] = frozenset()
+    if deploy is None and node.host is None:
+        return None
     if node.gpu:
         wanted = {} if deploy is None else wanted_labels(node, deploy)
         wanted.update(features(node))
@@ -272,13 +295,13 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     else:
         wanted = {PRESENT: "false"} if deploy is not None and node.labels.get(PRESENT) else {}
         if deploy is not None and is_marked(node, deploy):
-            forbidden = CONTAINER_SET | VM_SET
-    return _difference(node, wanted, forbidden, lambda key: _in_scope(key, node, deploy))
+            forbidden = CONTAINER_SET | VM_SET | DRA_SET
+    return _difference(node, wanted, forbidden, lambda key: _in_scope(key, node, deploy), (node.sighting,))
 
 
 def plan_absent(node: Node) -> t.Optional[Change]:
     """Takes back the listed keys, but for those that have become the user's or Node Feature Discovery's."""
-    return _difference(node, {}, frozenset(), lambda key: True)
+    return _difference(node, {}, frozenset(), lambda key: True, (GONE, HOST_GONE))
 
 
 def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
@@ -299,8 +322,7 @@ def features(node: Node) -> t.Dict[str, str]:
 def _features(node: Node) -> t.Tuple[t.Dict[str, str], t.FrozenSet[str]]:
     """(what the host tells and we write, keys among it that others keep on the Node)."""
     told = node.host or {}
-    listed = _keys.nfd_keys(node.annotations)
-    theirs = frozenset(key for key in told if key in listed or (key in node.labels and key not in node.ours))
+    theirs = frozenset(key for key in told if key in node.nfd or (key in node.labels and key not in node.ours))
     return {key: value for key, value in told.items() if key not in theirs}, theirs
 
 
@@ -316,17 +338,25 @@ def _forbidden(node: Node, deploy: Deploy) -> t.FrozenSet[str]:
 
 def stayed_away(node: Node, terms: Terms) -> bool:
     """Whether a GPU that nobody sees has been away long enough."""
-    since = node.gone_since
-    return terms.gone_after <= 0 or (since is not None and terms.now - since >= terms.gone_after)
+    return terms.gone_after <= 0 or (_away(node, terms) or 0) >= terms.gone_after
 
 
 def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
     """The change that keeps now as the first sighting, None where one is kept already."""
-    since = node.gone_since
-    if since is not None and since <= terms.now:
+    if _away(node, terms) is not None:
         return None
-    before = {GONE: node.annotations[GONE]} if GONE in node.annotations else {}
-    return Change(node.name, {}, {}, {GONE: time.strftime(_TIME, time.gmtime(terms.now))}, before)
+    key = node.sighting
+    before = {key: node.annotations[key]} if key in node.annotations else {}
+    return Change(node.name, {}, {}, {key: time.strftime(_TIME, time.gmtime(terms.now))}, before)
+
+
+def _away(node: Node, terms: Terms) -> t.Optional[float]:
+    """Seconds since the first sighting, None where none is kept that can be read and counts."""
+    try:
+        away = terms.now - calendar.timegm(time.strptime(node.annotations.get(node.sighting, ""), _TIME))
+    except ValueError:
+        return None
+    return away if 0 <= away <= terms.gone_after + _TRUSTED else None
 
 
 def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
@@ -341,11 +371,13 @@ def undecided(node: Node, deploy: Deploy) -> bool:
 
 
 def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSet[str],
-                in_scope: t.Callable[[str], bool]) -> t.Optional[Change]:
-    ours = {key for key in _mine(node) if in_scope(key)}
+                in_scope: t.Callable[[str], bool], sightings: t.Sequence[str]) -> t.Optional[Change]:
+    mine = _mine(node)
+    ours = {key for key in mine if in_scope(key)}
     labels: Changes = {key: None for key in ours if key not in wanted}
+    waits = {key for key in mine - ours if key != PRESENT}
     ours &= set(wanted)
-    theirs = _keys.nfd_keys(node.annotations)
+    theirs = node.nfd
     for key, value in wanted.items():
         now = node.labels.get(key)
         if key not in theirs and now != value and (not now or _is_statement(key)):
@@ -356,8 +388,11 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
             labels[key] = None
     listed = ",".join(sorted(ours | {key for key in node.ours if not in_scope(key)}))
     new: t.Dict[str, str] = {ANNOTATION: listed} if listed else {}
-    annotations: Changes = {key: new.get(key) for key in (ANNOTATION, GONE)
+    if waits and not node.gpu and node.sighting in node.annotations:
+        new[node.sighting] = node.annotations[node.sighting]  # for the task that speaks of the other family
+    annotations: Changes = {key: new.get(key) for key in (ANNOTATION, *sightings)
                             if node.annotations.get(key) != new.get(key)}
+    annotations.update((key, value or None) for key, value in node.freed.items())
     if not labels and not annotations:
         return None
     return Change(node.name, {key: labels[key] for key in sorted(labels)},
@@ -372,8 +407,7 @@ def _is_statement(key: str) -> bool:
 
 def _mine(node: Node) -> t.Set[str]:
     """The keys that are ours still."""
-    theirs = _keys.nfd_keys(node.annotations)
-    return {key for key in node.ours if key in node.labels and key not in theirs
+    return {key for key in node.ours if key in node.labels and key not in node.nfd
             and not _is_users(key, node.labels[key])}
 
 

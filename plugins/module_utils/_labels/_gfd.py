@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The labels of GPU feature discovery, from plain values. Pure. PRIVATE to the collection.
 
-Source: gpu-feature-discovery 0.20 (NVIDIA/k8s-device-plugin), its labels compared with captured output. Two things
-differ on purpose: there is no C(gfd.timestamp), which would change on every run; and where several models compete for
-the labels of full GPUs, the model of the first GPU wins (there: whichever the map yields).
+Source: gpu-feature-discovery 0.20 (NVIDIA/k8s-device-plugin), its labels compared with captured output. Three things
+differ on purpose: there is no C(gfd.timestamp), which would change on every run; where several models compete for the
+labels of full GPUs, the model of the first GPU wins (there: whichever the map yields); and a value that no label can
+have, such as a long product with everything behind it, is made one (there: it reaches no Node).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model impor
 STRATEGIES = ("none", "single", "mixed")
 GPU = "nvidia.com/gpu"
 OUR_PREFIX = "gpuops.nvidia"
-# A label's name has at most 63 characters (Kubernetes, "Labels and Selectors"); our longest suffix needs 14.
-_MODEL_LENGTH = 48
+# A label's name or value has at most 63 characters, and a letter or digit at either end (Kubernetes, "Labels and
+# Selectors"); our longest suffix of a name needs 14.
+_LENGTH, _MODEL_LENGTH = 63, 48
+_NO_END = "-_."
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9\-_. ]")
 _MODES = {"0300": "graphics", "0302": "compute"}
 
@@ -56,13 +59,25 @@ def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None =
         labels.update(_per_model(node.gpus))
     labels["nvidia.com/vgpu.present"] = _bool(node.vgpu is not None)
     if node.vgpu is not None:
-        labels["nvidia.com/vgpu.host-driver-version"], labels["nvidia.com/vgpu.host-driver-branch"] = node.vgpu
+        version, branch = node.vgpu
+        labels["nvidia.com/vgpu.host-driver-version"] = sanitise(version)
+        labels["nvidia.com/vgpu.host-driver-branch"] = sanitise(branch)
     return labels
 
 
 def sanitise(text: str) -> str:
-    """A label value: other characters dropped, blanks become one dash."""
-    return "-".join(_FORBIDDEN.sub("", text).split())
+    """A label value: other characters dropped, blanks become one dash, what is too long is cut."""
+    return _cut("-".join(_FORBIDDEN.sub("", text).split()), _LENGTH)
+
+
+def _cut(text: str, length: int) -> str:
+    return text.strip(_NO_END)[:length].rstrip(_NO_END)
+
+
+def _product(model: str, *marks: str) -> str:
+    """What a product is called, with marks such as C(MIG), C(1g.10gb), C(SHARED): the model makes room for them."""
+    tail = "".join(f"-{mark}" for mark in marks)
+    return (_cut(sanitise(model), _LENGTH - len(tail)) + tail).lstrip("-")
 
 
 def _bool(value: bool) -> str:
@@ -121,15 +136,14 @@ def _full_gpus(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
 
 def _model(name: str, members: t.Sequence[Gpu], sharing: Sharing | None) -> Labels:
     """sharing: None where all of the model are in MIG mode: then nothing of it is handed out whole."""
-    return {**_base(GPU, [name], len(members), sharing), **_hardware(GPU, members)}
+    return {**_base(GPU, name, (), len(members), sharing), **_hardware(GPU, members)}
 
 
-def _base(resource: str, product: t.Sequence[str], count: int, sharing: Sharing | None) -> Labels:
+def _base(resource: str, model: str, marks: t.Sequence[str], count: int, sharing: Sharing | None) -> Labels:
     replicas = sharing.of(resource) if sharing else 0
-    parts = [sanitise(part) for part in product]
     if sharing and replicas > 1 and not sharing.renamed:
-        parts.append("SHARED")
-    return {f"{resource}.product": "-".join(parts), f"{resource}.count": str(count),
+        marks = (*marks, "SHARED")
+    return {f"{resource}.product": _product(model, *marks), f"{resource}.count": str(count),
             f"{resource}.replicas": str(replicas),
             f"{resource}.sharing-strategy": sharing.strategy if sharing and replicas > 1 else "none"}
 
@@ -167,7 +181,7 @@ def _per_model(gpus: t.Sequence[Gpu]) -> Labels:
     for name, members in models.items():
         product = sanitise(name)
         short = product[len("NVIDIA-"):] if product.startswith("NVIDIA-") else product
-        prefix = f"{OUR_PREFIX}/{short[:_MODEL_LENGTH].rstrip('-_.')}"
+        prefix = f"{OUR_PREFIX}/{_cut(short, _MODEL_LENGTH)}"
         labels[f"{prefix}.product"] = product
         labels[f"{prefix}.count"] = str(len(members))
         labels[f"{prefix}.mig.capable"] = _bool(any(gpu.mig_capable for gpu in members))
@@ -189,7 +203,7 @@ def _mig_types(gpus: t.Sequence[Gpu]) -> dict[str, list[tuple[Gpu, MigDevice]]]:
 
 def _mig_labels(resource: str, kind: str, devices: t.Sequence[tuple[Gpu, MigDevice]], sharing: Sharing) -> Labels:
     gpu, device = devices[0]
-    labels = _base(resource, [gpu.name or "", "MIG", kind], len(devices), sharing)
+    labels = _base(resource, gpu.name or "", ("MIG", kind), len(devices), sharing)
     labels.update({f"{resource}.{suffix}": str(value) for suffix, value in device.attributes.items()})
     return labels
 
@@ -207,8 +221,10 @@ def _single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
         return {}
     types = _mig_types(gpus)
     empty = any(gpu.mig_devices is not None and not gpu.mig_devices for gpu in enabled)
+    if not types and not empty and len(enabled) == len(gpus):
+        return {}  # nothing of the layout could be read: then nothing is said of it
     if empty or len(enabled) != len(gpus) or len(types) != 1:
-        return {f"{GPU}.product": "-".join((sanitise(enabled[0].name or ""), "MIG", "INVALID")), f"{GPU}.count": "0",
+        return {f"{GPU}.product": _product(enabled[0].name or "", "MIG", "INVALID"), f"{GPU}.count": "0",
                 f"{GPU}.replicas": "0", f"{GPU}.sharing-strategy": "", f"{GPU}.memory": "0"}
     kind, devices = next(iter(types.items()))
     return _mig_labels(GPU, kind, devices, sharing)

@@ -62,9 +62,19 @@ def is_nfd_list(key: str) -> bool:
 
 def nfd_keys(annotations: Labels) -> t.FrozenSet[str]:
     """The labels that Node Feature Discovery keeps up on a Node, those of GPU feature discovery among them."""
-    listed = [value for key, value in annotations.items() if is_nfd_list(key)]
-    names = [name for value in listed for name in value.split(",") if name]
-    return frozenset(name if "/" in name else _NFD_NAMESPACE + name for name in names)
+    return frozenset(_in_full(name) for key, value in annotations.items() if is_nfd_list(key)
+                     for name in value.split(",") if name)
+
+
+def nfd_lists_without(annotations: Labels, keys: t.AbstractSet[str]) -> t.Dict[str, str]:
+    """The lists of Node Feature Discovery without some labels; only those that name one of them."""
+    found = {key: ",".join(name for name in value.split(",") if _in_full(name) not in keys)
+             for key, value in annotations.items() if is_nfd_list(key)}
+    return {key: value for key, value in found.items() if value != annotations[key]}
+
+
+def _in_full(name: str) -> str:
+    return name if "/" in name else _NFD_NAMESPACE + name
 
 
 def wrong_feature(labels: Labels) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
@@ -59,10 +59,11 @@ class FeatureFile:
         self.path = path
 
     def plan_present(self, labels: t.Mapping[str, str]) -> list[Step]:
-        """One step where the file does not say exactly this."""
+        """One step where the file does not say exactly this. Raises HostError where it cannot be written."""
         text = render(labels)
         if read_bytes(self.path) == text.encode():
             return []
+        check_writable(self.path)
         return [Step(WRITE, self.path, "its labels are not those of the host", data={"text": text})]
 
     def plan_absent(self) -> list[Step]:

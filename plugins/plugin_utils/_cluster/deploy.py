@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _depl
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Deploy, Node, Terms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
@@ -54,6 +55,8 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     kept = {node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels}
     nodes = [replace(node, host=None if node.name in wrong or node.name in kept else told.get(node.name), adopt=adopt)
              for node in found]
+    if any(adopt & node.nfd for node in nodes) and read.whose_nfd(client) == "none":
+        nodes = [replace(node, orphaned=True) for node in nodes]
     if state == "absent":
         plans = [_deploy.plan_absent(node) for node in nodes]
         return _write_all(client, plans, {**_result(nodes, [], []), "foreign": []}, {}, check_mode)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import is_gpu
+
 Pod = t.Mapping[str, t.Any]
 
 _MIRROR = "kubernetes.io/config.mirror"
 _ENDED = ("Succeeded", "Failed")
-_PREFIX = "nvidia.com/"
 
 
 @dataclass(frozen=True)
@@ -68,21 +69,14 @@ def ended(pod: Pod) -> bool:
 
 
 def uses_gpu(pod: Pod) -> bool:
-    """Whether a container asks for a GPU or a part of one: C(nvidia.com/gpu), C(nvidia.com/gpu.shared),
-    C(nvidia.com/mig-1g.10gb), or a resource that the device plugin's configuration has named otherwise."""
+    """Whether a container asks for a GPU or a part of one, see L(status.is_gpu)."""
     spec = pod["spec"]
     for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
         asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        if any(_is_gpu(name) and str(count) != "0" for name, count in asked.items()):
+        if any(is_gpu(name) and str(count) != "0" for name, count in asked.items()):
             return True
     return False
-
-
-def _is_gpu(resource: str) -> bool:
-    """Others of the vendor's, such as those of its network operator, are none."""
-    word = resource[len(_PREFIX):]
-    return resource.startswith(_PREFIX) and ("gpu" in word or word.startswith("mig-"))
 
 
 def _controller(pod: Pod) -> str:

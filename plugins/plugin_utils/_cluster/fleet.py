@@ -9,13 +9,12 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import offered_gpus, says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu
 
 Object = t.Mapping[str, t.Any]
 Facts = t.Dict[str, t.Any]
 
-_RESOURCES = "nvidia.com/"
 _UNKNOWN = "unknown"
 
 
@@ -26,7 +25,7 @@ def describe(node: Object) -> Facts:
     """
     meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels: dict[str, str] = dict(meta.get("labels") or {})
-    info, offered = status.get("nodeInfo") or {}, _offered(status)
+    info, offered = status.get("nodeInfo") or {}, offered_gpus(node)
     addresses: dict[str, str] = {}
     for one in status.get("addresses") or ():
         addresses.setdefault(one["type"], one["address"])
@@ -55,13 +54,6 @@ def groups(facts: Facts) -> list[str]:
              "mig": {True: "capable", False: "incapable", None: _UNKNOWN}[mig["capable"]],
              **{f"mig_{key}": mig[key] for key in ("strategy", "config", "state")}, "upgrade": facts["upgrade_state"]}
     return [f"gpu_{name}_{value}".lower() for name, value in found.items() if value]
-
-
-def _offered(status: Object) -> dict[str, int]:
-    """By resource of the device plugin how many the kubelet offers; those of which it has none are left out."""
-    allocatable = status.get("allocatable") or {}
-    return {name: int(amount) for name, amount in allocatable.items()
-            if name.startswith(_RESOURCES) and str(amount).isdigit() and amount != "0"}
 
 
 def _driver(labels: t.Mapping[str, str]) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy, _keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import GONE, Change, Changes, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Changes, Node, Terms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
@@ -60,7 +60,8 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
     if state != "gathered":
         refuse_operator(client)
     nodes = deploy.chosen(deploy.read_nodes(client), arguments["nodes"], told, client.server, state == "present")
-    live = _live(client, {node.name for node in nodes} if arguments["nodes"] or state == "present" else None)
+    everywhere = arguments["nodes"] is None and state != "present"
+    live = _live(client, None if everywhere else {node.name for node in nodes})
     if state == "present" and not client.knows(API, KIND):
         raise ClusterError(f"{client.server} has no kind {KIND} ({API}).", "Deliver the component nfd first, or use "
                            "target node, which needs no Node Feature Discovery.", verb="list", object=KIND, status=404)
@@ -132,7 +133,7 @@ def _lost(node: Node, live: Object | None) -> bool:
 def _sighted(node: Node, live: Object) -> Node:
     """The Node with the sighting that our object keeps."""
     kept = (live.get("metadata") or {}).get("annotations") or {}
-    return replace(node, annotations={key: kept[key] for key in (GONE,) if key in kept})
+    return replace(node, annotations={key: kept[key] for key in (node.sighting,) if key in kept})
 
 
 def _removal(name: str, live: Object | None) -> Change:
@@ -169,5 +170,10 @@ def _write(client: Client, work: Work, namespace: str) -> bool:
     patch: dict[str, t.Any] = {"metadata": {"annotations": change.annotations}} if change.annotations else {}
     if change.labels:
         patch["spec"] = {"labels": change.labels}
-    client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
+    try:
+        client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
+    except ClusterError as error:
+        if error.status != 404:
+            raise
+        return False  # NFD removes the objects of a Node that is gone
     return True

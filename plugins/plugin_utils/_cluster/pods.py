@@ -8,8 +8,6 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-
 Pod = t.Mapping[str, t.Any]
 # Reasons of a waiting container that say nothing more than that its turn has not come.
 _TURN = ("PodInitializing", "ContainerCreating", "")
@@ -33,11 +31,6 @@ class Stuck:
     message: str = ""
     restarts: int = 0
     image: str = ""
-
-
-def is_ready(pod: Pod) -> bool:
-    """Whether the pod is there to stay and says that it is ready."""
-    return "deletionTimestamp" not in pod["metadata"] and says_ready(pod)
 
 
 def node_of(pod: Pod) -> str:

@@ -45,7 +45,7 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
         "server": client.server,
         "version": client.version(),
         "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
-        "nfd": _nfd(client),
+        "nfd": whose_nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
 
@@ -67,7 +67,7 @@ def _node(node: Object) -> dict[str, t.Any]:
     }
 
 
-def _nfd(client: Reader) -> str:
+def whose_nfd(client: Reader) -> str:
     """Whose NFD is there. A stranger's is reused; definitions alone, as a removed one leaves them, are none."""
     defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
     if defined is None:

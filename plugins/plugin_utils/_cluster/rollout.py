@@ -15,12 +15,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import (
-    Stuck,
-    is_ready,
-    node_of,
-    where_it_stands,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, node_of, where_it_stands
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
 
@@ -125,7 +120,7 @@ class Rollout:
         """Which pods lack and where. The more it costs the rarer it happens."""
         begin = self._clock()
         self._stuck = [where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
-                       if not is_ready(pod)]
+                       if not says_ready(pod)]
         self._lost = self._not_ready({stuck.node for stuck in self._stuck if stuck.node})
         self._looked = self._clock()
         self._look_at = self._looked + max(_LINE, 10 * (self._clock() - begin))
@@ -222,5 +217,5 @@ class Rollout:
 
 
 def _silent(nodes: t.Iterable[Data | None]) -> list[Data]:
-    """Those of which the kubelet does not say that they are Ready."""
+    """Those that are not Ready, or are being removed."""
     return [node for node in nodes if isinstance(node, dict) and not says_ready(node)]

@@ -16,9 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import offered_gpus, says_ready
 
 Object = t.Mapping[str, t.Any]
-_RESOURCES = "nvidia.com/"
+_NOT_READY = "the Node is not Ready or is being removed, {}."
+_NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods have to tolerate "
+            "it: daemonsets.tolerations of the policy.")
+_UNVERIFIED = "not verified, {}."
 
 
 def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Collection[str]) -> dict[str, t.Any]:
@@ -31,19 +35,19 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
     state, key, names = arguments["state"], arguments["taint"], arguments["nodes"]
     _check(state, key, names)
     client = Client(arguments["kubeconfig"], arguments["context"])
-    found = {one["metadata"]["name"]: offers_gpus(one) for one in client.list("v1", "Node") if without(one, key)}
+    found = {one["metadata"]["name"]: _lacks(one) for one in client.list("v1", "Node") if without(one, key)}
     tainted = list(found)
     result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "diff": [], "tainted": tainted,
                                 "untainted": []}
     if state == "gathered":
         return result
-    going = [name for name in tainted if name in names and name not in unready and found[name]]
+    going = [name for name in tainted if name in names and name not in unready and not found[name]]
     answers: t.Sequence[bool | GpuopsError] = [True] * len(going) if check_mode else client.many(
         lambda name: node.write(client, name, lambda one: without(one, key)), going)
     failures = {name: str(answer) for name, answer in zip(going, answers) if isinstance(answer, GpuopsError)}
     done = [name for name, answer in zip(going, answers) if answer is True]
     kept = [name for name in tainted if name not in going]
-    result["notes"] = result["warnings"] = _notes(key, kept, [name for name in kept if not found[name]])
+    result["notes"] = result["warnings"] = _notes(key, {name: found[name] or _UNVERIFIED for name in kept})
     result.update(changed=bool(done), untainted=done, tainted=[*kept, *failures], failures=failures)
     if done:
         result["diff"] = [diff_entry(f"Node{'s' if len(done) > 1 else ''} {fold(done)}", f"taint {key}\n", "")]
@@ -53,20 +57,20 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
     return result
 
 
-def offers_gpus(one: Object) -> bool:
-    """Whether the kubelet offers a GPU or a part of one, as the device plugin has told it.
+def _lacks(one: Object) -> str:
+    """What the Node itself lacks, empty for nothing.
 
     Where operands do not tolerate a Node's taint, their controllers do not even count the Node as theirs.
     """
-    allocatable = (one.get("status") or {}).get("allocatable") or {}
-    return any(name.startswith(_RESOURCES) and amount != "0" for name, amount in allocatable.items())
+    if not says_ready(one):
+        return _NOT_READY
+    return "" if offered_gpus(one) else _NO_GPUS
 
 
-def _notes(key: str, kept: t.Sequence[str], without_gpus: t.Sequence[str]) -> list[str]:
-    others = [name for name in kept if name not in without_gpus]
-    said = [f"{fold(without_gpus)}: the kubelet offers no {_RESOURCES} resource, so that the taint {key} stays. The "
-            "operands' pods have to tolerate it: daemonsets.tolerations of the policy."] if without_gpus else []
-    return said + ([f"{fold(others)}: not verified, so that the taint {key} stays."] if others else [])
+def _notes(key: str, kept: t.Mapping[str, str]) -> list[str]:
+    """kept: by Node why."""
+    found = {why: [name for name in kept if kept[name] == why] for why in (_NOT_READY, _NO_GPUS, _UNVERIFIED)}
+    return [f"{fold(names)}: {why.format(f'so that the taint {key} stays')}" for why, names in found.items() if names]
 
 
 def without(one: Object, key: str) -> dict[str, t.Any] | None:
@@ -80,6 +84,9 @@ def _check(state: str, key: str | None, names: t.Sequence[str] | None) -> None:
     if not key:
         raise InputError("The key of the taint is needed.", "Name the taint with which your Nodes come, such as "
                          "startup-taint.cluster-autoscaler.kubernetes.io/gpu.", path="taint", value=key)
+    if any(sign in key for sign in "=: "):
+        raise InputError(f"{key!r} is no key of a taint.", "Leave out its value and its effect, such as =true and "
+                         ":NoSchedule: whatever they are, taints of this key go.", path="taint", value=key)
     if state == "present":
         raise InputError("A startup taint is put on a Node as it comes, by its kubelet or its autoscaler.",
                          "Set state absent to take it from Nodes that are verified.", path="state", value=state,

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import PCI
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import PRESENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 
 Node = t.Mapping[str, t.Any]
 System = t.Tuple[str, str]
 
-# NFD tells a system by these labels, and a GPU by any of the PCI labels being "true" (GPU Operator 26.7).
+# NFD tells a system by these labels, and a GPU by any of PCI being "true" (GPU Operator 26.7).
 OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
 OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 OS_MAJOR = f"{OS_VERSION}.major"
-GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
-GPU_PRESENT = "nvidia.com/gpu.present"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 
 # How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
@@ -49,7 +49,7 @@ def words(node: Node) -> str:
 
 def has_gpu(labels: t.Mapping[str, str]) -> bool:
     """Whether NFD, or who labelled the Node, says that an NVIDIA GPU is there."""
-    return any(labels.get(key) == "true" for key in (*GPU_LABELS, GPU_PRESENT))
+    return any(labels.get(key) == "true" for key in (*PCI, PRESENT))
 
 
 def tag(system: System, release: Release) -> str:

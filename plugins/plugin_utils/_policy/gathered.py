@@ -26,6 +26,7 @@ SAMPLES = (FACTS, "validator_result")
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
+NODE_NAME = "gpu_node_name"
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
@@ -60,8 +61,19 @@ def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
 
 def node_names(task_vars: TaskVars) -> dict[str, str]:
     """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node."""
-    return {host: str(task_vars["hostvars"][host].get("gpu_node_name") or host)
-            for host in _group(task_vars, "gpu_hosts")}
+    return {host: node_name(task_vars["hostvars"], host) for host in _group(task_vars, "gpu_hosts")}
+
+
+def node_name(hostvars: t.Any, host: str) -> str:
+    """What the Node of a host is called: as the inventory says. Raises InputError where the host itself says so."""
+    # Raw: what a module returned is data, and templating the variables of the whole fleet would take its time.
+    raw = hostvars.raw_get(host)
+    if NODE_NAME in (raw.get("ansible_facts") or {}):
+        # Facts win over the inventory, so that a host in wrong hands could speak for another's Node.
+        raise InputError(f"{host} has a fact {NODE_NAME}: which Node it is, is not the host's to say.",
+                         f"Set {NODE_NAME} in the inventory, and look where the fact comes from (a module on the host, "
+                         "set_fact with cacheable, a fact cache).", path=f"hostvars.{host}.{NODE_NAME}")
+    return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
 
 
 def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:

@@ -9,9 +9,8 @@ import posixpath
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS, PCI
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    cluster_nodes,
     matrix,
     node_facts,
     preflight_release,
@@ -83,7 +82,7 @@ def _kubernetes(cluster: Cluster) -> t.Iterator[Said]:
 
 
 def _nfd(cluster: Cluster) -> t.Iterator[Said]:
-    label = cluster_nodes.GPU_LABELS[0]
+    label = PCI[0]
     if cluster.gpu_nodes:
         return
     if cluster.seen["nfd"] == "none" and not cluster.delivers("nfd"):
@@ -108,7 +107,7 @@ def _undetected(cluster: Cluster) -> Told:
     """Nodes that are hosts of the inventory with GPUs, and are not labelled though NFD is at work."""
     if cluster.seen["nfd"] == "none":
         return
-    label = cluster_nodes.GPU_LABELS[0]
+    label = PCI[0]
     for name, host in ((cluster.part.get("nodes") or {}).get("by_host") or {}).items():
         facts = cluster.hosts.get(host)
         if facts and facts["gpus"] and name in cluster.nodes and not cluster.nodes[name]["gpu"]:

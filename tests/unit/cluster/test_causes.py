@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, is_ready, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import fakes
 
 
@@ -89,7 +90,7 @@ def test_table(where: Stuck, events: list[str], cause: str, hint: str) -> None:
 def test_where_a_pod_stands(pod: dict[str, Any], state: str, container: str, reason: str, message: str) -> None:
     found = where_it_stands(pod, "x")
     assert (found.state, found.container, found.reason, found.message) == (state, container, reason, message)
-    assert not is_ready(pod)
+    assert not says_ready(pod)
 
 
 def test_a_crash_tells_how_it_ended() -> None:
@@ -114,9 +115,9 @@ def test_a_pod_that_is_not_scheduled_belongs_to_the_node_it_is_made_for() -> Non
 
 def test_a_pod_that_goes_is_not_ready() -> None:
     pod = fakes.pod("driver", "n", ready=True)
-    assert is_ready(pod)
+    assert says_ready(pod)
     pod["metadata"]["deletionTimestamp"] = "now"
-    assert not is_ready(pod) and where_it_stands(pod, "driver").state == "Terminating"
+    assert not says_ready(pod) and where_it_stands(pod, "driver").state == "Terminating"
 
 
 def test_a_sidecar_that_has_started_is_no_stop() -> None:

@@ -232,6 +232,21 @@ def test_what_others_keep_is_told_by_groups(serve: Serve) -> None:
     assert adopted["foreign"] == [] and not server.run(told=dict.fromkeys(FLEET, TOLD), nodes=["gpu-1"])["changed"]
 
 
+@pytest.mark.parametrize("nfd, expected", [("none", "8"), ("foreign", "4")])
+def test_lists_of_nfd_count_while_one_is_there(serve: Serve, monkeypatch: pytest.MonkeyPatch, nfd: str,
+                                               expected: str) -> None:
+    """Asked for only where somebody wants to adopt what they name."""
+    server = serve({"gpu-1": {**GPU, "nvidia.com/gpu.count": "4"}})
+    server.annotations["gpu-1"] = {"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"}
+    monkeypatch.setattr(deploy.read, "whose_nfd", lambda client: client.asked.append("nfd") or nfd)
+    told: Any = {"told": {"gpu-1": TOLD}}
+    server.run(**told)
+    assert "nfd" not in server.asked and server.labels["gpu-1"]["nvidia.com/gpu.count"] == "4"
+    server.run(adopt=["nvidia.com/gpu.count"], **told)
+    assert "nfd" in server.asked and server.labels["gpu-1"]["nvidia.com/gpu.count"] == expected
+    assert not server.run(**told)["changed"]
+
+
 def test_a_host_that_is_not_believed_fails_its_node_alone(serve: Serve) -> None:
     """Its deploy labels come all the same; so do the labels of the others."""
     server = serve(FLEET)

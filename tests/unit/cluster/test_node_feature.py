@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION, GONE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION, HOST_GONE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy, node_feature
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one
@@ -30,6 +31,7 @@ class Server:
         self.features: dict[str, Object] = {}
         self.asked: list[str] = []
         self.known = True
+        self.refuses: dict[str, int] = {}
 
     def list(self, api_version: str, kind: str, namespace: None = None, label_selector: str = "",
              metadata_only: bool = False) -> list[Object]:
@@ -55,6 +57,8 @@ class Server:
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str, body: Object) -> None:
         """RFC 7396 on labels and annotations."""
         self.asked.append(f"patch {name}")
+        if name in self.refuses:
+            raise ClusterError("Refused.", status=self.refuses[name])
         item = self.features[name]
         for part, field in (("spec", "labels"), ("metadata", "annotations")):
             merged = {**item[part].get(field, {}), **body.get(part, {}).get(field, {})}
@@ -129,13 +133,14 @@ def test_life_of_the_objects(server: Server) -> None:
     assert server.run(state="gathered")["nodes"] == {name: {"present": TOLD} for name in ("a", "b")}
     assert server.run(state="absent", nodes=["a"])["nodes"]["a"]["removed"] == TOLD
     assert server.asked[3:] == ["delete gpu/gpuops-a"]
+    assert not server.run(state="absent", nodes=[])["changed"] and len(server.features) == 1
     server.run(state="absent")
     assert not server.features and not server.run(state="absent")["changed"]
 
 
 def test_what_nfd_keeps_up_for_others_is_left_out(server: Server) -> None:
     """GPU feature discovery publishes there; what our own target node has written is taken over by NFD."""
-    server.nodes["a"]["annotations"][LISTED] = "nvidia.com/gpu.product"
+    server.nodes["a"] = {"labels": {"nvidia.com/gpu.product": "x"}, "annotations": {LISTED: "nvidia.com/gpu.product"}}
     server.nodes["b"] = {"labels": dict(TOLD), "annotations": {ANNOTATION: ",".join(TOLD)}}
     result = server.run(FLEET)
     assert server.features["gpuops-a"]["spec"]["labels"] == {"nvidia.com/gpu.count": "8"}
@@ -151,11 +156,21 @@ def test_a_gpu_that_is_gone(server: Server) -> None:
     assert server.asked[3:] == ["patch gpuops-b"] and first["notes"][0].startswith("b: no GPU is seen any more.")
     assert server.features["gpuops-b"]["spec"]["labels"] == TOLD and not server.run(lost)["changed"]
     server.run(FLEET)
-    assert GONE not in server.features["gpuops-b"]["metadata"]["annotations"]
+    assert not server.features["gpuops-b"]["metadata"]["annotations"]
     server.run(lost)
-    server.features["gpuops-b"]["metadata"]["annotations"][GONE] = "2026-01-01T00:00:00Z"
+    kept = server.features["gpuops-b"]["metadata"]["annotations"]
+    kept[HOST_GONE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 700))
     server.run(lost)
     assert server.asked[3:] == ["delete gpu/gpuops-b"] and not server.run(lost)["changed"]
+
+
+def test_an_object_that_goes_meanwhile_is_no_failure(server: Server) -> None:
+    """NFD takes it where its Node is gone; another refusal is one."""
+    server.run(FLEET)
+    server.refuses = {"gpuops-a": 404, "gpuops-b": 403}
+    less = {"nvidia.com/gpu.count": "7"}
+    result = server.run({"a": less, "b": less})
+    assert list(result["failures"]) == ["b"] and result["nodes"] == {} and result["msg"].startswith("1 of 2 Nodes")
 
 
 def test_hosts_that_are_silent_or_not_believed(server: Server) -> None:

@@ -22,10 +22,11 @@ THEIRS = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 Object = dict[str, Any]
 
 
-def node(name: str, *taints: Object, gpus: str = "8") -> Object:
-    """A Node."""
+def node(name: str, *taints: Object, ready: str = "True", **resources: str) -> Object:
+    """A Node that offers eight GPUs, or these resources."""
+    offered = {f"nvidia.com/{key}": count for key, count in (resources or {"gpu": "8"}).items()}
     return {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": list(taints)} if taints else {},
-            "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": gpus}}}
+            "status": {"allocatable": {"cpu": "8", **offered}, "conditions": [{"type": "Ready", "status": ready}]}}
 
 
 class Server:
@@ -71,7 +72,7 @@ def run(monkeypatch: pytest.MonkeyPatch, server: Server, names: list[str] | None
 
 def test_one_patch_for_each_that_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others keep it: not verified, a host that is not as planned, no GPU offered; other taints stay everywhere."""
-    server = Server(node("a", THEIRS, OURS), node("b", OURS), node("c", OURS), node("d", OURS, gpus="0"),
+    server = Server(node("a", THEIRS, OURS), node("b", OURS), node("c", OURS), node("d", OURS, gpu="0"),
                     node("e", THEIRS), node("f", OURS))
     before = copy.deepcopy(server.nodes)
     names = ["a", "b", "d", "e", "f"]
@@ -90,6 +91,19 @@ def test_one_patch_for_each_that_is_verified(monkeypatch: pytest.MonkeyPatch) ->
     assert run(monkeypatch, server, None, "gathered")["tainted"] == ["c", "d", "f"]
 
 
+def test_a_node_that_cannot_serve_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kubelet's word is an old one, it is on its way out, or what it offers are network cards."""
+    leaving = node("b", OURS)
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-22T07:00:00Z"
+    server = Server(node("a", OURS, ready="Unknown"), leaving, node("c", OURS, hostdev="8"),
+                    node("d", OURS, **{"mig-1g.10gb": "7", "gpu": "0"}))
+    said = run(monkeypatch, server, list("abcd"))
+    assert said["untainted"] == ["d"] and said["tainted"] == ["a", "b", "c"]
+    assert [note.split(",")[:2] for note in said["notes"]] == [
+        ["a", " b: the Node is not Ready or is being removed"],
+        ["c: the kubelet offers no GPU (nvidia.com/gpu", " nvidia.com/mig-...)"]]
+
+
 def test_a_taint_that_comes_meanwhile_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(node("a", OURS))
     server.races = 2
@@ -106,7 +120,8 @@ def test_a_node_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("state, taint, names, path", [
-    ("absent", None, ["a"], "taint"), ("present", KEY, ["a"], "state"), ("absent", KEY, None, "nodes")])
+    ("absent", None, ["a"], "taint"), ("absent", f"{KEY}=true:NoSchedule", ["a"], "taint"),
+    ("gathered", f"{KEY}:NoSchedule", None, "taint"), ("present", KEY, ["a"], "state"), ("absent", KEY, None, "nodes")])
 def test_refused(monkeypatch: pytest.MonkeyPatch, state: str, taint: str | None, names: list[str] | None,
                  path: str) -> None:
     server = Server(node("a", OURS))

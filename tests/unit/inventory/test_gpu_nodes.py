@@ -118,6 +118,15 @@ def test_hosts_and_groups(tmp_path: Path) -> None:
     assert "gpu_state_not_ready" in groups(found, "d")
 
 
+def test_a_node_that_leaves_and_one_that_offers_network_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is not ready any more, though its kubelet reports; the other has no GPU."""
+    leaving = node("e", A100, resources={"nvidia.com/gpu": "8"})
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-22T07:00:00Z"
+    monkeypatch.setattr(Asked, "list", lambda *asked: [leaving, node("nic", {}, resources={"nvidia.com/hostdev": "8"})])
+    found = read(tmp_path)
+    assert set(found.hosts) == {"e"} and "gpu_state_not_ready" in groups(found, "e")
+
+
 def test_variables(tmp_path: Path) -> None:
     """What a kubelet says is never a template."""
     variables = read(tmp_path).hosts["a"].get_vars()
@@ -164,6 +173,16 @@ def test_the_cache(tmp_path: Path, asked: type[Asked]) -> None:
     assert asked.count == 3
     read(tmp_path)
     assert asked.count == 4
+    (tmp_path / "k").write_text("another cluster")
+    read(tmp_path, **options)
+    assert asked.count == 5
+    read(tmp_path, **options)
+    asked.fails = True
+    (tmp_path / "k").unlink()
+    (tmp_path / "k").mkdir()
+    with pytest.raises(AnsibleParserError, match="cannot be read"):
+        read(tmp_path, **options)
+    assert asked.count == 5
 
 
 def test_the_kubeconfig_is_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

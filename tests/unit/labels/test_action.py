@@ -45,3 +45,34 @@ def test_fact(arguments: dict[str, str], unread: list[str], former: dict[str, st
     result = json.loads(done.stdout)
     assert result["labels"] == result["ansible_facts"]["gpu_labels"]
     assert result["labels"]["nvidia.com/gpu.count"] == count
+
+
+REMOVE = """
+import json, sys, types
+from ansible.plugins.loader import init_plugin_loader
+init_plugin_loader([])
+from ansible_collections.gpuops.nvidia.plugins.action import gpu_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy, node_feature
+given = json.loads(sys.argv[1])
+tell = lambda arguments, check_mode, told, unread: {"nodes": arguments["nodes"], "told": told}
+deploy.label_nodes = node_feature.publish = tell
+HostVars = type("HostVars", (dict,), {"raw_get": dict.get})
+hosts = HostVars(a={"gpu_node_name": "node-a"}, b={"ansible_facts": {"gpu_labels": {"x": "8"}}}, c={})
+action = gpu_labels.ActionModule.__new__(gpu_labels.ActionModule)
+action._task = types.SimpleNamespace(check_mode=False)
+arguments = {"state": "absent", "kubeconfig": "/k", "hosts": None, "nodes": None, **given}
+print(json.dumps(action._in_cluster(arguments, {"hostvars": hosts})))
+"""
+
+
+@pytest.mark.parametrize("target", ["node", "node_feature"])
+@pytest.mark.parametrize(("given", "nodes"), [
+    ({}, None), ({"nodes": ["node-a"]}, ["node-a"]), ({"hosts": ["a", "b"]}, ["node-a", "b"]), ({"hosts": []}, []),
+    ({"hosts": ["a", "b"], "nodes": ["b", "x"]}, ["b"]), ({"hosts": ["a"], "nodes": []}, [])])
+def test_removal_from_the_nodes_of_some_hosts(target: str, given: dict[str, list[str]],
+                                              nodes: list[str] | None) -> None:
+    """And from no other; whether a host has told anything does not count."""
+    done = subprocess.run([sys.executable, "-c", REMOVE, json.dumps({"target": target, **given})], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"nodes": nodes, "told": None}

@@ -223,7 +223,7 @@ def test_a_gpu_that_comes_back_in_time() -> None:
     assert again.labels == lose(full).labels and again.annotations[GONE] == "2026-11-22T07:11:00Z"
 
 
-@pytest.mark.parametrize("mark", ["", "yesterday", "2026-11-22T08:00:00Z"])
+@pytest.mark.parametrize("mark", ["", "yesterday", "2026-11-22T08:00:00Z", "2026-11-13T07:00:00Z"])
 def test_a_sighting_that_cannot_be_counts_from_now(mark: str) -> None:
     full = after(node(GPU))
     now = after(dataclasses.replace(lose(full), annotations={**full.annotations, GONE: mark}))
@@ -244,7 +244,10 @@ def test_removal_takes_the_sighting_along() -> None:
 
 def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
     """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
-    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false"}
+    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false",
+            f"{D}dra-driver": "true"}
+    seen = after(node({**GPU, f"{D}dra-driver": "true"}))
+    assert seen.labels[f"{D}dra-driver"] == "true"
     now = after(after(node(lost)), now=NOW + GONE_AFTER)
     assert now.labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
     assert plan_present(node({**SYSTEM, f"{D}dcgm": "true"}), ALL) is None
@@ -314,6 +317,8 @@ def test_what_a_plan_gives_is_read() -> None:
     ({"components": {"driver": "host"}}, "deploy.components.driver"),
     ({"components": {}, "on_host": {"n": ["drivr"]}}, "deploy.on_host.n"),
     ({"components": {}, "mig_default": "all-1g.10gb"}, "deploy.mig_default"),
+    ({"components": {}, "on_host": ["n"]}, "deploy.on_host"),
+    ({"components": {}, "on_host": {"n": "driver"}}, "deploy.on_host.n"),
 ])
 def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy impo
     ANNOTATION,
     GONE,
     GONE_AFTER,
+    HOST_GONE,
     Deploy,
     Node,
     foreign,
@@ -117,11 +118,54 @@ def test_what_is_adopted_is_ours() -> None:
     assert patched(plain, change.patch()).labels == {"nvidia.com/gpu.product": "x", f"{D}client": "false"}
 
 
+def test_two_tasks_that_disagree_about_a_gpu_are_at_rest() -> None:
+    """The host has lost it and NFD still names it, or the other way round: each task keeps a sighting of its own."""
+    full = after(after(host({**GPU}), None), ALL)
+    told = after(dataclasses.replace(full, host=NONE_TOLD), None)
+    assert HOST_GONE in told.annotations and told.labels == full.labels
+    by_nfd = dataclasses.replace(told, host=None)
+    assert plan_present(by_nfd, ALL, NOW + 60) is None
+    gone = after(told, None, NOW + GONE_AFTER)
+    assert {key for key in full.labels if key not in gone.labels} == set(TOLD)
+    unseen = after(dataclasses.replace(full, host=None, ready=True, labels={
+        key: value for key, value in full.labels.items() if "pci-" not in key}))
+    assert GONE in unseen.annotations and plan_present(dataclasses.replace(unseen, host=TOLD), None, NOW + 60) is None
+
+
+def test_a_task_that_is_done_leaves_the_sighting_to_the_other() -> None:
+    """Features gone, deploy labels not yet: what has been counted is not lost, and nothing is written twice."""
+    full = after(host({}), ALL)
+    lost = after(dataclasses.replace(full, host=NONE_TOLD), None)
+    features = after(lost, None, NOW + GONE_AFTER)
+    assert HOST_GONE in features.annotations and f"{D}driver" in features.labels
+    both = after(features, ALL, NOW + GONE_AFTER)
+    assert both.labels == {"nvidia.com/gpu.present": "false"} and HOST_GONE not in both.annotations
+
+
+def test_a_task_that_nobody_told_anything_writes_nothing() -> None:
+    """Of a Node that carries a sighting, say."""
+    lost = dataclasses.replace(after(host({**GPU}), None), host=None)
+    assert plan_present(dataclasses.replace(lost, annotations={**lost.annotations, GONE: "2026-11-22T06:00:00Z"}),
+                        None) is None
+
+
+def test_lists_of_an_nfd_that_is_no_more_do_not_stand_in_the_way() -> None:
+    """Once adopted, its labels are ours also without the option; other names of the lists stay."""
+    left = {"nvidia.com/gpu.count": "9", "nvidia.com/gpu.product": "x"}
+    before = dataclasses.replace(host(left), annotations={LISTED: "cpu-model.id,nvidia.com/gpu.count",
+                                                          f"gpus.{LISTED}": "nvidia.com/gpu.product"})
+    assert foreign(before, None) == set(left)
+    now = after(dataclasses.replace(before, adopt=frozenset(left), orphaned=True), None)
+    assert now.labels == TOLD and now.annotations == {LISTED: "cpu-model.id", ANNOTATION: ",".join(sorted(TOLD))}
+    plain = dataclasses.replace(now, adopt=frozenset(), orphaned=False)
+    assert plan_present(plain, None) is None and foreign(plain, None) == frozenset()
+
+
 def test_a_host_without_gpus_gets_nothing_and_loses_its_labels_in_time() -> None:
     assert plan_present(host({}, NONE_TOLD), ALL) is None
     full = after(host({}))
     seen = after(dataclasses.replace(full, host=NONE_TOLD))
-    assert seen.labels == full.labels and GONE in seen.annotations
+    assert seen.labels == full.labels and HOST_GONE in seen.annotations
     now = after(seen, now=NOW + GONE_AFTER)
     assert now.labels == {"nvidia.com/gpu.present": "false"}
 
@@ -156,7 +200,8 @@ def test_what_is_never_ours_cannot_be_adopted(key: str) -> None:
 # -- foreign labels, by chance
 
 
-_OURS = [*OPERATOR, f"{D}mig-manager", f"{D}dcgm", f"{D}vfio-manager", f"{D}operands", "nvidia.com/mig.config", *TOLD]
+_OURS = [*OPERATOR, f"{D}mig-manager", f"{D}dcgm", f"{D}dra-driver", f"{D}vfio-manager",
+         f"{D}operands", "nvidia.com/mig.config", *TOLD]
 _THEIRS = ["a/b", "nvidia.com/gpu.workload.config", "nvidia.com/cc.mode", "nvidia.com/gpu-driver-upgrade-state",
            "nvidia.com/mig.config.state", "kubernetes.io/hostname", "node-role.kubernetes.io/gpu"]
 _SEEN = [f"{NFD}system-os_release.ID", f"{NFD}pci-10de.present"]
@@ -166,7 +211,8 @@ _KEYS = st.sets(st.sampled_from([*_OURS, *_THEIRS, "nvidia.com/gpu.gone"]))
 _NODES = st.builds(
     lambda labels, listed, nfd, mark, ready, told, adopt: Node("n", labels, {
         **({ANNOTATION: ",".join(sorted(listed))} if listed else {}), "example.com/note": "mine",
-        **({LISTED: ",".join(sorted(nfd))} if nfd else {}), **({GONE: mark} if mark else {})}, ready, told, adopt),
+        **({LISTED: ",".join(sorted(nfd))} if nfd else {}),
+        **({GONE: mark, HOST_GONE: mark} if mark else {})}, ready, told, adopt),
     _LABELS, _KEYS, _KEYS, st.sampled_from(["", "2026-11-22T06:00:00Z", "2026-11-22T06:59:00Z", "?"]), st.booleans(),
     st.sampled_from([None, TOLD, NONE_TOLD]), st.sets(st.sampled_from([*OPERATOR, *TOLD])).map(frozenset))
 _DEPLOYS = st.one_of(st.none(), st.builds(
@@ -187,14 +233,15 @@ def test_foreign_labels_are_never_touched(before: Node, deploy: Deploy | None, r
         if now.labels.get(key) == value:
             continue
         put_right = key == "nvidia.com/gpu.present" and deploy is not None and not removal
-        forbidden = key in _deploy.CONTAINER_SET | _deploy.VM_SET and key not in now.labels and not removal
+        attracts = _deploy.CONTAINER_SET | _deploy.VM_SET | _deploy.DRA_SET
+        forbidden = key in attracts and key not in now.labels and not removal
         empty = not value and key in _OURS and key != f"{D}mig-manager" and not removal
         assert key in before.ours or put_right or forbidden or empty, (key, value)
         assert key not in nfd and key not in (*_THEIRS, *_SEEN, f"{D}operands")
         assert value != "false" or not key.startswith(D)
     new = set(now.labels) - set(before.labels)
     assert new <= now.ours and not (removal and new)
-    assert {key: value for key, value in now.annotations.items() if key not in (ANNOTATION, GONE)} == {
-        key: value for key, value in before.annotations.items() if key not in (ANNOTATION, GONE)}
+    assert {key: value for key, value in now.annotations.items() if key not in (ANNOTATION, GONE, HOST_GONE)} == {
+        key: value for key, value in before.annotations.items() if key not in (ANNOTATION, GONE, HOST_GONE)}
     plain = dataclasses.replace(now, adopt=frozenset()) if removal else now
     assert (plan_absent(plain) if removal else plan_present(now, deploy)) is None

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels, sanitise
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import wrong_feature
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, Sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations, situations_more
@@ -38,6 +39,39 @@ def test_enough_situations() -> None:
     assert len({situation.name for situation in situations_more.ALL}) == len(situations_more.ALL) >= 75
 
 
+def test_a_long_product_makes_room_for_what_follows() -> None:
+    """63 characters fit: the model is cut, so that what it is cut into can still be read."""
+    pro = Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0), mig_capable=True, mig_enabled=True)
+    board = pro._replace(mig_devices=(situations.mig("1g.24gb+me.all", 24192, 46, 1, 1, 1, 4, 4, 4, 1),))
+    key = "nvidia.com/mig-1g.24gb.me.all.product"
+    whole = "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition-MIG-1g.24gb.me.all"
+    assert len(whole) == 63 and compute_labels(node(board), "mixed")[key] == whole
+    shared = parse_sharing(situations.slicing("nvidia.com/mig-1g.24gb.me.all", 2))
+    assert compute_labels(node(board), "mixed", shared)[key] == (
+        "NVIDIA-RTX-PRO-6000-Blackwell-Server-MIG-1g.24gb.me.all-SHARED")
+
+
+@pytest.mark.parametrize("facts", [
+    {"machine": "-[ThinkSystem " + "x" * 70 + "]-"}, {"vgpu": ("580.65\0x\n", "\ufffd\ufffdr580_00")},
+    {"gpus": (sliced(A100._replace(name=None)),)}, {"gpus": (A100._replace(name="NVIDIA " + "Very Long " * 9),)}])
+def test_every_value_can_be_one(facts: dict[str, t.Any]) -> None:
+    """Whatever firmware and board say: one wrong value and the Node would get none of them."""
+    for strategy in ("none", "single", "mixed"):
+        labels = compute_labels(node(A100)._replace(**facts), strategy)
+        assert wrong_feature(labels) == ""
+
+
+def test_mig_devices_that_nobody_could_read_make_no_layout_invalid() -> None:
+    """Else the first labels of a host would say that nothing can be had, and the next ones the contrary."""
+    unread = sliced(A100)._replace(mig_devices=None)
+    labels = compute_labels(node(*2 * [unread]), "single")
+    assert (labels["nvidia.com/gpu.product"], labels["nvidia.com/gpu.replicas"]) == ("NVIDIA-A100-SXM4-80GB", "0")
+    for others, product in (([sliced(A100, M1G)], "MIG-1g.10gb"), ([sliced(A100)], "MIG-INVALID"),
+                            ([A100], "MIG-INVALID")):
+        labels = compute_labels(node(unread, *others), "single")
+        assert labels["nvidia.com/gpu.product"] == f"NVIDIA-A100-SXM4-80GB-{product}"
+
+
 def test_mps_excludes_mig() -> None:
     """gpu-feature-discovery ends with an error there; so do we."""
     sharing = parse_sharing(situations.mps("nvidia.com/gpu", 2))
@@ -47,10 +81,11 @@ def test_mps_excludes_mig() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [
     ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3"), ("  a   b ", "a-b"), ("a/b(c),d", "abcd"), ("x\ty", "xy"),
-    ("Größe_1.2-3", "Gre_1.2-3"), ("", ""),
+    ("Größe_1.2-3", "Gre_1.2-3"), ("", ""), ("ThinkSystem SR675 V3 -[7D9RCTO1WW]-", "ThinkSystem-SR675-V3--7D9RCTO1WW"),
+    ("PowerEdge R760xa rev.", "PowerEdge-R760xa-rev"), ("x" * 62 + " y", "x" * 62), ("x" * 70, "x" * 63), ("...", ""),
 ])
 def test_sanitise(text: str, value: str) -> None:
-    """Foreign characters go, blanks become one dash."""
+    """Foreign characters go, blanks become one dash, and what comes out can be the value of a label."""
     assert sanitise(text) == value
 
 

@@ -9,6 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import FeatureFile, compare, parse, render
@@ -181,6 +182,16 @@ def test_life_of_the_file(host: Host) -> None:
     assert host.run(None) == [f"remove feature file: {host.file}"]
     assert host.tree() == set()
     assert host.run(None) == [] and host.tree() == set()
+
+
+def test_a_file_that_cannot_be_written_is_refused_by_the_plan(host: Host) -> None:
+    """So that check mode says it too."""
+    host.file.mkdir(parents=True)
+    host.file.rmdir()
+    host.file.symlink_to("/dev/null")
+    with Journal("labels", root=str(host.journal), readonly=True) as journal, pytest.raises(
+            HostError, match="cannot be written"):
+        FeatureFile(journal, str(host.file)).plan_present(LABELS)
 
 
 def test_a_file_that_was_there_comes_back(host: Host) -> None:

@@ -88,10 +88,15 @@ class Host:
     """A folder of Slurm with a journal; the device files in devices are there."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.folder = root, root / "slurm"
+        self.root = root
+        self.devices = ["/dev/nvidia0", "/dev/nvidia1"]
+        self.turn_to("slurm")
+
+    def turn_to(self, folder: str) -> None:
+        """Another value of slurm_folder."""
+        self.folder = self.root / folder
         self.folder.mkdir(parents=True)
         self.conf, self.ours = self.folder / "gres.conf", self.folder / "gpuops-gres.conf"
-        self.devices = ["/dev/nvidia0", "/dev/nvidia1"]
 
     def run(self, lines: list[str] | None, kill: t.Callable[[SlurmFiles, Step], None] | None = None) -> list[str]:
         """Makes the files say lines, or takes them back (None). Returns the actions."""
@@ -140,6 +145,60 @@ def test_what_others_wrote_since_stays(host: Host) -> None:
     assert host.tree() == {"slurm/gres.conf": "Name=nic Count=2\nName=shard Count=8\n"}
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_another_folder(host: Host, edited: bool) -> None:
+    """Nothing of ours is left in the former one, and a removal finds it though it is not told of it."""
+    host.conf.write_text("AutoDetect=nvml\n")
+    host.run(LINES)
+    former = host.conf
+    if edited:
+        former.write_text(former.read_text() + "Name=shard Count=8\n")
+    host.turn_to("slurm-23")
+    assert host.run(LINES) == ["write gres file", "include gres file", "drop include of gres file", "remove gres file"]
+    left = {"slurm/gres.conf": "AutoDetect=nvml\n" + ("Name=shard Count=8\n" if edited else "")}
+    ours = {path for path in host.tree() if not path.startswith("journal/")}
+    assert ours == {"slurm/gres.conf", "slurm-23/gres.conf", "slurm-23/gpuops-gres.conf"}
+    assert former.read_text() == left["slurm/gres.conf"] and host.run(LINES) == []
+    host.turn_to("elsewhere")
+    assert host.run(None) == ["drop include of gres file", "remove gres file"] and host.tree() == left
+
+
+def test_another_name_of_the_same_folder(host: Host) -> None:
+    """A link to it, and a detour: nothing has moved."""
+    host.run(LINES)
+    (host.root / "link").symlink_to(host.folder)
+    for name in ("link", "slurm/../slurm/"):
+        host.folder = host.root / name
+        assert host.run(LINES) == []
+
+
+def test_a_file_that_somebody_has_removed_does_not_come_back(host: Host) -> None:
+    host.conf.write_text("AutoDetect=nvml\n")
+    host.run(LINES)
+    host.conf.unlink()
+    host.run(None)
+    assert host.tree() == {}
+
+
+def test_a_link_that_leads_nowhere_is_refused(host: Host) -> None:
+    """Before anything is changed: the link would be lost at the removal."""
+    host.conf.symlink_to(host.root / "shared" / "gres.conf")
+    with pytest.raises(HostError, match="shared/gres.conf, which is not there"):
+        host.run(LINES)
+    assert host.conf.is_symlink() and host.tree() == {}
+
+
+def test_a_link_is_followed(host: Host) -> None:
+    """As where the configuration lies on a shared file system."""
+    shared = host.root / "shared.conf"
+    shared.write_text("AutoDetect=nvml\n")
+    host.conf.symlink_to(shared)
+    host.run(LINES)
+    assert shared.read_text() == f"AutoDetect=nvml\nInclude {host.ours}\n"
+    host.run(None)
+    assert host.conf.is_symlink() and shared.read_text() == "AutoDetect=nvml\n"
+
+
 def test_no_gpu_leaves_no_file(host: Host) -> None:
     """And once there was one, the file stays, without lines."""
     assert host.run([]) == [] and host.tree() == {}
@@ -149,7 +208,8 @@ def test_no_gpu_leaves_no_file(host: Host) -> None:
 
 
 @pytest.mark.parametrize("line", ["Name=gpu File=/dev/nvidia0", "nodename=gpu-a[1-8] AutoDetect=nvml name=GPU",
-                                  "NodeName=x,gpu-a1 Name = gpu Count=1 # ours"])
+                                  "NodeName=x,gpu-a1 Name = gpu Count=1 # ours",
+                                  "NodeName=gpu-a1 \\\n  Name=gpu File=/dev/nvidia0"])
 def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> None:
     """Before anything is changed, and the line is named."""
     host.conf.write_text(f"# GPUs\n{line}\n")
@@ -157,6 +217,20 @@ def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> N
     with pytest.raises(HostError, match="line 2"):
         host.run(LINES)
     assert host.tree() == tree
+
+
+def test_gpus_that_an_included_file_describes_are_refused(host: Host) -> None:
+    """Also where two files include each other; a file that is not there describes nothing."""
+    (host.folder / "site").mkdir()
+    more = host.folder / "site" / "gpus.conf"
+    more.write_text(f"include {host.conf}\n\nNodeName=gpu-b1 Name=gpu File=/dev/nvidia0\n")
+    host.conf.write_text("Include site/gpus.conf # ours\nInclude /nowhere\n")
+    host.run(LINES)
+    host.run(None)
+    more.write_text(more.read_text().replace("gpu-b1", "gpu-[a-b]1,gpu-a1"))
+    with pytest.raises(HostError, match=f"^{more} describes GPUs of gpu-a1 already, in line 3: NodeName=") as caught:
+        host.run(LINES)
+    assert caught.value.details["path"] == str(more) and not host.ours.exists()
 
 
 def test_a_missing_device_file_is_refused(host: Host) -> None:

@@ -33,6 +33,20 @@ def test_facts_by_node() -> None:
     found = told(variables(a={**fact, "gpu_node_name": "node-a"}, b=fact, c={"gpu_labels": LABELS}, d={}, e=fact),
                  ["a", "b", "c", "d", "a"])
     assert found.labels == {"node-a": LABELS, "b": LABELS} and found.silent == ["c", "d"]
+    assert found.nodes == {"node-a": "a", "b": "b", "c": "c", "d": "d"}
+
+
+def test_a_host_cannot_say_which_node_it_is() -> None:
+    """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
+    spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
+    with pytest.raises(InputError, match="not the host's to say") as caught:
+        told(variables(a=spoofed, b={}), ["b", "a"])
+    assert caught.value.details["path"] == "hostvars.a.gpu_node_name"
+
+
+def test_labels_that_were_taken_back_are_not_told() -> None:
+    """As by state absent: without any label of a GPU the Node would count as one that has lost it."""
+    assert told(variables(a={"ansible_facts": {"gpu_labels": {}}}), ["a"]).silent == ["a"]
 
 
 def test_hosts_that_could_not_read_all_of_their_gpus() -> None:
@@ -41,9 +55,11 @@ def test_hosts_that_could_not_read_all_of_their_gpus() -> None:
     assert found.unread == {"a"} and set(found.labels) == {"a", "b"}
 
 
-def test_a_count_that_is_a_number_is_a_label_all_the_same() -> None:
-    assert told(variables(a={"ansible_facts": {"gpu_labels": {"nvidia.com/gpu.count": 8}}}), ["a"]).labels == {
-        "a": LABELS}
+def test_values_that_are_no_strings_are_labels_all_the_same() -> None:
+    """As a YAML file of a fact cache gives them."""
+    fact = {"nvidia.com/gpu.count": 8, "nvidia.com/mig.capable": True, "nvidia.com/vgpu.present": False}
+    assert told(variables(a={"ansible_facts": {"gpu_labels": fact}}), ["a"]).labels == {
+        "a": {**LABELS, "nvidia.com/mig.capable": "true", "nvidia.com/vgpu.present": "false"}}
 
 
 @pytest.mark.parametrize("hosts, words", [(["a", "z"], "no host z"), (["a", "b"], "a and b are both the Node n")])
