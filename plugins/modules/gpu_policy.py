@@ -104,6 +104,8 @@ options:
     description:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
         read through O(kubeconfig) without this.
+      - With C(config_maps) (by name the list of its keys, null where it is not there) and C(secrets) (by name whether
+        it is there) also those that the policy names for the driver.
     type: dict
   overrides:
     description:

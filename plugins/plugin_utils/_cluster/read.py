@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu, system_of
 
@@ -48,6 +49,35 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
         "nfd": _nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
+
+
+class Finder(t.Protocol):
+    """What is needed of L(client) to look for objects of the user."""
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
+            metadata_only: bool = False) -> Object | None:
+        """An object of a namespace, None where it is not there."""
+
+
+def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
+    """C({config_maps: {NAME: [KEY] or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets that
+    a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
+    maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
+    secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
+    return {"config_maps": {name: None if one is None else sorted(one.get("data") or {}) for name, one in maps.items()},
+            "secrets": {name: one is not None for name, one in secrets.items()}}
+
+
+def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
+           metadata_only: bool = False) -> dict[str, Object | None]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = client.get("v1", kind, name, namespace, metadata_only=metadata_only)
+        except ClusterError as error:
+            if error.status != 403:
+                raise
+    return found
 
 
 def _node(node: Object) -> dict[str, t.Any]:
