@@ -174,8 +174,9 @@ def _look(wanted: Data, policy: formats.Policy) -> Data:
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     guard.refuse_operator(server)
-    return {**read.read_cluster(server),
-            **read.read_named(server, namespace_of(wanted), cluster_references.named(policy))}
+    namespace = namespace_of(wanted)
+    return {**read.read_cluster(server), **read.read_drivers(server, namespace),
+            **read.read_named(server, namespace, cluster_references.named(policy))}
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import COMPONENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu, system_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import SYSTEM, has_gpu, system_of
 
 Object = t.Mapping[str, t.Any]
 
@@ -66,6 +67,22 @@ def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
     return {"config_maps": {name: None if one is None else sorted(one.get("data") or {}) for name, one in maps.items()},
             "secrets": {name: one is not None for name, one in secrets.items()}}
+
+
+class Lister(t.Protocol):
+    """What is needed of L(client) to look for our own objects."""
+
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
+             metadata_only: bool = False) -> t.Sequence[Object]:
+        """Objects of a kind in a namespace that have a label."""
+
+
+def read_drivers(client: Lister, namespace: str) -> dict[str, t.Any]:
+    """C({driver_daemon_sets: {NAME: SYSTEM}}): our driver DaemonSets that are there, and what they serve."""
+    found = client.list("apps/v1", "DaemonSet", namespace, f"{_MANAGED_BY}={_OWNER},{COMPONENT}=driver",
+                        metadata_only=True)
+    marks = {one["metadata"]["name"]: (one["metadata"].get("annotations") or {}).get(SYSTEM) for one in found}
+    return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
 
 
 def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],

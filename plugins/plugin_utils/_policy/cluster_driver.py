@@ -29,6 +29,7 @@ Site = t.Tuple[nodes.System, str]
 
 _KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 _SIDE = ("gds", "gdrcopy")
+_PLAIN = "nvidia-driver-daemonset"
 # Names of objects may be longer than the labels by which their pods are found.
 _LABEL = 63
 
@@ -115,7 +116,7 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
     mine, get = one.policy, one.policy.get
     precompiled, short = bool(one.kernel), _short(one, beside)
     side = [name for name in _SIDE if mine.enabled(name)]
-    name = _name(one, beside, short)
+    name = _name(one, beside, short, (cluster.facts or {}).get("driver_daemon_sets") or {})
     rdma = mine.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
@@ -141,14 +142,18 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
     }
 
 
-def _name(one: Delivery, beside: t.Sequence[Delivery], short: str) -> str:
-    """An NVIDIADriver's DaemonSets have its name whether or not there are others, so that none is renamed later."""
+def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, there: t.Mapping[str, str]) -> str:
+    """there: our driver DaemonSets by name with their system. One that is renamed restarts the pods of all its Nodes:
+    what is there keeps its name when systems come and go, and an NVIDIADriver's always have one of their own."""
     if one.policy.driver_name:
         place = f"{one.os_tag}-{short}" if short else one.os_tag
         return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
     if short:
-        return f"nvidia-driver-daemonset-{short}-{one.os_tag}"
-    return "nvidia-driver-daemonset" if len(beside) == 1 else f"nvidia-driver-daemonset-{one.os_tag}"
+        return f"{_PLAIN}-{short}-{one.os_tag}"
+    own = f"{_PLAIN}-{one.os_tag}"
+    if _PLAIN in there:
+        return _PLAIN if there[_PLAIN] == one.os_tag else own
+    return own if len(beside) > 1 or own in there else _PLAIN
 
 
 def _short(one: Delivery, beside: t.Sequence[Delivery]) -> str:

@@ -20,6 +20,8 @@ OS_MAJOR = f"{OS_VERSION}.major"
 GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
 GPU_PRESENT = "nvidia.com/gpu.present"
 GPU_PRODUCT = "nvidia.com/gpu.product"
+# Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
+SYSTEM = "gpuops.nvidia/system"
 
 # How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
 _PRETTY = (

@@ -116,7 +116,8 @@ NAMED = "nvidia-driver-daemonset-5.15.0-84-generic-ubuntu22.04"
 SECTION: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("driver.args", ["x"], {}, {f"{MAIN}.args": ["x"]}),
     ("driver.usePrecompiled", True, {"driver.version": "580"}, {
-        **dict.fromkeys(NAMES, NAMED), "metadata.labels.nvidia.com/precompiled": "true", "pod.labels.nvidia.com/precompiled": "true",
+        **dict.fromkeys(NAMES, NAMED),
+        **{f"{place}.labels.nvidia.com/precompiled": "true" for place in ("metadata", "pod")},
         "nodeSelector.feature.node.kubernetes.io/kernel-version.full": KERNEL,
         f"{MAIN}.image": f"nvcr.io/nvidia/driver:580-{KERNEL}-ubuntu22.04"}),
 ]
