@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_driver, cluster_profiles, components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_driver,
+    cluster_profiles,
+    cluster_references,
+    components,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
@@ -41,8 +46,6 @@ _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("nodeStatusExporter.enabled", "it is not delivered"),
     ("nfd.nodefeaturerules", "the rules are not delivered"),
     ("extraObjects", "they are not delivered; apply them yourself"),
-    ("driver.livenessProbe", "the driver's container has a startup probe only"),
-    ("driver.readinessProbe", "the driver's container has a startup probe only"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -88,10 +91,6 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 def namespace_of(settings: t.Mapping[str, t.Any]) -> str:
     """Where the operands live."""
     return str(settings.get("namespace") or "gpu-operator")
-
-
-def _named(policy: Policy, path: str) -> str:
-    return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path
 
 
 def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
@@ -155,7 +154,8 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
 
 
 def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
-    found = [Refused(f"{_named(mine, path)}: {shown(value)} is not supported in a cluster yet", remedy)
+    found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
+                     remedy)
              for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
              for path, value, remedy in _UNSUPPORTED if mine.get(path) == value
              and (mine is policy or path.startswith("driver."))]

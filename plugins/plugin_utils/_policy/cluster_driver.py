@@ -30,6 +30,8 @@ Site = t.Tuple[nodes.System, str]
 _KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 _SIDE = ("gds", "gdrcopy")
 _PLAIN = "nvidia-driver-daemonset"
+_FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "driver.secretEnv")
+_MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf")
 # Names of objects may be longer than the labels by which their pods are found.
 _LABEL = 63
 
@@ -68,6 +70,7 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
             if missing:
                 raise Refusals(missing)
             made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
+            context.said += _without_effect(mine, cluster) if deliveries else []
         except Refused as error:
             reasons.append(error)
         except Refusals as error:
@@ -81,6 +84,23 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
 def _policies(policy: Policy) -> list[Policy]:
     """The NVIDIADrivers with a selector, then what holds for the other Nodes."""
     return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
+
+
+def _without_effect(mine: Policy, cluster: Cluster) -> list[str]:
+    """What a user has set that reaches no container, each a sentence."""
+    said = []
+    if mine.get("driver.usePrecompiled"):
+        said += [f"{cluster_references.place(mine, path)} is left out: modules come built, so that no package is "
+                 "fetched." for path in _FOR_PACKAGES if mine.get(path)
+                 and (path != "driver.secretEnv" or not mine.driver_name)]
+    path = "driver.kernelModuleConfig.name"
+    strange = ([key for key in cluster_references.keys(mine, path, cluster.facts) if key not in _MODULE_FILES]
+               if mine.get(path) else [])
+    if strange:
+        said.append(f"{cluster_references.place(mine, path)}: no module reads {', '.join(strange)} of ConfigMap "
+                    f"{mine.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
+    return said + [f"{cluster_references.place(mine, path)} is set: the driver's container has a startup probe only."
+                   for path in ("driver.livenessProbe", "driver.readinessProbe") if mine.get(path)]
 
 
 def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delivery]:

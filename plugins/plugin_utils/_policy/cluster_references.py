@@ -49,7 +49,7 @@ def _missing(policy: Policy, path: str, facts: Facts, namespace: str) -> t.Itera
     kind, needed = REFERENCES[path]
     name = str(policy.get(path))
     known = (facts.get("config_maps" if kind == CONFIG_MAP else "secrets") or {}).get(name, ...)
-    where = f"{_place(policy, path)}: {kind} {name!r}"
+    where = f"{place(policy, path)}: {kind} {name!r}"
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
     if known is None or known is False:
@@ -75,12 +75,12 @@ def keys(policy: Policy, path: str, facts: Facts | None) -> list[str]:
         if one.get("kind") == CONFIG_MAP and (one.get("metadata") or {}).get("name") == name:
             found = list(one.get("data") or {})
     if not found:
-        raise Refused(f"{_place(policy, path)}: the keys of ConfigMap {name!r} are not known, and each becomes a file "
+        raise Refused(f"{place(policy, path)}: the keys of ConfigMap {name!r} are not known, and each becomes a file "
                       "of its own", "Name the cluster that has it (gpu_kubeconfig), or carry it in extraObjects of the "
                       "chart's values.")
     return sorted(found)
 
 
-def _place(policy: Policy, path: str) -> str:
+def place(policy: Policy, path: str) -> str:
     """The path, with the NVIDIADriver where it is one's."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path

@@ -285,3 +285,25 @@ def test_keys_that_nobody_knows() -> None:
     made = plan({"driver": {"certConfig": {"name": "ca"}}, "extraObjects": carried}, cluster)
     assert made["components"]["driver"]["pools"][0]["files"][0]["mounts"] == {
         "/usr/local/share/ca-certificates/ca.crt": "ca.crt"}
+
+
+def test_what_has_no_effect_is_said() -> None:
+    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {"ca": ["ca.crt"], "modules": ["nvidia", "nvidia-uvm.conf"]},
+               "secrets": {"pro": True}}
+
+    def notes(*given: Any) -> list[str]:
+        return [note for note in plan(list(given), cluster)["notes"] if not note.startswith("dcgm")]
+
+    built = {"usePrecompiled": True, "version": "580", "certConfig": {"name": "ca"}, "secretEnv": "pro"}
+    left_out = "is left out: modules come built, so that no package is fetched."
+    assert {f"driver.certConfig.name {left_out}", f"driver.secretEnv {left_out}"} <= set(notes(policy(**built)))
+    # an NVIDIADriver's container gets the Secret all the same
+    mine = notes(driver("mine", **built))
+    assert f"NVIDIADriver mine, driver.certConfig.name {left_out}" in mine
+    assert not any("secretEnv" in note for note in mine)
+    assert notes(policy(kernelModuleConfig={"name": "modules"})) == [
+        "driver.kernelModuleConfig.name: no module reads nvidia of ConfigMap 'modules'; known are nvidia.conf, "
+        "nvidia-uvm.conf, nvidia-modeset.conf, nvidia-peermem.conf."]
+    assert notes(policy(certConfig={"name": "ca"}, secretEnv="pro")) == []
+    assert "NVIDIADriver mine, driver.livenessProbe is set: the driver's container has a startup probe only." in notes(
+        driver("mine", nodeSelector={"nvidia.com/gpu.deploy.driver": "true"}, livenessProbe={"periodSeconds": 3}))
