@@ -158,7 +158,7 @@ def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
                      remedy)
              for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
              for path, value, remedy in _UNSUPPORTED if mine.get(path) == value
-             and (mine is policy or path.startswith("driver."))]
+             and (policy.fallback or mine is not policy if path.startswith("driver.") else mine is policy)]
     selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",

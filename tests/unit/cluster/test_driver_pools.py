@@ -182,6 +182,9 @@ def test_what_this_version_does_not_serve_is_refused_by_name() -> None:
     with pytest.raises(PolicyError, match="NVIDIADriver b, driver.driverType: 'vgpu-host-manager' is not supported"):
         plan([driver("a", nodeSelector={"zone": "a"}),
               driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")], facts(labelled(UBUNTU22)))
+    with pytest.raises(PolicyError) as caught:
+        plan(driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager"), facts(labelled(UBUNTU22)))
+    assert len(caught.value.details["refusals"]) == 1
 
 
 # -- ConfigMaps and Secrets
