@@ -246,8 +246,8 @@ THERE: dict[str, Any] = {"config_maps": {"repos": ["a"], "topology": ["nvidia-to
      "kubectl -n elsewhere create configmap repos --from-file=FILE"),
     ({"repos": []}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' in namespace elsewhere is empty",
      "Add a file"),
-    ({"topology": ["other"]}, {}, "driver.virtualTopology.config: ConfigMap 'topology' in namespace elsewhere has no "
-     "key nvidia-topologyd.conf", "Add nvidia-topologyd.conf to it"),
+    ({"topology": {"other": "text"}}, {}, "driver.virtualTopology.config: ConfigMap 'topology' in namespace elsewhere "
+     "has no key nvidia-topologyd.conf", "Add nvidia-topologyd.conf to it"),
     ({}, {"pro": False}, "driver.secretEnv: Secret 'pro' is not in namespace elsewhere",
      "create secret generic pro --from-literal=NAME=VALUE"),
     ({}, {"licence": False}, "driver.licensingConfig.secretName: Secret 'licence' is not in namespace elsewhere",
