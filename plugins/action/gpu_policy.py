@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_references,
     differences,
     export,
     formats,
@@ -22,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     preflight,
     settings,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import namespace_of, resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 
 Data = t.Dict[str, t.Any]
@@ -101,7 +102,7 @@ class ActionModule(ControllerAction):
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
-                seen = _seen(seen, wanted, task_vars)
+                seen = _seen(seen, wanted, task_vars, policy)
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
         except GpuopsError as error:
             error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], facts, seen))
@@ -125,12 +126,12 @@ class ActionModule(ControllerAction):
                            "render_to": wanted["render_to"]}
 
 
-def _seen(given: Data | None, wanted: Data, task_vars: Data) -> Data | None:
+def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy) -> Data | None:
     """What is in the cluster that is meant; None where it is left out, or manifests are only rendered."""
     if given is not None or gathered.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
-        return _look(wanted["kubeconfig"], wanted["context"])
+        return _look(wanted, policy)
     if wanted["render_to"]:
         return None
     raise InputError("it is not set, and a cluster is never taken from the environment.",
@@ -166,14 +167,16 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
                          faults=said)
 
 
-def _look(kubeconfig: str, context: str | None) -> Data:
-    """What is in the cluster; refused where a GPU Operator owns it."""
+def _look(wanted: Data, policy: formats.Policy) -> Data:
+    """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it."""
     # Here, as the library costs half a second, which a run without a cluster need not pay.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, read
 
-    server = client.Client(kubeconfig, context)
+    server = client.Client(wanted["kubeconfig"], wanted["context"])
     guard.refuse_operator(server)
-    return read.read_cluster(server)
+    namespace = namespace_of(wanted)
+    return {**read.read_cluster(server), **read.read_drivers(server, namespace),
+            **read.read_named(server, namespace, cluster_references.named(policy))}
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:

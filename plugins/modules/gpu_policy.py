@@ -104,6 +104,9 @@ options:
     description:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
         read through O(kubeconfig) without this.
+      - With C(config_maps) (by name the list of its keys, null where it is not there) and C(secrets) (by name whether
+        it is there) also those that the policy names for the driver, with C(driver_daemon_sets) (by name the system,
+        such as V(ubuntu24.04)) our own that are there and keep their names.
     type: dict
   overrides:
     description:

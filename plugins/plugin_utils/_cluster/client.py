@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import
 MANAGER = "gpuops.nvidia"
 PAGE = 500
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
@@ -77,11 +78,13 @@ class Client:
             item["apiVersion"], item["kind"] = row.api_version, row.kind
         return found
 
-    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
+            metadata_only: bool = False) -> Object | None:
         """One object, None where it or its kind is not there."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
-        answer = self._wire.send("get", target, "GET", row.path(name, namespace), {})
+        accept = _METADATA_OF_ONE if metadata_only else "application/json"
+        answer = self._wire.send("get", target, "GET", row.path(name, namespace), {}, accept=accept)
         self._has_kind(row, answer)
         return None if answer.status == 404 else _checked(answer, "get", target)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import COMPONENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu, system_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import SYSTEM, has_gpu, system_of
 
 Object = t.Mapping[str, t.Any]
 
@@ -48,6 +50,51 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
         "nfd": whose_nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
+
+
+class Finder(t.Protocol):
+    """What is needed of L(client) to look for objects of the user."""
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
+            metadata_only: bool = False) -> Object | None:
+        """An object of a namespace, None where it is not there."""
+
+
+def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
+    """C({config_maps: {NAME: [KEY] or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets that
+    a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
+    maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
+    secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
+    return {"config_maps": {name: None if one is None else sorted(one.get("data") or {}) for name, one in maps.items()},
+            "secrets": {name: one is not None for name, one in secrets.items()}}
+
+
+class Lister(t.Protocol):
+    """What is needed of L(client) to look for our own objects."""
+
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
+             metadata_only: bool = False) -> t.Sequence[Object]:
+        """Objects of a kind in a namespace that have a label."""
+
+
+def read_drivers(client: Lister, namespace: str) -> dict[str, t.Any]:
+    """C({driver_daemon_sets: {NAME: SYSTEM}}): our driver DaemonSets that are there, and what they serve."""
+    found = client.list("apps/v1", "DaemonSet", namespace, f"{_MANAGED_BY}={_OWNER},{COMPONENT}=driver",
+                        metadata_only=True)
+    marks = {one["metadata"]["name"]: (one["metadata"].get("annotations") or {}).get(SYSTEM) for one in found}
+    return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
+
+
+def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
+           metadata_only: bool = False) -> dict[str, Object | None]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = client.get("v1", kind, name, namespace, metadata_only=metadata_only)
+        except ClusterError as error:
+            if error.status != 403:
+                raise
+    return found
 
 
 def _node(node: Object) -> dict[str, t.Any]:

@@ -62,8 +62,23 @@ def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
         found += [document.data for document in parse(_environment().get_template(name).render(names), name)]
     for manifest in found:
         if manifest["kind"] in ("DaemonSet", "Deployment"):
-            _settle(manifest, component, plan, cluster["common"])
+            mine, common = _of_pool(manifest, plan, cluster["common"])
+            _settle(manifest, component, mine, common)
     return sorted(found, key=lambda manifest: _RANKS.get(manifest["kind"], len(_RANKS)))
+
+
+def _of_pool(manifest: Manifest, plan: Plan, common: Plan) -> tuple[Plan, Plan]:
+    """(plan, common settings) of one DaemonSet of a component that has several: its own where it has them."""
+    pool = next((one for one in plan.get("pools", ()) if one["name"] == manifest["metadata"]["name"]), None)
+    if pool is None:
+        return plan, common
+    own = pool["own"]
+    added = {"labels": {**common["labels"], **own["labels"]},
+             "annotations": {**common["annotations"], **own["annotations"]},
+             "tolerations": [*common["tolerations"], *own["tolerations"]],
+             "priority_class": own["priority_class"] or common["priority_class"],
+             "pod_security_context": own["pod_security_context"] or common["pod_security_context"]}
+    return {**plan, **pool}, {**common, **added}
 
 
 # What others stand on comes first.

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_driver,
+    cluster_profiles,
+    cluster_references,
+    components,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_profiles, components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
     Context,
@@ -20,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -28,9 +34,7 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 
 # What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
-    ("driver.useNvidiaDriverCRD", True, "Set it to false; an NVIDIADriver may be the policy itself."),
-    ("driver.driverType", "vgpu", "Set it to gpu: this version delivers drivers of that type only."),
-    ("driver.driverType", "vgpu-host-manager", "Set it to gpu: this version delivers drivers of that type only."),
+    ("driver.driverType", "vgpu-host-manager", "Set it to gpu or vgpu: this version serves containers only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("platform.openshift", True, "OpenShift is not supported yet."),
     ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
@@ -42,12 +46,8 @@ _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("nodeStatusExporter.enabled", "it is not delivered"),
     ("nfd.nodefeaturerules", "the rules are not delivered"),
     ("extraObjects", "they are not delivered; apply them yourself"),
-    ("driver.livenessProbe", "the driver's container has a startup probe only"),
-    ("driver.readinessProbe", "the driver's container has a startup probe only"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
-_UNSUPPORTED_NAMES = ("driver.repoConfig.configMapName", "driver.repoConfig.name", "driver.certConfig.name",
-                      "driver.kernelModuleConfig.name")
 
 
 def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, places: t.Mapping[str, str],
@@ -76,7 +76,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
     return {
-        "namespace": str(settings.get("namespace") or "gpu-operator"), "psa": bool(policy.get("psa.enabled")),
+        "namespace": namespace_of(settings), "psa": bool(policy.get("psa.enabled")),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
@@ -86,6 +86,11 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                    "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else []},
         "notes": context.said,
     }
+
+
+def namespace_of(settings: t.Mapping[str, t.Any]) -> str:
+    """Where the operands live."""
+    return str(settings.get("namespace") or "gpu-operator")
 
 
 def _nodes(facts: Facts | None) -> t.Mapping[str, t.Mapping[str, t.Any]]:
@@ -132,11 +137,10 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
     for component in components.IN_CLUSTERS:
         try:
             absent = _absent(context, component, places[component.name], facts, gpu, on_host)
-            if absent is None and component.name == "driver":
-                context.systems = _systems(facts, gpu, on_host, settings)
-                context.driver = _driver(context, facts, gpu, on_host, found)
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
                                      else part(context, component.name, component.section or component.name))
+            if absent is None and component.name == "driver":
+                _driver(context, parts["driver"], facts, gpu, on_host, settings, found)
         except Refused as error:
             reasons.append(error)
         except Refusals as error:
@@ -150,10 +154,15 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
 
 
 def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
-    found = [Refused(f"{path}: {shown(policy.get(path))} is not supported in a cluster yet", remedy)
-             for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
-    found += [Refused(f"{path}: ConfigMap {policy.get(path)!r} is not supported in a cluster yet", "Leave it out.")
-              for path in _UNSUPPORTED_NAMES if policy.get(path)]
+    found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
+                     remedy)
+             for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
+             for path, value, remedy in _UNSUPPORTED if mine.get(path) == value
+             and (policy.fallback or mine is not policy if path.startswith("driver.") else mine is policy)]
+    selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
+    if selector and policy.get("driver.useNvidiaDriverCRD"):
+        found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
+                             "Give an NVIDIADriver with this nodeSelector instead, beside the policy."))
     if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
         found.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
                              "Use the GPU Operator there."))
@@ -175,16 +184,18 @@ def _absent(context: Context, component: components.Component, place: str, facts
     return None
 
 
-def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
-             settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
-    """The systems for which there must be a driver container. Raises Refused."""
-    asked = settings.get("node_os") or []
-    if asked:
-        parsed = [nodes.parse_tag(str(text)) for text in asked]
-        if None in parsed:
-            raise Refused(f"gpu_node_os {list(asked)!r} names no systems",
-                          "Write them as ubuntu24.04 or rhel9.6.")
-        return [system for system in parsed if system is not None]
+def _asked_systems(settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
+    """Those of gpu_node_os. Raises Refused."""
+    asked = list(settings.get("node_os") or [])
+    parsed = [nodes.parse_tag(str(text)) for text in asked]
+    if None in parsed:
+        raise Refused(f"gpu_node_os {asked!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
+    return [system for system in parsed if system is not None]
+
+
+def _sites(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]
+           ) -> list[cluster_driver.Site]:
+    """Systems and kernels for which there must be a driver container. Raises Refused."""
     every = _nodes(facts)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names:
@@ -195,7 +206,8 @@ def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, 
     if unknown and (gpu or len(unknown) == len(names)):
         raise Refused(f"the operating system of {', '.join(sorted(unknown))} is not known",
                       "Let NFD label the Nodes, or set gpu_node_os.")
-    return sorted({(every[name]["os"]["id"], every[name]["os"]["version"]) for name in names if name not in unknown})
+    return sorted({((every[name]["os"]["id"], every[name]["os"]["version"]), str(every[name].get("kernel") or ""))
+                   for name in names if name not in unknown})
 
 
 def _common(context: Context) -> Plan:
@@ -232,12 +244,18 @@ def _number(text: t.Any) -> int | str:
     return int(text) if str(text).isdigit() else str(text)
 
 
-def _driver(context: Context, facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
-            found: list[pools.Pool]) -> pools.Delivered:
-    """What all driver containers are. found: gets the pools. Raises Refused and Refusals."""
+def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
+            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool]) -> None:
+    """Completes the plan of the driver. found: gets the pools. Raises Refused and Refusals."""
     served = {name: _nodes(facts)[name] for name in gpu if "driver" not in on_host.get(name, ())}
+    asked = _asked_systems(settings)
+    sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host)
     reasons: list[Refused] = []
     found += pools.pools(context.policy, context.release, served, reasons)
     if reasons:
         raise Refusals(reasons)
-    return pools.one_for_all(context.policy, context.release, found)
+    lone = sorted(set(served).difference(*(pool.nodes for pool in found)))
+    if lone:
+        context.said.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no driver "
+                            "is delivered there.")
+    cluster_driver.complete(context, plan, cluster_driver.Cluster(found, sites, asked, facts, namespace_of(settings)))

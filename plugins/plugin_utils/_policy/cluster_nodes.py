@@ -20,6 +20,8 @@ OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
 OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 OS_MAJOR = f"{OS_VERSION}.major"
 GPU_PRODUCT = "nvidia.com/gpu.product"
+# Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
+SYSTEM = "gpuops.nvidia/system"
 
 # How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
 _PRETTY = (

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What each component of a cluster is made of: one function a component, from the policy to the plan. Pure. PRIVATE.
 
+The driver's is L(cluster_driver).
+
 Source of the rules: GPU Operator 26.7 (how its ClusterPolicy becomes DaemonSets), also for the names of variables.
 """
 
@@ -12,11 +14,8 @@ import posixpath
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
@@ -26,11 +25,7 @@ Plan = t.Dict[str, t.Any]
 
 @dataclass
 class Context:
-    """What all components share. systems: those of the Nodes that take their driver from the cluster, in order;
-    driver: what they get.
-
-    said: notes for the user, filled while resolving.
-    """
+    """What all components share. said: notes for the user, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -38,8 +33,6 @@ class Context:
     secrets: t.Sequence[str]
     disruption: str
     runtime: str
-    systems: t.Sequence[nodes.System] = ()
-    driver: Delivered = Delivered("", "auto", ())
     service_monitors: bool | None = None
     said: list[str] = field(default_factory=list)
 
@@ -90,94 +83,6 @@ def config_map(context: Context, section: str, key: str = "") -> Plan:
         data = {key: data}
     return {"name": name, "default": str(config.get("default") or ""),
             "data": dict(data) if config.get("create") and isinstance(data, dict) else {}}
-
-
-def _driver(context: Context, plan: Plan) -> None:
-    version = context.driver.version
-    plan["version"] = version
-    plan["because"] = list(context.driver.because)
-    plan["kernel_module_type"] = context.driver.flavour
-    plan["gds"] = context.on("gds")
-    plan["gdrcopy"] = context.on("gdrcopy")
-    plan["rdma"] = context.on("driver.rdma")
-    plan["host_mofed"] = plan["rdma"] and bool(context.get("driver.rdma.useHostMofed"))
-    side = [name for name in ("gds", "gdrcopy") if plan[name]]
-    plan["pull"].update({name: images.pull_policy(context.policy, name) for name in side})
-    plan["pull_secrets"] = images.pull_secrets(context.policy, ("driver", "driver_manager", *side), context.secrets)
-    plan["pools"] = _pools(context, version, side)
-    plan["gds_env"], plan["gds_args"] = environment(context.get("gds.env")), list(context.get("gds.args") or [])
-    plan["gdrcopy_env"] = environment(context.get("gdrcopy.env"))
-    plan["gdrcopy_args"] = list(context.get("gdrcopy.args") or [])
-    plan["manager_env"] = _manager_env(context)
-    plan["startup_probe"] = _probe(context.get("driver.startupProbe"))
-    plan["secret_env"] = str(context.get("driver.secretEnv") or "")
-    plan["topology"] = str(context.get("driver.virtualTopology.config")
-                           or context.get("driver.virtualTopologyConfig.name") or "")
-    plan["licensing"] = {"secret": str(context.get("driver.licensingConfig.secretName") or ""),
-                         "config_map": str(context.get("driver.licensingConfig.configMapName")
-                                           or context.get("driver.licensingConfig.name") or ""),
-                         "nls": bool(context.get("driver.licensingConfig.nlsEnabled"))}
-
-
-def _pools(context: Context, version: str, side: t.Sequence[str]) -> list[Plan]:
-    """One DaemonSet for each system, as its image suits that system only."""
-    tags: dict[str, nodes.System] = {}
-    for system in context.systems:
-        tags.setdefault(nodes.tag(system, context.release), system)
-    if version.startswith("sha256:") and len(tags) > 1:
-        raise Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(sorted(tags))}",
-                      "Write a version instead.")
-    versions = {"driver": version, **{name: _version(context, name) for name in side}}
-    pools = []
-    for os_tag, system in sorted(tags.items()):
-        only = len(tags) == 1
-        pools.append({
-            "name": "nvidia-driver-daemonset" if only else f"nvidia-driver-daemonset-{os_tag}", "os": os_tag,
-            "node_selector": {} if only else nodes.selector(system, os_tag),
-            "subscription": _SUBSCRIPTIONS.get(system[0], {}) if _subscribed(context, system) else {},
-            "images": {name: images.for_system(context.policy, context.release, name, context.mirror, tag, os_tag)
-                       for name, tag in versions.items()},
-        })
-    return pools
-
-
-def _version(context: Context, name: str) -> str:
-    return str(images.section(context.policy, name).get("version") or context.release.components[name])
-
-
-# What a driver container needs to fetch packages with the host's subscription: mount point -> (path, type).
-_SUBSCRIPTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "rhel": {"/run/secrets/etc-pki-entitlement": ("/etc/pki/entitlement", "Directory"),
-             "/run/secrets/redhat.repo": ("/etc/yum.repos.d/redhat.repo", "File"),
-             "/run/secrets/rhsm": ("/etc/rhsm", "Directory")},
-    "sles": {"/etc/zypp/credentials.d": ("/etc/zypp/credentials.d", "Directory"),
-             "/etc/SUSEConnect": ("/etc/SUSEConnect", "FileOrCreate")},
-}
-_SUBSCRIPTIONS["sl-micro"] = _SUBSCRIPTIONS["sles"]
-
-
-def _subscribed(context: Context, system: nodes.System) -> bool:
-    return system[0] != "rhel" or context.runtime != "crio"
-
-
-def _manager_env(context: Context) -> dict[str, str]:
-    """Whether the driver manager may evict comes from gpu_disruption; the user's other words stay."""
-    allowed = allows(context.disruption, "drain")
-    found = {"ENABLE_GPU_POD_EVICTION": str(allowed).lower(), "ENABLE_AUTO_DRAIN": "false"}
-    for name, value in environment(context.get("driver.manager.env")).items():
-        if name in found and value.lower() == "true" and not allowed:
-            context.said.append(f"driver.manager.env: {name} stays false, as gpu_disruption is {context.disruption}.")
-            continue
-        found[name] = value
-    return found
-
-
-def _probe(wanted: t.Mapping[str, int] | None) -> dict[str, int]:
-    probe = {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120,
-             "successThreshold": 1}
-    # Zero means "not set" in a ClusterPolicy.
-    probe.update({key: value for key, value in (wanted or {}).items() if value})
-    return probe
 
 
 # runtime: its own variable names, and the host's files: main configuration, drop-in, socket.
@@ -309,7 +214,7 @@ def _mig_manager(context: Context, plan: Plan) -> None:
 
 
 _OWN: dict[str, t.Callable[[Context, Plan], None]] = {
-    "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
+    "container_toolkit": _container_toolkit, "validator": _validator,
     "device_plugin": _device_plugin, "feature_discovery": _feature_discovery, "dcgm_exporter": _dcgm_exporter,
     "mig_manager": _mig_manager,
 }

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of each pool of a cluster's GPU nodes, and the one that is delivered to all. Pure. PRIVATE.
+"""The driver of each pool of a cluster's GPU nodes, and the one that serves several of them. Pure. PRIVATE.
 
 A pool is what one driver image serves: Nodes of one system and one kind of GPU, of one kernel where modules come built,
 and of one NVIDIADriver where the policy has several.
@@ -51,7 +51,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Delivered:
-    """The driver of all driver containers. version: or a digest; flavour: C(auto), C(open) or C(proprietary)."""
+    """The driver of one DaemonSet. version: as in the image's tag, or a digest; flavour: C(auto), C(open) or
+    C(proprietary)."""
 
     version: str
     flavour: str
@@ -132,40 +133,32 @@ def _version(pool: Pool) -> str:
     return pool.driver.version.text or str(pool.driver.version.branch)
 
 
-def _tag(pool: Pool) -> str:
-    """The version as it stands in the tag of the image, without the system."""
-    return str(pool.driver.version.branch) if pool.driver and pool.driver.signed else _version(pool)
+def _tag(driver: Candidate, wish: Wish) -> str:
+    """The version as it stands in the tag of the image, without kernel and system."""
+    text = driver.version.text
+    if driver.signed or not text:
+        return str(driver.version.branch)
+    return f"{text}-grid" if wish.grid else text
 
 
 def _image(pool: Pool, release: Release, mirror: str) -> str | None:
     if pool.here.os is None:
         return None
-    driver = pool.driver
-    version = f"{_tag(pool)}-{pool.here.kernel}" if driver and driver.signed else _tag(pool)
+    version = _tag(pool.driver, pool.wish) if pool.driver else _version(pool)
+    if pool.driver and pool.driver.signed:
+        version = f"{version}-{pool.here.kernel}"
     return images.for_system(pool.policy, release, "driver", mirror, version,
                              cluster_nodes.tag(pool.here.os, release))
 
 
 def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
-    """What the driver containers of all pools have in common. Raises Refused and Refusals.
-
-    More is not delivered yet: one NVIDIADriver, one version, modules that are built on the node.
-    """
-    undelivered = []
-    if any(pool.driver and pool.driver.signed for pool in found):
-        undelivered.append(Refused("driver.usePrecompiled: true is not supported in a cluster yet",
-                                   "Set it to false: the driver is built on the nodes."))
-    if policy.pools:
-        named = ", ".join(one.name for one in policy.pools)
-        undelivered.append(Refused(f"NVIDIADrivers with a nodeSelector ({named}): several drivers in "
-                                   "one cluster are not supported yet", "Give one without a nodeSelector."))
-    if undelivered:
-        raise Refusals(undelivered)
+    """What serves all of these pools, which one DaemonSet reaches. policy: what holds for them. Raises Refused and
+    Refusals."""
     wish = cluster_wish(policy, release)
     if _digest(policy):
         return Delivered(str(policy.get("driver.version")), wish.flavour, (f"driver.version of {policy.origin}",))
     choices = [pool.choice for pool in found if pool.choice] or [choose(_NOWHERE, wish, release)]
-    versions = {str(choice.driver.version) for choice in choices}
+    versions = {_tag(choice.driver, wish) for choice in choices}
     if len(versions) > 1:
         raise _several(release, found)
     version, flavour = versions.pop(), wish.flavour
@@ -187,13 +180,13 @@ def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> De
 def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
     versions: dict[str, list[str]] = {}
     for pool in found:
-        versions.setdefault(_tag(pool), []).extend(pool.nodes)
+        versions.setdefault(_version(pool), []).extend(pool.nodes)
     listed = " and ".join(f"{version} ({some_of(names)})" for version, names in sorted(versions.items(), reverse=True))
     suits = next((text for text in sorted(release.drivers, key=version_key, reverse=True)
                   if all(_suits(pool, text, release) for pool in found)), None)
-    return Refused(f"Nodes need different drivers: {listed}; several in one cluster are not supported yet",
-                   f"Set driver.version to {suits}, which suits all of them." if suits else
-                   "Deliver the driver on hosts (gpu_placement: hybrid), each of which gets its own.")
+    return Refused(f"Nodes of one system need different drivers: {listed}",
+                   f"Set driver.version to {suits}, which suits all of them, or give NVIDIADrivers with a nodeSelector "
+                   "each." if suits else "Give NVIDIADrivers with a nodeSelector each.")
 
 
 def _suits(pool: Pool, text: str, release: Release) -> bool:

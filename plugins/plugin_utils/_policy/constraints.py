@@ -31,9 +31,9 @@ class Wish:
     grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
     source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
     Storage needs open modules. peermem: excludes nothing. mig: the selected layout. cuda: the level that must run.
-    vgpu: the guest driver is asked for. own_image: the user names the image's repository. own_key: modules are signed
-    with a key of the user. runfile: the user names a .run file. fabric: the services of the fabric are to run.
-    cluster: in containers, else on the host.
+    vgpu: the guest driver is asked for. own_image: the image is in another repository than the vendor's. own_key:
+    modules are signed with a key of the user. runfile: the user names a .run file. fabric: the services of the fabric
+    are to run. cluster: in containers, else on the host.
     """
 
     version: Version | None = None
@@ -226,7 +226,8 @@ def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t
         yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {here.arch}", 0)
     elif here.arch:
         yield Constraint("arch", f"the machine is {here.arch}", space.where(lambda one: one.arch == here.arch))
-    if here.os is None:
+    # What the vendor publishes says nothing about images that the user has built.
+    if here.os is None or (wish.cluster and wish.own_image):
         return
     system, words = here.os, " ".join(here.os).strip()
     built = space.where(lambda one: one.signed or (

@@ -30,6 +30,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
 
+# Where the vendor publishes its images.
+_VENDOR_REPOSITORY = "nvcr.io/nvidia"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -94,9 +97,14 @@ def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wi
         source=source, runfile=bool(src), gds=beside["gds"],
         gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
         gds_open=beside["gds"] and matrix.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
-        vgpu=policy.driver_type == "vgpu", own_image=bool(policy.get("driver.repository")),
+        vgpu=policy.driver_type == "vgpu", own_image=_own_image(str(policy.get("driver.repository") or "")),
         own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",
         cuda=_cuda_level(policy, mine))
+
+
+def _own_image(repository: str) -> bool:
+    """Whether a repository may hold what the vendor does not publish."""
+    return bool(repository) and repository.rstrip("/") != _VENDOR_REPOSITORY
 
 
 def _cuda_level(policy: Policy, mine: t.Mapping[str, t.Any]) -> str | None:

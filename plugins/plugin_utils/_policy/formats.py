@@ -58,8 +58,9 @@ class Policy:
     mig_config: the mig-parted document that the chart's values carry, or None. sharing: likewise of the device plugin.
     documents: the kinds that went in; sources: the documents themselves.
     pools: NVIDIADrivers with a nodeSelector; spec.driver counts for the nodes that none of them takes. fallback: False
-    where such nodes get no driver, as every NVIDIADriver has a selector. module_parameters: those of the ConfigMap that
-    driver.kernelModuleConfig names, where values carry it, else None.
+    where such nodes get no driver, as every NVIDIADriver has a selector. driver_name: the NVIDIADriver that spec.driver
+    is, empty where it is a section. module_parameters: those of the ConfigMap that driver.kernelModuleConfig names,
+    where values carry it, else None.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Policy:
     sources: t.Tuple[Source, ...] = ()
     pools: t.Tuple[DriverPool, ...] = ()
     fallback: bool = True
+    driver_name: str = ""
     module_parameters: t.Mapping[str, t.Mapping[str, str]] | None = None
 
     @property
@@ -97,7 +99,8 @@ class Policy:
     def for_pool(self, pool: DriverPool) -> Policy:
         """The policy as it is for the nodes of one pool: with its driver, GDS and GDRCopy."""
         kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
-        return replace(self, origin=f"NVIDIADriver {pool.name}", spec={**kept, **pool.spec}, pools=(), fallback=True)
+        return replace(self, origin=f"NVIDIADriver {pool.name}", spec={**kept, **pool.spec}, pools=(), fallback=True,
+                       driver_name=pool.name)
 
 
 def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release: Release,
@@ -277,7 +280,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
     base = defaults.of_resource(release)
     pools, lone = _pools(drivers, base, alone=main is None)
     if lone is not None:
-        spec = _with_driver(spec, lone)
+        spec = _with_driver(spec, lone[1])
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
     carried = [one for document, kind in found if kind == "values" for one in document.data.get("extraObjects") or ()]
@@ -285,6 +288,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
                            if one != "values" else _spec(document, one)) for document, one in found)
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
                   pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers),
+                  driver_name=lone[0] if lone else "",
                   module_parameters=kernel_modules.find(carried, look(spec, "driver.kernelModuleConfig.name")))
 
 
@@ -312,16 +316,16 @@ def _common(document: Document, kind: str, release: Release, warnings: list[str]
 
 
 def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
-           alone: bool) -> tuple[tuple[DriverPool, ...], Data | None]:
-    """(NVIDIADrivers with a selector, the spec that counts for all other nodes or, where it is all there is, the
-    only one)."""
+           alone: bool) -> tuple[tuple[DriverPool, ...], tuple[str, Data] | None]:
+    """(NVIDIADrivers with a selector, name and spec of that which counts for all other nodes or, where it is all there
+    is, of the only one)."""
     below = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
     pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(below, spec)) for name, spec in drivers
                   if spec["driver"].get("nodeSelector"))
-    rest = [spec for _name, spec in drivers if not spec["driver"].get("nodeSelector")]
+    rest = [one for one in drivers if not one[1]["driver"].get("nodeSelector")]
     # One that is no default takes every node, so that nothing is left for the default.
-    rest.sort(key=lambda spec: bool(spec["driver"].get("default")))
-    return pools, rest[0] if rest else drivers[0][1] if alone and len(drivers) == 1 else None
+    rest.sort(key=lambda one: bool(one[1]["driver"].get("default")))
+    return pools, rest[0] if rest else drivers[0] if alone and len(drivers) == 1 else None
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster, read_drivers, read_named
 
 PCI = "feature.node.kubernetes.io/pci-"
 NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
@@ -108,3 +109,52 @@ def test_whose_nfd(definition: dict[str, str] | None, deployments: list[Any], da
                    expected: str) -> None:
     client = Fake({} if definition is None else {NFD_KIND: definition}, Deployment=deployments, DaemonSet=daemon_sets)
     assert read_cluster(client)["nfd"] == expected
+
+
+class Objects:
+    """Objects of one namespace; what is forbidden may not be read."""
+
+    def __init__(self, forbidden: str = "", **objects: Any) -> None:
+        self.objects = objects
+        self.forbidden = forbidden
+        self.asked: list[tuple[str, str, str | None, bool]] = []
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
+            metadata_only: bool = False) -> dict[str, Any] | None:
+        self.asked.append((kind, name, namespace, metadata_only))
+        if name == self.forbidden:
+            raise ClusterError("Forbidden.", status=403)
+        found: dict[str, Any] | None = self.objects.get(name)
+        return found
+
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
+             metadata_only: bool = False) -> list[dict[str, Any]]:
+        assert (kind, namespace, metadata_only) == ("DaemonSet", "gpu-operator", True)
+        assert label_selector == "app.kubernetes.io/managed-by=gpuops.nvidia,gpuops.nvidia/component=driver"
+        return list(self.objects.values())
+
+
+def test_what_a_policy_names() -> None:
+    """Of a Secret no more is read than that it is there."""
+    client = Objects("hidden", repos={"data": {"b": "", "a": ""}}, empty={}, pro={"data": {"TOKEN": "eA=="}})
+    assert read_named(client, "ns", {"ConfigMap": ["repos", "empty", "gone"], "Secret": ["pro", "lost", "hidden"]}) == {
+        "config_maps": {"repos": ["a", "b"], "empty": [], "gone": None}, "secrets": {"pro": True, "lost": False}}
+    assert client.asked == [*(("ConfigMap", name, "ns", False) for name in ("repos", "empty", "gone")),
+                            *(("Secret", name, "ns", True) for name in ("pro", "lost", "hidden"))]
+    assert read_named(client, "ns", {"ConfigMap": [], "Secret": []}) == {"config_maps": {}, "secrets": {}}
+
+
+def test_a_server_that_does_not_answer_is_no_missing_object() -> None:
+    class Broken(Objects):
+        def get(self, *_args: Any, **_more: Any) -> dict[str, Any] | None:
+            raise ClusterError("Busy.", status=503)
+
+    with pytest.raises(ClusterError, match="Busy"):
+        read_named(Broken(), "ns", {"ConfigMap": ["a"], "Secret": []})
+
+
+def test_our_driver_daemon_sets() -> None:
+    marked = named("nvidia-driver-daemonset")
+    marked["metadata"]["annotations"] = {"gpuops.nvidia/system": "ubuntu22.04"}
+    assert read_drivers(Objects(one=marked, other=named("unmarked")), "gpu-operator") == {
+        "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"}}

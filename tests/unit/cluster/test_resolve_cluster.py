@@ -76,7 +76,6 @@ def test_a_pool_for_each_system() -> None:
     assert ubuntu["node_selector"] == {cluster_nodes.OS_ID: "ubuntu", cluster_nodes.OS_VERSION: "22.04"}
     assert rhel["node_selector"] == {cluster_nodes.OS_ID: "rhel", cluster_nodes.OS_MAJOR: "9"}
     assert rhel["images"]["driver"] == "nvcr.io/nvidia/driver:595.91.07-rhel9"
-    assert "/run/secrets/rhsm" in rhel["subscription"]
 
 
 def test_systems_without_nfd_are_those_of_all_nodes() -> None:
@@ -125,7 +124,7 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
 def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction: str, noted: bool) -> None:
     policy = {"driver": {"manager": {"env": [{"name": name, "value": value} for name, value in env]}}}
     made = plan(policy, disruption=disruption)
-    assert made["components"]["driver"]["manager_env"] == {"ENABLE_GPU_POD_EVICTION": eviction,
+    assert made["components"]["driver"]["pools"][0]["manager_env"] == {"ENABLE_GPU_POD_EVICTION": eviction,
                                                            "ENABLE_AUTO_DRAIN": "false"}
     assert any("gpu_disruption" in note for note in made["notes"]) == noted
 
@@ -211,10 +210,10 @@ def test_a_mapping_places_each() -> None:
 @pytest.mark.parametrize(("policy", "cluster", "words"), [
     ({"driver": {"usePrecompiled": True}}, None, ["driver.usePrecompiled"]),
     ({"driver": {"useNvidiaDriverCRD": True}, "sandboxWorkloads": {"enabled": True}}, None,
-     ["driver.useNvidiaDriverCRD", "sandboxWorkloads.enabled"]),
+     ["sandboxWorkloads.enabled"]),
+    ({"driver": {"nvidiaDriverCRD": {"enabled": True, "nodeSelector": {"a": "b"}}}}, None,
+     ["driver.nvidiaDriverCRD.nodeSelector: {'a': 'b'}"]),
     ({"platform": {"openshift": True}}, None, ["platform.openshift"]),
-    ({"driver": {"repoConfig": {"configMapName": "repos"}, "certConfig": {"name": "ca"}}}, None,
-     ["driver.repoConfig.configMapName: ConfigMap 'repos'", "driver.certConfig.name"]),
     ({"devicePlugin": {"config": {"create": True, "data": {}}}}, None, ["devicePlugin.config.create"]),
     ({"driver": {"version": "nonsense"}}, None, ["'nonsense'"]), ({"driver": {"version": "999"}}, None, ["branch 999"]),
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
@@ -223,7 +222,7 @@ def test_a_mapping_places_each() -> None:
     ({"driver": {"version": "595.91.07"}}, facts(node(**{"nvidia.com/gpu.family": "volta"})),
      ["n1: driver.version of gpu_policy asks for driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
     ({}, facts(node(**{"nvidia.com/gpu.family": "volta"}), node(**{"nvidia.com/gpu.family": "hopper"})),
-     ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which suits all of them."]),
+     ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which suits all of them, or give "]),
 ])
 def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     with pytest.raises(PolicyError) as caught:
@@ -236,19 +235,18 @@ def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
 
 
 def test_pools() -> None:
-    """By what an image serves; where more is needed than is delivered, the refusal carries them."""
+    """By what an image serves."""
     volta = {"nvidia.com/gpu.family": "volta", "nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}
     cluster = facts(node(**volta), node(**volta), node(("rhel", "9.4"), **volta))
     made = plan(cluster=cluster)
     assert [(pool["nodes"], pool["os"], pool["gpu"], pool["driver"]["image"]) for pool in made["pools"]] == [
         (["n1", "n2"], "ubuntu 22.04", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-ubuntu22.04"),
         (["n3"], "rhel 9.4", "Tesla-V100-SXM2-32GB", "nvcr.io/nvidia/driver:580.173.02-rhel9")]
-    assert made["components"]["driver"]["version"] == "580.173.02"
-    assert made["components"]["driver"]["kernel_module_type"] == "auto"
-    with pytest.raises(PolicyError, match="driver.usePrecompiled: true is not supported") as caught:
-        plan({"driver": {"usePrecompiled": True, "version": "580"}},
-             cluster=facts({**node(**volta), "kernel": "5.15.0-84-generic"}))
-    pool, = caught.value.details["pools"]
+    assert [(pool["version"], pool["kernel_module_type"]) for pool in made["components"]["driver"]["pools"]] == [
+        ("580.173.02", "auto")] * 2
+    made = plan({"driver": {"usePrecompiled": True, "version": "580"}},
+                cluster=facts({**node(**volta), "kernel": "5.15.0-84-generic"}))
+    pool, = made["pools"]
     assert (pool["kernel"], pool["driver"]["image"]) == (
         "5.15.0-84-generic", "nvcr.io/nvidia/driver:580-5.15.0-84-generic-ubuntu22.04")
 
@@ -265,20 +263,7 @@ def test_auto_is_told_to_containers_that_understand_it(version: str, families: l
             plan({"driver": {"version": version}}, cluster=facts(*nodes))
         return
     made = plan({"driver": {"version": version}}, cluster=facts(*nodes))
-    assert made["components"]["driver"]["kernel_module_type"] == expected
-
-
-def test_nvidia_drivers_by_their_selectors() -> None:
-    def driver(name: str, version: str, **selector: str) -> dict[str, Any]:
-        return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name},
-                "spec": {"driverType": "gpu", "image": "driver", "repository": "nvcr.io/nvidia", "version": version,
-                         "default": not selector, **({"nodeSelector": selector} if selector else {})}}
-
-    cluster = facts(node(zone="old"), node())
-    with pytest.raises(PolicyError, match="NVIDIADrivers with a nodeSelector") as caught:
-        plan([driver("old", "550.163.01", zone="old"), driver("new", "595.91.07")], cluster=cluster)
-    assert [(pool["nodes"], pool["driver"]["version"]) for pool in caught.value.details["pools"]] == [
-        (["n1"], "550.163.01"), (["n2"], "595.91.07")]
+    assert made["components"]["driver"]["pools"][0]["kernel_module_type"] == expected
 
 
 @pytest.mark.parametrize("policy", [

@@ -23,19 +23,24 @@ SPEC = {"driver": {"version": "580.126.20"}, "mig": {"strategy": "mixed"}, "tool
 CLUSTER_POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
                   "spec": SPEC}
 LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"state": "ready"}}],
-         "/apis/nvidia.com/v1alpha1/nvidiadrivers": []}
+         "/apis/nvidia.com/v1alpha1/nvidiadrivers": [],
+         "/api/v1/nodes": [{"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}, "status": {
+             "nodeInfo": {"osImage": "Ubuntu 24.04.3 LTS", "containerRuntimeVersion": "containerd://2.1.4",
+                          "kernelVersion": "6.8.0-71-generic", "architecture": "amd64"}}}]}
+OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}}}
+NAMED = {"driver": {"secretEnv": "pro", "repoConfig": {"configMapName": "repos"}}}
 BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
         "spec": {"nodeSelector": {"pool": "blue"}}}
 
 
 class Api(BaseHTTPRequestHandler):
-    """An API server that knows two kinds."""
+    """An API server that knows a few objects."""
 
     def do_GET(self) -> None:
-        items = LISTS.get(self.path.partition("?")[0])
-        body = json.dumps({"metadata": {}, "items": items} if items is not None else
-                          {"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}).encode()
-        self.send_response(404 if items is None else 200)
+        path = self.path.partition("?")[0]
+        found = OBJECTS.get(path) or ({"metadata": {}, "items": LISTS[path]} if path in LISTS else None)
+        body = json.dumps(found or {"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}).encode()
+        self.send_response(200 if found else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -62,6 +67,7 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "impossible": {"policy": BLUE, "export": "cluster_policy", "resolve": False},
         "hosts_cannot": {"policy": BLUE, "facts": {"gpu01": host}, "overrides": {}},
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
+        "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
 
 
@@ -129,3 +135,13 @@ def test_errors(results: dict[str, Any]) -> None:
     assert "hosts have no node labels" in results["hosts_cannot"]["msg"]
     assert results["hosts_cannot"]["error"]["checks"][0]["severity"] == "error"
     assert any("NVIDIADriver blue: left aside" in note for note in results["several"]["notes"])
+
+
+def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:
+    """The Secret is there, the ConfigMap is not; a preflight says it in the same words."""
+    error = results["named"]["error"]
+    refusal, = error["refusals"]
+    assert refusal["reason"].startswith("driver.repoConfig.configMapName: ConfigMap 'repos' is not in namespace mine")
+    assert "kubectl -n mine create configmap repos --from-file=FILE" in refusal["remedy"]
+    check, = [one for one in error["checks"] if "repos" in one["text"]]
+    assert (check["severity"], check["host"]) == ("error", "cluster")

@@ -108,8 +108,9 @@ def resolved(given: t.Mapping[str, t.Any]) -> tuple[Data | None, GpuopsError | N
 
 
 def is_undelivered(error: GpuopsError) -> bool:
-    """Whether all that is refused is what clusters do not deliver yet; the pools are worked out all the same."""
-    return all(not one["constraints"] and "not supported" in one["reason"] for one in error.details["refusals"])
+    """Whether all that is refused is that one DaemonSet cannot serve all pools; they are worked out all the same."""
+    return all(not one["constraints"] and "need different drivers" in one["reason"]
+               for one in error.details["refusals"])
 
 
 def disagreements(name: str) -> list[str]:

@@ -1,0 +1,268 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver containers of a cluster: which DaemonSets there are, and what each is made of. Pure. PRIVATE.
+
+There is one for the Nodes of one policy (the section driver, or an NVIDIADriver), one system and, where modules come
+built, one kernel. Source of names, labels and selectors: GPU Operator 26.7, which for the section driver takes the
+system of one arbitrary Node; here each Node gets the image of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_files, cluster_references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import Context, Plan, environment
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
+
+Site = t.Tuple[nodes.System, str]
+
+_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
+_SIDE = ("gds", "gdrcopy")
+_PLAIN = "nvidia-driver-daemonset"
+_FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "driver.secretEnv")
+_MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf")
+# Names of objects may be longer than the labels by which their pods are found.
+_LABEL = 63
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where drivers go. found: the pools of Nodes; sites: systems and kernels of all Nodes that count, while none is
+    known to have a GPU; asked: the systems that the user names; facts: of read_cluster; namespace: the pods' own."""
+
+    found: t.Sequence[pools.Pool]
+    sites: t.Sequence[Site]
+    asked: t.Sequence[nodes.System]
+    facts: t.Mapping[str, t.Any] | None
+    namespace: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One DaemonSet. policy: what holds for its Nodes; kernel: empty where modules are built."""
+
+    policy: Policy
+    system: nodes.System
+    os_tag: str
+    kernel: str
+    driver: pools.Delivered
+
+
+def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
+    """Adds C(pools) to the plan of the driver: one DaemonSet each. Raises Refused and Refusals."""
+    reasons: list[Refused] = []
+    made: list[Plan] = []
+    for mine in _policies(context.policy):
+        try:
+            deliveries = _deliveries(context, mine, cluster)
+            missing = cluster_references.missing(mine, cluster.facts, cluster.namespace) if deliveries else []
+            if missing:
+                raise Refusals(missing)
+            made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
+            context.said += _without_effect(mine, cluster) if deliveries else []
+        except Refused as error:
+            reasons.append(error)
+        except Refusals as error:
+            reasons += error.reasons
+    if reasons:
+        raise Refusals(reasons)
+    plan["pools"] = made
+    plan["because"] = list(dict.fromkeys(why for one in made for why in one["because"]))
+
+
+def _policies(policy: Policy) -> list[Policy]:
+    """The NVIDIADrivers with a selector, then what holds for the other Nodes."""
+    return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
+
+
+def _without_effect(mine: Policy, cluster: Cluster) -> list[str]:
+    """What a user has set that reaches no container, each a sentence."""
+    said = []
+    if mine.get("driver.usePrecompiled"):
+        said += [f"{cluster_references.place(mine, path)} is left out: modules come built, so that no package is "
+                 "fetched." for path in _FOR_PACKAGES if mine.get(path)
+                 and (path != "driver.secretEnv" or not mine.driver_name)]
+    path = "driver.kernelModuleConfig.name"
+    strange = ([key for key in cluster_references.keys(mine, path, cluster.facts) if key not in _MODULE_FILES]
+               if mine.get(path) else [])
+    if strange:
+        said.append(f"{cluster_references.place(mine, path)}: no module reads {', '.join(strange)} of ConfigMap "
+                    f"{mine.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
+    return said + [f"{cluster_references.place(mine, path)} is set: the driver's container has a startup probe only."
+                   for path in ("driver.livenessProbe", "driver.readinessProbe") if mine.get(path)]
+
+
+def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
+    """Those of one policy, in order. Raises Refused and Refusals."""
+    own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
+    if cluster.found and not own:
+        if mine.driver_name:
+            context.said.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered for "
+                                "it.")
+        return []
+    precompiled = bool(mine.get("driver.usePrecompiled"))
+    sites = ([(system, pool.here.kernel) for pool in own
+              for system in (cluster.asked or ([pool.here.os] if pool.here.os else []))]
+             or [(system, kernel if precompiled else "") for system, kernel in cluster.sites])
+    places: dict[tuple[str, str], nodes.System] = {}
+    for system, kernel in sorted(sites):
+        places.setdefault((nodes.tag(system, context.release), kernel), system)
+    if precompiled and any(not kernel for _os_tag, kernel in places):
+        raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
+                      "Name the cluster (gpu_kubeconfig), or set it to false.")
+    if str(mine.get("driver.version") or "").startswith("sha256:") and len(places) > 1:
+        systems = ", ".join(os_tag for os_tag, _kernel in sorted(places))
+        raise Refused(f"driver.version is a digest, which suits one system; the Nodes have {systems}",
+                      "Write a version instead.")
+    return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
+        pool for pool in own if pool.here.kernel == kernel
+        and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
+        for (os_tag, kernel), system in sorted(places.items())]
+
+
+def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], cluster: Cluster) -> Plan:
+    """What the template needs of one DaemonSet. beside: all of the same policy."""
+    mine, get = one.policy, one.policy.get
+    precompiled, short = bool(one.kernel), _short(one, beside)
+    side = [name for name in _SIDE if mine.enabled(name)]
+    name = _name(one, beside, short, (cluster.facts or {}).get("driver_daemon_sets") or {})
+    rdma = mine.enabled("driver.rdma")
+    args = list(get("driver.args") or [])
+    return {
+        "name": name, "app": name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}",
+        "owner": mine.driver_name, "os": one.os_tag, "kernel": one.kernel,
+        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(mine),
+        "version": one.driver.version, "kernel_module_type": one.driver.flavour, "because": list(one.driver.because),
+        "images": _images(context, one, side),
+        "pull": {image: images.pull_policy(mine, image) for image in ("driver", "driver_manager", *side)},
+        "pull_secrets": images.pull_secrets(mine, ("driver", "driver_manager", *side), context.secrets),
+        # The arguments of a ClusterPolicy replace those of the container; an NVIDIADriver's come behind them.
+        "args": ["init", *args] if args and mine.driver_name else args,
+        "env": environment(get("driver.env")), "resources": get("driver.resources") or {},
+        "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, mine),
+        "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and mine.driver_name else 60),
+        "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),
+        "gds": "gds" in side, "gdrcopy": "gdrcopy" in side, "rdma": rdma,
+        "host_mofed": rdma and bool(get("driver.rdma.useHostMofed")),
+        **{f"{name}_env": environment(get(f"{name}.env")) for name in _SIDE},
+        **{f"{name}_args": list(get(f"{name}.args") or []) for name in _SIDE},
+        "files": cluster_files.files(mine, one.system[0], context.runtime, precompiled, cluster.facts),
+        "own": _own(mine),
+    }
+
+
+def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, there: t.Mapping[str, str]) -> str:
+    """there: our driver DaemonSets by name with their system. One that is renamed restarts the pods of all its Nodes:
+    what is there keeps its name when systems come and go, and an NVIDIADriver's always have one of their own."""
+    if one.policy.driver_name:
+        place = f"{one.os_tag}-{short}" if short else one.os_tag
+        return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
+    if short:
+        return f"{_PLAIN}-{short}-{one.os_tag}"
+    own = f"{_PLAIN}-{one.os_tag}"
+    if _PLAIN in there:
+        return _PLAIN if there[_PLAIN] == one.os_tag else own
+    return own if len(beside) > 1 or own in there else _PLAIN
+
+
+def _short(one: Delivery, beside: t.Sequence[Delivery]) -> str:
+    """A kernel as it may stand in a name: without the machine, as images are for all, unless two kernels differ in
+    nothing else."""
+    def sanitized(kernel: str) -> str:
+        return _plain(re.sub(r"(x86_64|aarch64)(_64k)?", "", kernel))
+
+    rivals = {other.kernel for other in beside if other.os_tag == one.os_tag
+              and sanitized(other.kernel) == sanitized(one.kernel)}
+    return sanitized(one.kernel) if len(rivals) == 1 else _plain(one.kernel)
+
+
+def _plain(kernel: str) -> str:
+    return re.sub(r"[^a-z0-9.-]", ".", kernel.lower()).strip(".-")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _marks(one: Delivery, short: str) -> dict[str, str]:
+    """Labels that tell what a pod is."""
+    marks = {"nvidia.com/precompiled": "true" if one.kernel else "false"}
+    if one.policy.driver_name:
+        marks["nvidia.com/node.os-version"] = one.os_tag
+        if short:
+            marks["nvidia.com/precompiled.kernel-version"] = short[:_LABEL].rstrip(".-")
+    return marks
+
+
+def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
+    found = {str(key): str(value) for key, value in (one.policy.get("driver.nodeSelector") or {}).items()}
+    if one.policy.driver_name or len({other.os_tag for other in beside}) > 1:
+        found.update(nodes.selector(one.system, one.os_tag))
+    return {**found, _KERNEL: one.kernel} if one.kernel else found
+
+
+def _affinity(mine: Policy) -> list[Plan]:
+    """Terms of which one must hold for a Node, as a pod has them: those that the user gives, each without the Nodes
+    that NVIDIADrivers with a selector take."""
+    told = mine.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [dict(term) for term in told.get("nodeSelectorTerms") or ()] or [{}]
+    if mine.pools:
+        # A Node is another's where all labels of its selector hold: it is ours where one of them does not.
+        absent = [[{"key": key, "operator": "NotIn", "values": [value]} for key, value in pool.node_selector.items()]
+                  for pool in mine.pools]
+        terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
+                 for term in terms for expressions in itertools.product(*absent)]
+    return [term for term in terms if term]
+
+
+def _images(context: Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
+    mine, release, mirror = one.policy, context.release, context.mirror
+    version = f"{one.driver.version}-{one.kernel}" if one.kernel else one.driver.version
+    versions = {"driver": version, **{
+        name: str(images.section(mine, name).get("version") or release.components[name]) for name in side}}
+    return {"driver_manager": images.image(mine, release, "driver_manager", mirror),
+            **{name: images.for_system(mine, release, name, mirror, tag, one.os_tag)
+               for name, tag in versions.items()}}
+
+
+def _own(mine: Policy) -> Plan:
+    """What an NVIDIADriver adds to the settings that all DaemonSets share; labels never change what selects pods."""
+    get = mine.get
+    labels = {key: value for key, value in (get("driver.labels") or {}).items()
+              if key != "app" and not key.startswith("app.kubernetes.io/")}
+    return {"labels": labels, "annotations": dict(get("driver.annotations") or {}),
+            "tolerations": list(get("driver.tolerations") or []),
+            "priority_class": str(get("driver.priorityClassName") or ""),
+            "pod_security_context": dict(get("driver.podSecurityContext") or {})}
+
+
+def _manager_env(context: Context, mine: Policy) -> dict[str, str]:
+    """Whether the driver manager may evict comes from gpu_disruption; the user's other words stay."""
+    allowed = allows(context.disruption, "drain")
+    found = {"ENABLE_GPU_POD_EVICTION": str(allowed).lower(), "ENABLE_AUTO_DRAIN": "false"}
+    for name, value in environment(mine.get("driver.manager.env")).items():
+        if name in found and value.lower() == "true" and not allowed:
+            note = f"driver.manager.env: {name} stays false, as gpu_disruption is {context.disruption}."
+            context.said += [note] if note not in context.said else []
+            continue
+        found[name] = value
+    return found
+
+
+def _probe(wanted: t.Mapping[str, int] | None, delay: int) -> dict[str, int]:
+    probe = {"initialDelaySeconds": delay, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120,
+             "successThreshold": 1}
+    # Zero means "not set" in a ClusterPolicy.
+    probe.update({key: value for key, value in (wanted or {}).items() if value})
+    return probe

@@ -1,0 +1,176 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Driver DaemonSets of a fleet of several systems on a real API server, whose scheduler decides who serves whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_references,
+    components,
+    formats,
+    matrix,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
+from tests.integration_cluster.conftest import Audit, Kubectl
+
+DRIVER = "nvidia-driver-daemonset"
+DEPLOY = "nvidia.com/gpu.deploy.driver"
+
+
+class Fleet:
+    """Two Nodes of Ubuntu 22.04; one of 24.04 can join them. No other Node of the cluster counts."""
+
+    def __init__(self, made: clusters.Cluster, client: Client, name: str) -> None:
+        self.made, self.client, self.name = made, client, name
+        self.a, self.b, self.later = (f"{name}-{letter}" for letter in "abc")
+        self.names: list[str] = []
+        self.join([self.a, self.b], "ubuntu22.04")
+
+    def join(self, names: list[str], system: str) -> None:
+        lab_nodes.create(self.made, [lab_nodes.Node(name, system, "h100-80", 8) for name in names], lab_nodes.Labels())
+        for name in names:
+            self.label(name, **{DEPLOY: "true"})
+        self.names += names
+
+    def leave(self, name: str) -> None:
+        self.client.delete("v1", "Node", name)
+        self.names.remove(name)
+
+    def label(self, name: str, **labels: str) -> None:
+        self.client.merge_patch("v1", "Node", name, None, {"metadata": {"labels": labels}})
+
+    def deliver(self, policy: Any) -> dict[str, Any]:
+        release = matrix.release("26.7.0")
+        given = formats.read(policy, release)
+        seen = {**read.read_cluster(self.client), **read.read_drivers(self.client, self.name),
+                **read.read_named(self.client, self.name, cluster_references.named(given))}
+        seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
+        plan = resolve_cluster(given, release, seen, components.placements("cluster"), {}, {"namespace": self.name},
+                               "never")
+        namespace = objects.namespace_manifest(self.name, False)
+        result: dict[str, Any] = deliver.present(self.client, objects.wanted({
+            objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False)
+        return result
+
+    def served(self) -> dict[str, list[tuple[str, str]]]:
+        """By Node the DaemonSet and the image's tag of each driver pod."""
+        found: dict[str, list[tuple[str, str]]] = {name: [] for name in self.names}
+        for pod in self.client.list("v1", "Pod", self.name):
+            owner, = pod["metadata"]["ownerReferences"]
+            terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            name = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+            tag = pod["spec"]["containers"][0]["image"].rpartition(":")[2]
+            if "deletionTimestamp" not in pod["metadata"]:
+                found[name].append((owner["name"], tag))
+        return found
+
+    def comes_to(self, expected: dict[str, tuple[str, str]]) -> None:
+        """Waits until exactly these pods are there."""
+        end = time.monotonic() + 60
+        while self.served() != {name: [one] for name, one in expected.items()}:
+            assert time.monotonic() < end, self.served()
+            time.sleep(0.5)
+
+    def pods(self) -> dict[str, str]:
+        """By Node the uid of its pod."""
+        return {pod["spec"].get("nodeName", ""): pod["metadata"]["uid"]
+                for pod in self.client.list("v1", "Pod", self.name) if "deletionTimestamp" not in pod["metadata"]}
+
+
+@pytest.fixture
+def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Fleet]:
+    """Fresh Nodes and a namespace; what was delivered goes at the end."""
+    made = Fleet(cluster, client, fresh())
+    yield made
+    deliver.absent(client, ["driver"], 60, False)
+    for name in [*made.names]:
+        made.leave(name)
+
+
+def nvidia_driver(name: str, version: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": {
+        "driverType": "gpu", "image": "driver", "default": "nodeSelector" not in spec, "version": version, **spec}}
+
+
+def test_a_second_system_restarts_nobody(fleet: Fleet, audit: Audit) -> None:
+    fleet.deliver(None)
+    first = (DRIVER, "595.91.07-ubuntu22.04")
+    fleet.comes_to({fleet.a: first, fleet.b: first})
+    before = fleet.pods()
+    fleet.join([fleet.later], "ubuntu24.04")
+    fleet.deliver(None)
+    fleet.comes_to({fleet.a: first, fleet.b: first,
+                    fleet.later: (f"{DRIVER}-ubuntu24.04", "595.91.07-ubuntu24.04")})
+    assert before.items() <= fleet.pods().items()
+    audit.start()
+    assert fleet.deliver(None)["changed"] is False
+    assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+
+
+def test_a_pool_that_vanishes_is_pruned(fleet: Fleet) -> None:
+    fleet.join([fleet.later], "ubuntu24.04")
+    fleet.deliver(None)
+    assert {one["name"] for one in daemon_sets(fleet)} == {f"{DRIVER}-ubuntu22.04", f"{DRIVER}-ubuntu24.04"}
+    fleet.leave(fleet.later)
+    fleet.deliver(None)
+    assert {one["name"] for one in daemon_sets(fleet)} == {f"{DRIVER}-ubuntu22.04"}
+
+
+def test_nvidia_drivers(fleet: Fleet) -> None:
+    """The canary's Node gets its driver, the others the default's; a Node that is labelled later changes over."""
+    fleet.join([fleet.later], "ubuntu24.04")
+    fleet.label(fleet.a, canary="yes")
+    policy = [nvidia_driver("canary", "610.57.04", nodeSelector={"canary": "yes"}), nvidia_driver("most", "595.91.07")]
+    fleet.deliver(policy)
+    canary = ("nvidia-gpu-driver-canary-ubuntu22.04", "610.57.04-ubuntu22.04")
+    later = ("nvidia-gpu-driver-most-ubuntu24.04", "595.91.07-ubuntu24.04")
+    fleet.comes_to({fleet.a: canary, fleet.b: ("nvidia-gpu-driver-most-ubuntu22.04", "595.91.07-ubuntu22.04"),
+                    fleet.later: later})
+    fleet.label(fleet.b, canary="yes")
+    fleet.deliver(policy)
+    fleet.comes_to({fleet.a: canary, fleet.b: canary, fleet.later: later})
+
+
+def test_kernels(fleet: Fleet) -> None:
+    fleet.join([fleet.later], "ubuntu24.04")
+    fleet.deliver({"driver": {"usePrecompiled": True, "version": "580"}})
+    kernels = {name: lab_nodes.SYSTEMS[name].kernel for name in ("ubuntu22.04", "ubuntu24.04")}
+    old, new = ((f"{DRIVER}-{kernel}-{name}", f"580-{kernel}-{name}") for name, kernel in kernels.items())
+    fleet.comes_to({fleet.a: old, fleet.b: old, fleet.later: new})
+
+
+def test_files_of_the_user(fleet: Fleet, kubectl: Kubectl) -> None:
+    """What is not there is an error before anything is written; what is there reaches the pods."""
+    policy = {"driver": {"repoConfig": {"configMapName": "repos"}, "secretEnv": "pro"}}
+    with pytest.raises(PolicyError) as caught:
+        fleet.deliver(policy)
+    assert [one["reason"].partition(" is ")[0] for one in caught.value.details["refusals"]] == [
+        "driver.repoConfig.configMapName: ConfigMap 'repos'", "driver.secretEnv: Secret 'pro'"]
+    assert fleet.client.get("v1", "Namespace", fleet.name) is None
+    kubectl("create", "namespace", fleet.name)
+    kubectl("-n", fleet.name, "create", "configmap", "repos", "--from-literal=my.list=deb x")
+    kubectl("-n", fleet.name, "create", "secret", "generic", "pro", "--from-literal=TOKEN=x")
+    fleet.deliver(policy)
+    pod = fleet.client.get("apps/v1", "DaemonSet", DRIVER, fleet.name)["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert "/etc/apt/sources.list.d/my.list" in [one["mountPath"] for one in container["volumeMounts"]]
+    assert container["envFrom"] == [{"secretRef": {"name": "pro"}}]
+
+
+def daemon_sets(fleet: Fleet) -> list[dict[str, Any]]:
+    """Those that are not being removed."""
+    found = [one["metadata"] for one in fleet.client.list("apps/v1", "DaemonSet", fleet.name)]
+    return [one for one in found if "deletionTimestamp" not in one]

@@ -1,0 +1,312 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which driver DaemonSet serves which Node, as a scheduler would decide it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan
+
+NFD = "feature.node.kubernetes.io"
+DRIVER = "nvidia-driver-daemonset"
+UBUNTU22, UBUNTU24, RHEL94, RHEL96 = ("ubuntu", "22.04"), ("ubuntu", "24.04"), ("rhel", "9.4"), ("rhel", "9.6")
+
+
+def labelled(system: tuple[str, str], kernel: str = "5.15.0-84-generic", **labels: str) -> dict[str, Any]:
+    """A Node as NFD and feature discovery of deploy labels have labelled it."""
+    made = node(system, **labels)
+    made["labels"].update({
+        "nvidia.com/gpu.deploy.driver": "true", f"{NFD}/kernel-version.full": kernel,
+        f"{NFD}/system-os_release.ID": system[0], f"{NFD}/system-os_release.VERSION_ID": system[1],
+        f"{NFD}/system-os_release.VERSION_ID.major": system[1].split(".")[0]})
+    return {**made, "kernel": kernel}
+
+
+def driver(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": {
+        "driverType": "gpu", "image": "driver", "repository": "nvcr.io/nvidia", "default": "nodeSelector" not in spec,
+        **spec}}
+
+
+def policy(**section: Any) -> dict[str, Any]:
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"},
+            "spec": {"driver": section}}
+
+
+def served(given: Any, cluster: dict[str, Any], **more: Any) -> dict[str, list[str]]:
+    """By Node the DaemonSets that its labels let in, as ``NAME TAG``."""
+    found: dict[str, list[str]] = {name: [] for name in cluster["nodes"]}
+    for manifest in objects(given, cluster, **more).values():
+        if manifest["kind"] != "DaemonSet" or not manifest["metadata"]["name"].startswith("nvidia-") \
+                or "driver" not in manifest["metadata"]["name"]:
+            continue
+        spec = manifest["spec"]["template"]["spec"]
+        tag = spec["containers"][0]["image"].rpartition(":")[2]
+        for name, one in cluster["nodes"].items():
+            if lets_in(spec, one["labels"]):
+                found[name].append(f"{manifest['metadata']['name']} {tag}")
+    return found
+
+
+def lets_in(spec: dict[str, Any], labels: dict[str, str]) -> bool:
+    """nodeSelector, and one of the terms of the affinity; of a term all expressions (Kubernetes, Assigning Pods)."""
+    affinity = spec["affinity"].get("nodeAffinity")
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] if affinity else [{}]
+    return spec["nodeSelector"].items() <= labels.items() and any(
+        all(_holds(one, labels) for one in term.get("matchExpressions", ())) for term in terms)
+
+
+def _holds(expression: dict[str, Any], labels: dict[str, str]) -> bool:
+    within = labels.get(expression["key"]) in expression["values"]
+    return within if expression["operator"] == "In" else not within
+
+
+def test_each_system_gets_its_own_image() -> None:
+    cluster = facts(labelled(UBUNTU22), labelled(RHEL94), labelled(RHEL96), labelled(UBUNTU24))
+    assert served(None, cluster) == {
+        "n1": [f"{DRIVER}-ubuntu22.04 595.91.07-ubuntu22.04"], "n2": [f"{DRIVER}-rhel9 595.91.07-rhel9"],
+        "n3": [f"{DRIVER}-rhel9 595.91.07-rhel9"], "n4": [f"{DRIVER}-ubuntu24.04 595.91.07-ubuntu24.04"]}
+
+
+def test_systems_may_need_different_drivers() -> None:
+    """What the GPUs of one system need is no burden for the others."""
+    volta = {"nvidia.com/gpu.family": "volta"}
+    cluster = facts(labelled(UBUNTU22, **volta), labelled(RHEL94, **{"nvidia.com/gpu.family": "hopper"}))
+    assert served(None, cluster) == {"n1": [f"{DRIVER}-ubuntu22.04 580.173.02-ubuntu22.04"],
+                                     "n2": [f"{DRIVER}-rhel9 595.91.07-rhel9"]}
+
+
+@pytest.mark.parametrize(("there", "systems", "names"), [
+    ({}, [UBUNTU22], [DRIVER]),
+    ({DRIVER: "ubuntu22.04"}, [UBUNTU22], [DRIVER]),
+    # a second system comes, goes, and the first goes
+    ({DRIVER: "ubuntu22.04"}, [UBUNTU22, RHEL94], [f"{DRIVER}-rhel9", DRIVER]),
+    ({DRIVER: "ubuntu22.04", f"{DRIVER}-rhel9": "rhel9"}, [UBUNTU22], [DRIVER]),
+    ({DRIVER: "ubuntu22.04", f"{DRIVER}-rhel9": "rhel9"}, [RHEL94], [f"{DRIVER}-rhel9"]),
+    ({f"{DRIVER}-rhel9": "rhel9"}, [RHEL94], [f"{DRIVER}-rhel9"]),
+    # a Node was upgraded from one system to the next
+    ({DRIVER: "ubuntu22.04"}, [UBUNTU24], [f"{DRIVER}-ubuntu24.04"]),
+])
+def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names: list[str]) -> None:
+    cluster = {**facts(*(labelled(system) for system in systems)), "driver_daemon_sets": there}
+    made = objects(None, cluster)
+    assert [name.partition("/")[2] for name in made if name.startswith(f"DaemonSet/{DRIVER}")] == names
+    for name in names:
+        marks = made[f"DaemonSet/{name}"]["metadata"]["annotations"]
+        assert made[f"DaemonSet/{name}"]["spec"]["template"]["spec"]["containers"][0]["image"].endswith(
+            f"-{marks['gpuops.nvidia/system']}")
+    assert all(len(found) == 1 for found in served(None, cluster).values())
+
+
+def test_a_kernel_each_where_modules_come_built() -> None:
+    one, other = "5.15.0-84-generic", "6.8.0-45-generic"
+    cluster = facts(labelled(UBUNTU22, one), labelled(UBUNTU24, other), labelled(UBUNTU22, other))
+    assert served(policy(usePrecompiled=True, version="580"), cluster) == {
+        "n1": [f"{DRIVER}-5.15.0-84-generic-ubuntu22.04 580-5.15.0-84-generic-ubuntu22.04"],
+        "n2": [f"{DRIVER}-6.8.0-45-generic-ubuntu24.04 580-6.8.0-45-generic-ubuntu24.04"],
+        "n3": [f"{DRIVER}-6.8.0-45-generic-ubuntu22.04 580-6.8.0-45-generic-ubuntu22.04"]}
+
+
+def test_names_of_kernels() -> None:
+    """Without the machine, unless nothing else tells two kernels apart; a label has 63 characters."""
+    given = policy(usePrecompiled=True, version="580", repository="registry.example/mine")
+    long = "5.14.0-570.12.1.el9_6.with_a_rather_long_name_of_somebody.x86_64"
+    cluster = facts(labelled(RHEL96, "5.14.0-570.12.1.el9_6.x86_64"), labelled(RHEL96, "5.14.0-503.el9_5.aarch64"),
+                    labelled(RHEL96, "5.14.0-503.el9_5.x86_64"), labelled(RHEL96, long))
+    names = [pool["name"] for pool in plan(given, cluster)["components"]["driver"]["pools"]]
+    assert names == [f"{DRIVER}-5.14.0-503.el9.5.aarch64-rhel9", f"{DRIVER}-5.14.0-503.el9.5.x86.64-rhel9",
+                     f"{DRIVER}-5.14.0-570.12.1.el9.6.with.a.rather.long.name.of.somebody-rhel9",
+                     f"{DRIVER}-5.14.0-570.12.1.el9.6-rhel9"]
+    apps = [pool["app"] for pool in plan(given, cluster)["components"]["driver"]["pools"]]
+    assert len(set(apps)) == 4
+    assert all(len(app) <= 63 for app in apps)
+    assert all(len(found) == 1 for found in served(given, cluster).values())
+
+
+def test_kernels_are_needed_where_modules_come_built() -> None:
+    with pytest.raises(PolicyError, match="driver.usePrecompiled needs an image for each kernel"):
+        plan(policy(usePrecompiled=True), facts(), node_os=["ubuntu24.04"])
+
+
+def test_nvidia_drivers() -> None:
+    """The default one takes what no other takes, also Nodes that come later."""
+    given = [driver("old", version="550.163.01", nodeSelector={"zone": "a", "age": "old"}),
+             driver("next", version="610.57.04", nodeSelector={"canary": "yes"}), driver("rest", version="595.91.07")]
+    cluster = facts(labelled(UBUNTU22, zone="a", age="old"), labelled(UBUNTU22, zone="a"), labelled(RHEL94, age="old"),
+                    labelled(UBUNTU24, canary="yes"), labelled(RHEL94, zone="a", age="new", canary="no"))
+    old, rest = "nvidia-gpu-driver-old-ubuntu22.04", "nvidia-gpu-driver-rest"
+    assert served(given, cluster) == {
+        "n1": [f"{old} 550.163.01-ubuntu22.04"], "n2": [f"{rest}-ubuntu22.04 595.91.07-ubuntu22.04"],
+        "n3": [f"{rest}-rhel9 595.91.07-rhel9"], "n5": [f"{rest}-rhel9 595.91.07-rhel9"],
+        "n4": ["nvidia-gpu-driver-next-ubuntu24.04 610.57.04-ubuntu24.04"]}
+    pod = objects(given, cluster)[f"DaemonSet/{old}"]["spec"]["template"]
+    assert pod["metadata"]["labels"]["nvidia.com/node.os-version"] == "ubuntu22.04"
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in pod["spec"]["containers"][0]["env"]
+
+
+def test_nvidia_drivers_beside_a_cluster_policy() -> None:
+    """They count where the policy says so; what all DaemonSets share is the policy's."""
+    shared = {"labels": {"team": "ml"}, "tolerations": [{"key": "team", "operator": "Exists"}]}
+    beside = policy(useNvidiaDriverCRD=True)
+    beside["spec"]["daemonsets"] = shared
+    made = objects([beside, driver("one", labels={"mine": "yes"}, tolerations=[{"key": "own", "operator": "Exists"}])],
+                   facts(labelled(UBUNTU22)))
+    assert f"DaemonSet/{DRIVER}" not in made
+    pod = made["DaemonSet/nvidia-gpu-driver-one-ubuntu22.04"]["spec"]["template"]
+    assert {"team": "ml", "mine": "yes"}.items() <= pod["metadata"]["labels"].items()
+    assert [one["key"] for one in pod["spec"]["tolerations"]] == ["team", "own"]
+    toolkit = made["DaemonSet/nvidia-container-toolkit-daemonset"]["spec"]["template"]
+    assert "mine" not in toolkit["metadata"]["labels"]
+    assert toolkit["spec"]["tolerations"] == shared["tolerations"]
+
+
+def test_nvidia_drivers_that_want_one_node() -> None:
+    given = [driver("a", nodeSelector={"zone": "a"}), driver("b", nodeSelector={"rack": "1"})]
+    with pytest.raises(PolicyError, match="NVIDIADrivers a and b select the same Nodes: n1"):
+        plan(given, facts(labelled(UBUNTU22, zone="a", rack="1"), labelled(UBUNTU22, zone="a")))
+
+
+def test_who_gets_no_driver_is_said() -> None:
+    given = [driver("a", nodeSelector={"zone": "a"}), driver("b", nodeSelector={"zone": "b"})]
+    made = plan(given, facts(labelled(UBUNTU22, zone="a"), labelled(UBUNTU22, zone="c")))
+    assert "n2: no NVIDIADriver selects it; no driver is delivered there." in made["notes"]
+    assert "NVIDIADriver b selects no Node with a GPU; nothing is delivered for it." in made["notes"]
+    assert [pool["name"] for pool in made["components"]["driver"]["pools"]] == ["nvidia-gpu-driver-a-ubuntu22.04"]
+
+
+def test_what_this_version_does_not_serve_is_refused_by_name() -> None:
+    with pytest.raises(PolicyError, match="NVIDIADriver b, driver.driverType: 'vgpu-host-manager' is not supported"):
+        plan([driver("a", nodeSelector={"zone": "a"}),
+              driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")], facts(labelled(UBUNTU22)))
+    with pytest.raises(PolicyError) as caught:
+        plan(driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager"), facts(labelled(UBUNTU22)))
+    assert len(caught.value.details["refusals"]) == 1
+
+
+# -- ConfigMaps and Secrets
+
+def with_files(system: tuple[str, str], runtime: str = "containerd", **section: Any) -> dict[str, str]:
+    """By mount point the volume, of what a policy adds to the driver's container."""
+    cluster = {**facts({**labelled(system), "runtime": runtime}),
+               "config_maps": {"repos": ["my.file"], "ca": ["ca.crt"]}}
+    pod = next(one["spec"]["template"]["spec"] for name, one in objects(policy(**section), cluster).items()
+               if name.startswith(f"DaemonSet/{DRIVER}"))
+    mine = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"] if one["name"].startswith((
+        "repo-", "cert-", "subscription-", "lib-modules"))}
+    assert set(mine.values()) <= {volume["name"] for volume in pod["volumes"]}
+    return mine
+
+
+@pytest.mark.parametrize(("system", "repositories", "certificates"), [
+    (("ubuntu", "24.04"), "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"),
+    (("debian", "12"), "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"),
+    (("rhel", "9.6"), "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
+    (("rocky", "9.7"), "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
+    (("ol", "8.10"), "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
+    (("sles", "15.6"), "/etc/zypp/repos.d", "/etc/pki/trust/anchors"),
+    (("sl-micro", "6.1"), "/etc/zypp/repos.d", "/etc/pki/trust/anchors"),
+])
+def test_folders_of_each_system(system: tuple[str, str], repositories: str, certificates: str) -> None:
+    found = with_files(system, repoConfig={"configMapName": "repos"}, certConfig={"name": "ca"},
+                       repository="registry.example/mine")
+    assert {path: name for path, name in found.items() if name in ("repo-config", "cert-config")} == {
+        f"{repositories}/my.file": "repo-config", f"{certificates}/ca.crt": "cert-config"}
+
+
+RHEL = {"/run/secrets/etc-pki-entitlement", "/run/secrets/redhat.repo", "/run/secrets/rhsm"}
+SUSE = {"/etc/SUSEConnect", "/etc/zypp/credentials.d"}
+
+
+@pytest.mark.parametrize(("system", "runtime", "section", "expected"), [
+    (RHEL94, "containerd", {}, RHEL), (RHEL94, "crio", {}, set()),
+    (RHEL94, "containerd", {"repoConfig": {"configMapName": "repos"}}, {"/etc/yum.repos.d/my.file"}),
+    (("rocky", "9.7"), "containerd", {}, set()), (UBUNTU22, "containerd", {}, set()),
+    (("sles", "15.6"), "containerd", {}, SUSE), (("sl-micro", "6.1"), "crio", {}, SUSE),
+    (("sles", "15.6"), "containerd", {"repoConfig": {"configMapName": "repos"}}, {*SUSE, "/etc/zypp/repos.d/my.file"}),
+    # modules that come built need no packages; SUSE's look at the host's
+    (("sles", "15.6"), "containerd", {"usePrecompiled": True, "version": "580", "certConfig": {"name": "ca"}},
+     {"/run/host/lib/modules"}),
+])
+def test_subscriptions(system: tuple[str, str], runtime: str, section: Any, expected: set[str]) -> None:
+    assert set(with_files(system, runtime, repository="registry.example/mine", **section)) == expected
+
+
+SECTION = {"repoConfig": {"configMapName": "repos"}, "secretEnv": "pro", "licensingConfig": {
+    "secretName": "licence", "nlsEnabled": True}, "virtualTopology": {"config": "topology"}}
+THERE: dict[str, Any] = {"config_maps": {"repos": ["a"], "topology": ["nvidia-topologyd.conf"]},
+                         "secrets": {"pro": True, "licence": True}}
+
+
+@pytest.mark.parametrize(("config_maps", "secrets", "reason", "remedy"), [
+    ({"repos": None}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' is not in namespace elsewhere",
+     "kubectl -n elsewhere create configmap repos --from-file=FILE"),
+    ({"repos": []}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' in namespace elsewhere is empty",
+     "Add a file"),
+    ({"topology": {"other": "text"}}, {}, "driver.virtualTopology.config: ConfigMap 'topology' in namespace elsewhere "
+     "has no key nvidia-topologyd.conf", "Add nvidia-topologyd.conf to it"),
+    ({}, {"pro": False}, "driver.secretEnv: Secret 'pro' is not in namespace elsewhere",
+     "create secret generic pro --from-literal=NAME=VALUE"),
+    ({}, {"licence": False}, "driver.licensingConfig.secretName: Secret 'licence' is not in namespace elsewhere",
+     "--from-file=gridd.conf --from-file=client_configuration_token.tok"),
+])
+def test_what_a_policy_names_and_is_not_there(config_maps: Any, secrets: Any, reason: str, remedy: str) -> None:
+    """Before anything is changed, instead of pods that wait for ever; all at once."""
+    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {**THERE["config_maps"], **config_maps},
+               "secrets": {**THERE["secrets"], **secrets}}
+    with pytest.raises(PolicyError) as caught:
+        plan(policy(**SECTION), cluster, namespace="elsewhere")
+    refusal, = caught.value.details["refusals"]
+    assert reason in refusal["reason"]
+    assert remedy in refusal["remedy"]
+    # a driver that is not delivered needs none of it
+    assert plan({"driver": {**SECTION, "enabled": False}}, cluster)["components"]["driver"]["state"] == "absent"
+
+
+def test_everything_that_is_not_there_is_named_at_once() -> None:
+    cluster = {**facts(labelled(UBUNTU22)), "config_maps": dict.fromkeys(THERE["config_maps"]),
+               "secrets": dict.fromkeys(THERE["secrets"], False)}
+    given = [driver("a", nodeSelector={"zone": "a"}, repoConfig={"name": "repos"}), driver("b", secretEnv="pro")]
+    with pytest.raises(PolicyError) as caught:
+        plan(policy(**SECTION), cluster)
+    assert len(caught.value.details["refusals"]) == 4
+    with pytest.raises(PolicyError, match="NVIDIADriver b, driver.secretEnv: Secret 'pro'") as caught:
+        plan(given, cluster)
+    assert len(caught.value.details["refusals"]) == 1  # a selects no Node
+
+
+def test_keys_that_nobody_knows() -> None:
+    """A Secret that the user may not read is taken as it is named; the keys of a ConfigMap become files."""
+    cluster = facts(labelled(UBUNTU22))
+    assert plan(policy(secretEnv="pro"), cluster)["components"]["driver"]["pools"][0]["secret_env"] == "pro"
+    with pytest.raises(PolicyError, match="driver.certConfig.name: the keys of ConfigMap 'ca' are not known"):
+        plan(policy(certConfig={"name": "ca"}), cluster)
+    carried = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": "x"}}]
+    made = plan({"driver": {"certConfig": {"name": "ca"}}, "extraObjects": carried}, cluster)
+    assert made["components"]["driver"]["pools"][0]["files"][0]["mounts"] == {
+        "/usr/local/share/ca-certificates/ca.crt": "ca.crt"}
+
+
+def test_what_has_no_effect_is_said() -> None:
+    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {"ca": ["ca.crt"], "modules": ["nvidia", "nvidia-uvm.conf"]},
+               "secrets": {"pro": True}}
+
+    def notes(*given: Any) -> list[str]:
+        return [note for note in plan(list(given), cluster)["notes"] if not note.startswith("dcgm")]
+
+    built = {"usePrecompiled": True, "version": "580", "certConfig": {"name": "ca"}, "secretEnv": "pro"}
+    left_out = "is left out: modules come built, so that no package is fetched."
+    assert {f"driver.certConfig.name {left_out}", f"driver.secretEnv {left_out}"} <= set(notes(policy(**built)))
+    # an NVIDIADriver's container gets the Secret all the same
+    mine = notes(driver("mine", **built))
+    assert f"NVIDIADriver mine, driver.certConfig.name {left_out}" in mine
+    assert not any("secretEnv" in note for note in mine)
+    assert notes(policy(kernelModuleConfig={"name": "modules"})) == [
+        "driver.kernelModuleConfig.name: no module reads nvidia of ConfigMap 'modules'; known are nvidia.conf, "
+        "nvidia-uvm.conf, nvidia-modeset.conf, nvidia-peermem.conf."]
+    assert notes(policy(certConfig={"name": "ca"}, secretEnv="pro")) == []
+    assert "NVIDIADriver mine, driver.livenessProbe is set: the driver's container has a startup probe only." in notes(
+        driver("mine", nodeSelector={"nvidia.com/gpu.deploy.driver": "true"}, livenessProbe={"periodSeconds": 3}))
