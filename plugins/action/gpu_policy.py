@@ -21,8 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     mig_document,
     preflight,
     settings,
+    sharing,
+    yamltext,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_sharing import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 
 Data = t.Dict[str, t.Any]
@@ -47,6 +50,7 @@ class ActionModule(ControllerAction):
         "pull_secrets": {"type": "list", "elements": "str"},
         "node_os": {"type": "list", "elements": "str"},
         "render_to": {"type": "str"},
+        "sharing": {"type": "raw"},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
@@ -60,6 +64,7 @@ class ActionModule(ControllerAction):
         wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
+        wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars)}
@@ -91,7 +96,8 @@ class ActionModule(ControllerAction):
               task_vars: Data) -> Data:
         facts = gathered.same_shape(gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"])
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
-        overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
+        overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
+                     for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
             gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
@@ -101,7 +107,7 @@ class ActionModule(ControllerAction):
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
-                seen = _seen(seen, wanted, task_vars)
+                seen = _seen(seen, wanted, task_vars, config_map_name(policy, wanted["sharing"]))
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
         except GpuopsError as error:
             error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], facts, seen))
@@ -115,7 +121,8 @@ class ActionModule(ControllerAction):
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        settled = {**wanted, "profiles": gathered.node_profiles(task_vars)}
+        settled = {**wanted, "profiles": gathered.node_profiles(task_vars),
+                   "plugin_configs": gathered.plugin_configs(task_vars)}
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
@@ -125,12 +132,13 @@ class ActionModule(ControllerAction):
                            "render_to": wanted["render_to"]}
 
 
-def _seen(given: Data | None, wanted: Data, task_vars: Data) -> Data | None:
-    """What is in the cluster that is meant; None where it is left out, or manifests are only rendered."""
+def _seen(given: Data | None, wanted: Data, task_vars: Data, config_map: str) -> Data | None:
+    """What is in the cluster that is meant; None where it is left out, or manifests are only rendered. config_map: one
+    of somebody else's that counts for the plan."""
     if given is not None or gathered.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
-        return _look(wanted["kubeconfig"], wanted["context"])
+        return _look(wanted["kubeconfig"], wanted["context"], wanted["namespace"], config_map)
     if wanted["render_to"]:
         return None
     raise InputError("it is not set, and a cluster is never taken from the environment.",
@@ -166,14 +174,15 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
                          faults=said)
 
 
-def _look(kubeconfig: str, context: str | None) -> Data:
+def _look(kubeconfig: str, context: str | None, namespace: str, config_map: str) -> Data:
     """What is in the cluster; refused where a GPU Operator owns it."""
     # Here, as the library costs half a second, which a run without a cluster need not pay.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, read
 
     server = client.Client(kubeconfig, context)
     guard.refuse_operator(server)
-    return read.read_cluster(server)
+    named = read.read_config_maps(server, namespace, [config_map] if config_map else [])
+    return {**read.read_cluster(server), "config_maps": named}
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:
@@ -181,6 +190,20 @@ def _labels_differ(seen: Data | None, deploy: Data) -> bool:
     nodes = [_deploy.Node(name, node["labels"], node["annotations"], node["ready"])
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
     return _deploy.differs(nodes, _deploy.parse_deploy(deploy), time.time())
+
+
+def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:
+    """What gpu_sharing says, a file or data."""
+    if isinstance(source, str) and source:
+        path = find_file(task_vars, source)
+        return sharing.read(yamltext.load_document(path, "gpu_sharing"), path)
+    return sharing.read(yamltext.Document(source)) if source else None
+
+
+def _with_sharing(mine: Data, shared: sharing.Sharing | None) -> Data:
+    """The variables of a host with what its labels need to know where feature discovery is the host's."""
+    document = shared.documents.get(mine.get("device_plugin_config") or shared.default) if shared else None
+    return {"feature_discovery_sharing": document.data, **mine} if document else mine
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:

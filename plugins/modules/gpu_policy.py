@@ -95,6 +95,16 @@ options:
     description:
       - A folder for the manifests. The plan then says so, and the cluster is left alone.
     type: str
+  sharing:
+    description:
+      - How Pods share GPUs, time-slicing or MPS. The path of a file, or a mapping.
+      - Accepted are a configuration of the device plugin (version v1), its part C(sharing) alone, several of them by
+        name as C({default, configs}), and a ConfigMap as the GPU Operator takes it.
+      - Each is checked before anything is changed. A key at a wrong place, which the device plugin passes over in
+        silence, is refused with the place where it belongs.
+      - A host variable C(device_plugin_config) names the configuration of its Node. The others have the default one; a
+        configuration that stands alone is it.
+    type: raw
   facts:
     description:
       - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
@@ -104,6 +114,8 @@ options:
     description:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
         read through O(kubeconfig) without this.
+      - C(config_maps), by name the data of the ConfigMap that devicePlugin.config names, null where there is none, may
+        be left out; its content is not checked then.
     type: dict
   overrides:
     description:
@@ -167,6 +179,23 @@ EXAMPLES = r"""
     resolve: false
   run_once: true
   register: gpu_policies
+
+- name: Share GPUs, more densely on some Nodes
+  gpuops.nvidia.gpu_policy:
+    placement: cluster
+    render_to: manifests
+    node_os: [ubuntu24.04]
+    sharing:
+      default: two
+      configs:
+        two:
+          timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}
+        eight:
+          mps: {resources: [{name: nvidia.com/gpu, replicas: 8}]}
+        whole: {}
+    facts: {}
+    overrides: {}
+  register: gpu_plan_shared
 
 - name: Make values for the chart of a ClusterPolicy
   gpuops.nvidia.gpu_policy:

@@ -30,7 +30,7 @@ class Reader(t.Protocol):
     def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> t.Sequence[Object]:
         """Objects of a kind, of all namespaces."""
 
-    def get(self, api_version: str, kind: str, name: str) -> Object | None:
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """An object, None where it is not there."""
 
 
@@ -48,6 +48,12 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
         "nfd": _nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
+
+
+def read_config_maps(client: Reader, namespace: str, names: t.Iterable[str]) -> dict[str, dict[str, str] | None]:
+    """By name the data of ConfigMaps, None for one that is not there."""
+    found = {name: client.get("v1", "ConfigMap", name, namespace) for name in names}
+    return {name: None if one is None else dict(one.get("data") or {}) for name, one in found.items()}
 
 
 def _node(node: Object) -> dict[str, t.Any]:

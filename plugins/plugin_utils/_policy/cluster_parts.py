@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
 
 Plan = t.Dict[str, t.Any]
 
@@ -27,7 +29,7 @@ Plan = t.Dict[str, t.Any]
 @dataclass
 class Context:
     """What all components share. systems: those of the Nodes that take their driver from the cluster, in order;
-    driver: what they get.
+    driver: what they get; given: gpu_sharing; sharing: the device plugin's configurations, as far as they are known.
 
     said: notes for the user, filled while resolving.
     """
@@ -41,6 +43,8 @@ class Context:
     systems: t.Sequence[nodes.System] = ()
     driver: Delivered = Delivered("", "auto", ())
     service_monitors: bool | None = None
+    given: Sharing | None = None
+    sharing: Sharing | None = None
     said: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> t.Any:
@@ -80,7 +84,8 @@ def part(context: Context, name: str, section: str) -> Plan:
 
 
 def config_map(context: Context, section: str, key: str = "") -> Plan:
-    """C({name, default, data}) of a ConfigMap that the user names; data only where the chart's values carry it."""
+    """C({name, default, data, checksum}) of a ConfigMap that the user names; data, and the checksum of it, only where
+    the chart's values carry it."""
     config = context.get(f"{section}.config")
     config = config if isinstance(config, dict) else {}
     name, data = str(config.get("name") or ""), config.get("data")
@@ -88,8 +93,8 @@ def config_map(context: Context, section: str, key: str = "") -> Plan:
         raise Refused(f"{section}.config.create asks for a ConfigMap without a name", f"Set {section}.config.name.")
     if isinstance(data, str):
         data = {key: data}
-    return {"name": name, "default": str(config.get("default") or ""),
-            "data": dict(data) if config.get("create") and isinstance(data, dict) else {}}
+    texts = dict(data) if config.get("create") and isinstance(data, dict) else {}
+    return {"name": name, "default": str(config.get("default") or ""), "data": texts, "checksum": checksum(texts)}
 
 
 def _driver(context: Context, plan: Plan) -> None:
@@ -249,14 +254,19 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
-    plan["config"] = config_map(context, "devicePlugin")
+    plan["config"] = _plugin_config(context)
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")
     plan["gdrcopy"] = context.on("gdrcopy")
 
 
+def _plugin_config(context: Context) -> Plan:
+    carried = config_map(context, "devicePlugin")
+    return carried if context.sharing is None else cluster_sharing.plan(context.sharing, context.given, carried)
+
+
 def _feature_discovery(context: Context, plan: Plan) -> None:
-    plan["config"] = {**config_map(context, "devicePlugin"), "data": {}}
+    plan["config"] = {**_plugin_config(context), "data": {}}
 
 
 def _dcgm_exporter(context: Context, plan: Plan) -> None:

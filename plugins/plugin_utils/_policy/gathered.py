@@ -29,6 +29,9 @@ OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_resu
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
+# The configuration of the device plugin for a host's Node, see L(cluster_sharing).
+PLUGIN_CONFIG = "device_plugin_config"
+
 # Of the facts of a host what plans are made of.
 _NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "software", "toolkit")
 
@@ -62,6 +65,13 @@ def node_names(task_vars: TaskVars) -> dict[str, str]:
     """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node."""
     return {host: str(task_vars["hostvars"][host].get("gpu_node_name") or host)
             for host in _group(task_vars, "gpu_hosts")}
+
+
+def plugin_configs(task_vars: TaskVars) -> dict[str, str]:
+    """By Node of a host of the inventory the configuration of the device plugin that its group names."""
+    hostvars = task_vars["hostvars"]
+    return {node: str(hostvars[host][PLUGIN_CONFIG]) for host, node in node_names(task_vars).items()
+            if hostvars[host].get(PLUGIN_CONFIG)}
 
 
 def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
