@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     gathered,
     matrix,
     mig_document,
+    monitoring,
     preflight,
     settings,
     sharing,
@@ -51,6 +52,7 @@ class ActionModule(ControllerAction):
         "node_os": {"type": "list", "elements": "str"},
         "render_to": {"type": "str"},
         "sharing": {"type": "raw"},
+        "monitoring": {"type": "dict"},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
@@ -65,6 +67,7 @@ class ActionModule(ControllerAction):
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
+        wanted["monitoring"] = monitoring.read(wanted["monitoring"])
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars)}

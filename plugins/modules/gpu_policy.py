@@ -105,6 +105,20 @@ options:
       - A host variable C(device_plugin_config) names the configuration of its Node. The others have the default one; a
         configuration that stands alone is it.
     type: raw
+  monitoring:
+    description:
+      - What goes with the DCGM exporter of a cluster, as a mapping.
+      - C(rules), whether alerts are delivered as a PrometheusRule. Unset they are where the cluster knows that kind and
+        the exporter has its ServiceMonitor; V(true) is refused where the cluster does not.
+      - C(dashboards) (V(false)), whether dashboards for Grafana are delivered as a ConfigMap, with the labels
+        C(dashboard_labels) (C(grafana_dashboard=1)) by which a sidecar finds it.
+      - C(counters), V(vendor) for what the exporter collects by itself, or V(full) for a file of ours with ECC errors
+        and throttling too.
+      - C(rule_labels), more labels of the PrometheusRule, such as C(release=prometheus).
+      - C(thresholds), numbers of the alerts, C(temperature) (85) and C(memory_temperature) (95) in Celsius, C(power)
+        (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
+        (10), C(fatal_xids) (a list of numbers).
+    type: dict
   facts:
     description:
       - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
@@ -114,6 +128,7 @@ options:
     description:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
         read through O(kubeconfig) without this.
+      - C(prometheus_rules), whether it knows PrometheusRule, may be left out, and is false then.
       - C(config_maps), by name the data of the ConfigMap that devicePlugin.config names, null where there is none, may
         be left out; its content is not checked then.
     type: dict

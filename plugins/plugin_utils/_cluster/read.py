@@ -36,18 +36,22 @@ class Reader(t.Protocol):
 
 def read_cluster(client: Reader) -> dict[str, t.Any]:
     """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
-    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool}).
+    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
+    prometheus_rules: bool}).
 
     os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
-    return {
+    found = {
         "server": client.server,
         "version": client.version(),
         "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
         "nfd": _nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
+    # Both come with the Prometheus operator: without the one nobody is asked for the other.
+    rules = found["service_monitors"] and _definition(client, "prometheusrules.monitoring.coreos.com") is not None
+    return {**found, "prometheus_rules": rules}
 
 
 def read_config_maps(client: Reader, namespace: str, names: t.Iterable[str]) -> dict[str, dict[str, str] | None]:

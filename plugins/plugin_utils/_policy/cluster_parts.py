@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -43,6 +43,8 @@ class Context:
     systems: t.Sequence[nodes.System] = ()
     driver: Delivered = Delivered("", "auto", ())
     service_monitors: bool | None = None
+    prometheus_rules: bool | None = None
+    monitoring: t.Mapping[str, t.Any] | None = None
     given: Sharing | None = None
     sharing: Sharing | None = None
     said: list[str] = field(default_factory=list)
@@ -288,6 +290,12 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
         plan["host_network"] = True
     plan["service_monitor"] = _service_monitor(context)
+    plan["monitoring"] = monitoring.plan(
+        dict(context.monitoring or monitoring.read(None)), plan["images"]["dcgm_exporter"], plan["service_monitor"],
+        context.prometheus_rules, bool(plan["config"]["name"]))
+    if plan["monitoring"]["counters"] == "full":
+        name, data = monitoring.config()
+        plan["config"] = {"name": name, "default": "", "data": data, "checksum": checksum(data)}
 
 
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")

@@ -32,10 +32,11 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "node_os": [],
     "render_to": None,
     "sharing": None,
+    "monitoring": None,
 }
 
 _LISTS = ("pull_secrets", "node_os")
-_ANY = ("policy", "placement", "sharing")  # their readers say what they may be
+_ANY = ("policy", "placement", "sharing", "monitoring")  # their readers say what they may be
 
 # What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
