@@ -4,8 +4,8 @@
 """Sharing configurations: a table of documents, with what is said of each.
 
 Source of what is right and wrong: configuration v1 of NVIDIA/k8s-device-plugin 0.20 (api/config/v1), its
-config-manager, and its issues 1433 (renameByDefault below flags is passed over), 1022 (replicas 1), 1786 (devices is
-passed over).
+config-manager, and what its users have reported: renameByDefault below flags is passed over, replicas 1 stops the plugin,
+devices is passed over.
 """
 
 from __future__ import annotations
