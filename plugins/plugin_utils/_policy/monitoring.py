@@ -30,6 +30,11 @@ SCHEMA: dict[str, t.Any] = {
                    "idle_percent": "int>=1<=100", "idle_minutes": "int>=1<=100000", "lost_hours": "int>=1<=1000",
                    "throttled_percent": "int>=1<=100", "fatal_xids": ["int>=1<=10000"]},
 }
+# A target's own labels win over those of the Pods that hold GPUs, unless the monitor honours these. Where it does and
+# nobody holds a GPU, labels are empty, or those of the exporter itself. pods: prefix of labels; held, free: which.
+_EXPORTED: Plan = {"pods": "exported_", "held": 'exported_pod!=""', "free": 'exported_pod=""'}
+_HONOURED: Plan = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporter"',
+                   "free": 'container=~"|nvidia-dcgm-exporter"'}
 _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
@@ -60,8 +65,7 @@ def plan(wanted: Plan, image: str, monitor: t.Mapping[str, t.Any], known: bool |
                       "Keep one of them.")
     rules = bool(known and monitor) if wanted["rules"] is None else wanted["rules"]
     return {**wanted, "rules": rules, "full": own_config or wanted["counters"] == "full", "node": node_label(image),
-            # A target's own labels win over those of the exporter's Pods, unless the monitor honours these.
-            "pods": "" if monitor.get("honor_labels") else "exported_"}
+            **(_HONOURED if monitor.get("honor_labels") else _EXPORTED)}
 
 
 def node_label(image: str) -> str:

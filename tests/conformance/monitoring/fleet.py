@@ -44,6 +44,9 @@ class Gpu(NamedTuple):
         if self.instance[0]:
             found.update(GPU_I_PROFILE=self.instance[1], GPU_I_ID=self.instance[0])
         found.update(hostname=self.node, DCGM_FI_DRIVER_VERSION="595.91.07")
+        if not (self.pod[0] or self.instance[0]):
+            return found
+        # Empty ones also occur, here on instances that nobody holds.
         return {**found, "container": "main" if self.pod[0] else "", "namespace": self.pod[0], "pod": self.pod[1]}
 
 
@@ -100,12 +103,13 @@ def page(node: str) -> str:
 START = time.time()
 
 
-def history() -> str:
+def history(honoured: bool = False) -> str:
     """The time before, in the format of OpenMetrics, with the labels that Prometheus makes of both sides."""
     lines = []
     for gpu in GPUS:
-        theirs = {f"exported_{key}" if key in _THEIRS else key: value for key, value in gpu.labels.items() if value}
-        labels = {**theirs, **TARGET, "pod": f"exporter-{gpu.node}", "instance": gpu.node}
+        theirs = {f"exported_{key}" if key in _THEIRS and not honoured else key: value
+                  for key, value in gpu.labels.items() if value}
+        labels = {**TARGET, "pod": f"exporter-{gpu.node}", "instance": gpu.node, **theirs}
         for ago in range(HISTORY, LOST_AGO if gpu.state == "lost" else 0, -60):
             lines += [f"{_line(name, labels, value)} {START - ago:.0f}" for name, value in values(gpu, ago).items()]
     return "".join(f"{line}\n" for line in [*lines, "# EOF"])
@@ -126,7 +130,7 @@ class _Exporter(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def exporters() -> Iterator[list[dict[str, Any]]]:
+def exporters(honoured: bool = False) -> Iterator[list[dict[str, Any]]]:
     """Serves all of them while it is open; yields Prometheus' scrape_configs."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Exporter)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -134,6 +138,7 @@ def exporters() -> Iterator[list[dict[str, Any]]]:
     targets = [{"targets": [address if node != DOWN else "127.0.0.1:1"], "labels": {
         **{key: value for key, value in TARGET.items() if key != "job"}, "instance": node, "pod": f"exporter-{node}",
         "__metrics_path__": f"/{node}"}} for node in (*SERVED, DOWN, SILENT)]
-    yield [{"job_name": TARGET["job"], "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets}]
+    yield [{"job_name": TARGET["job"], "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets,
+            "honor_labels": honoured}]
     server.shutdown()
     server.server_close()

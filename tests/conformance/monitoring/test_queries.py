@@ -36,20 +36,23 @@ def standard() -> dict[str, dict[str, Any]]:
     return rendered()
 
 
-def rendered(release: str = "26.7.0", **wanted: Any) -> dict[str, dict[str, Any]]:
+HONEST = {"dcgmExporter": {"serviceMonitor": {"enabled": True, "honorLabels": True}}}
+
+
+def rendered(policy: Any = None, **wanted: Any) -> dict[str, dict[str, Any]]:
     given = {"rules": True, "dashboards": True, "counters": "full", "thresholds": {"power": 600}, **wanted}
     cluster = {**facts(node(), monitors=True), "prometheus_rules": True}
-    return objects(None, cluster, release=release, monitoring=monitoring.read(given))
+    return objects(policy, cluster, monitoring=monitoring.read(given))
 
 
-def dashboards() -> dict[str, dict[str, Any]]:
-    data = standard()["ConfigMap/nvidia-dcgm-exporter-dashboards"]["data"]
+def dashboards(found: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    data = (found or standard())["ConfigMap/nvidia-dcgm-exporter-dashboards"]["data"]
     return {name: json.loads(text) for name, text in data.items()}
 
 
-def rules() -> dict[str, dict[str, Any]]:
-    return {rule["alert"]: rule for group in standard()["PrometheusRule/nvidia-dcgm-exporter"]["spec"]["groups"]
-            for rule in group["rules"]}
+def rules(found: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    groups = (found or standard())["PrometheusRule/nvidia-dcgm-exporter"]["spec"]["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
 PANELS = [(name, panel, target["expr"]) for name, board in dashboards().items() for panel in board["panels"]
@@ -76,16 +79,27 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """As the ServiceMonitor has it by default."""
+    yield from running(tmp_path_factory.mktemp("prometheus"))
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that honours the exporter's labels."""
+    yield from running(tmp_path_factory.mktemp("honest"), honoured=True)
+
+
+def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
     """With an hour of history, the rules loaded and all targets scraped."""
-    folder, programs = tmp_path_factory.mktemp("prometheus"), prometheus_programs()
-    (folder / "history").write_text(fleet.history())
+    programs, found = prometheus_programs(), rendered(HONEST if honoured else None)
+    (folder / "history").write_text(fleet.history(honoured))
     subprocess.run([programs / "promtool", "tsdb", "create-blocks-from", "openmetrics", "history", "data"], cwd=folder,
                    check=True, capture_output=True)
-    (folder / "rules.yml").write_text(yaml.safe_dump(standard()["PrometheusRule/nvidia-dcgm-exporter"]["spec"]))
+    (folder / "rules.yml").write_text(yaml.safe_dump(found["PrometheusRule/nvidia-dcgm-exporter"]["spec"]))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    targets = fleet.exporters()
+    targets = fleet.exporters(honoured)
     (folder / "prometheus.yml").write_text(yaml.safe_dump({
         "global": {"evaluation_interval": "1s"}, "rule_files": ["rules.yml"], "scrape_configs": next(targets)}))
     with open(folder / "log", "w") as log:
@@ -149,13 +163,18 @@ VALUES = {
 }
 
 
+def number(served: Prometheus, place: str, boards: dict[str, dict[str, Any]]) -> float:
+    """What a panel shows."""
+    board, _colon, title = place.partition(": ")
+    panel = next(one for found in boards.values() if found["title"] == board for one in found["panels"]
+                 if one["title"] == title)
+    (_labels, value), = served.query(filled(panel["targets"][0]["expr"]))
+    return value
+
+
 @pytest.mark.parametrize("place", VALUES)
 def test_numbers(prometheus: Prometheus, place: str) -> None:
-    board, _colon, title = place.partition(": ")
-    panel = next(one for found in dashboards().values() if found["title"] == board for one in found["panels"]
-                 if one["title"] == title)
-    (_labels, value), = prometheus.query(filled(panel["targets"][0]["expr"]))
-    assert value == VALUES[place]
+    assert number(prometheus, place, dashboards()) == VALUES[place]
 
 
 # Whom each alert is about: the target, or GPU and instance.
@@ -174,9 +193,23 @@ def test_every_alert_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("alert", FIRES)
 def test_an_alert_is_about_the_right_ones_only(prometheus: Prometheus, alert: str) -> None:
-    found = [labels for labels, _value in prometheus.query(rules()[alert]["expr"])]
-    about = ["/".join(filter(None, (one.get("UUID") or one["instance"], one.get("GPU_I_ID")))) for one in found]
-    assert about == FIRES[alert]
+    assert about(prometheus, rules()[alert]) == FIRES[alert]
+
+
+def about(served: Prometheus, rule: dict[str, Any]) -> list[str]:
+    """Of whom a rule speaks now."""
+    found = [labels for labels, _value in served.query(rule["expr"])]
+    return ["/".join(filter(None, (one.get("UUID") or one["instance"], one.get("GPU_I_ID")))) for one in found]
+
+
+def test_the_same_where_prometheus_honours_the_exporters_labels(honest: Prometheus) -> None:
+    """There a GPU that nobody holds carries the labels of the exporter's Pod."""
+    found = rendered(HONEST)
+    assert {alert: about(honest, rule) for alert, rule in rules(found).items()} == FIRES
+    boards = dashboards(found)
+    assert {place: number(honest, place, boards) for place in VALUES} == VALUES
+    every = [target["expr"] for board in boards.values() for panel in board["panels"] for target in panel["targets"]]
+    assert [expression for expression in every if not honest.query(filled(expression))] == []
 
 
 def test_texts_of_alerts_are_whole(prometheus: Prometheus) -> None:
