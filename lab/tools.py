@@ -5,8 +5,8 @@
 
 NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook`` and ``nvidia-container-runtime``: the vendor's own, from the Go
 module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or ``containerd``, for the folder
-with the programs of containerd 2. They lie under ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made
-from.
+with the programs of containerd 2; or ``prometheus``, for that of Prometheus and promtool. They lie under
+``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made from.
 """
 
 from __future__ import annotations
@@ -91,6 +91,25 @@ def cri_program() -> Path:
     return go_programs("cri", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, CRI) / "cri"
 
 
+def prometheus_programs() -> Path:
+    """The folder of Prometheus and promtool: those on PATH, else from Debian's package, unpacked and not installed."""
+    installed = shutil.which("prometheus")
+    if installed and shutil.which("promtool"):
+        return Path(installed).parent
+
+    def build(folder: Path) -> None:
+        script = 'cd "$1" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb'
+        fetch = ["sh", "-c", script, "sh", str(folder)]
+        if subprocess.run(fetch, capture_output=True, check=False).returncode:
+            run_quietly(["apt-get", "update", "-qq"], "Debian's package of Prometheus")
+            run_quietly(fetch, "Debian's package of Prometheus")
+
+    if not shutil.which("apt-get"):
+        raise SystemExit("Prometheus comes from Debian's package, and there is no apt-get: install Prometheus")
+    system = Path("/etc/os-release").read_bytes()
+    return cached("prometheus", [system], build) / "usr" / "bin"
+
+
 def go_programs(kind: str, packages: list[str], linker: str, time: str, environment: dict[str, str],
                 source: Path | None = None) -> Path:
     """The folder of programs built from Go packages, kept by what they are made from.
@@ -114,7 +133,7 @@ def main(arguments: list[str]) -> None:
     """Entry point, see the module's text."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
-    ours = {"containerd": containerd_programs, "cri": cri_program}
+    ours = {"containerd": containerd_programs, "cri": cri_program, "prometheus": prometheus_programs}
     print(ours[arguments[0]]() if arguments[0] in ours else toolkit_program(arguments[0]))
 
 

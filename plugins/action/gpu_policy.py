@@ -20,10 +20,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     gathered,
     matrix,
     mig_document,
+    monitoring,
     preflight,
     settings,
+    sharing,
+    yamltext,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import namespace_of, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_sharing import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 
 Data = t.Dict[str, t.Any]
@@ -48,6 +52,8 @@ class ActionModule(ControllerAction):
         "pull_secrets": {"type": "list", "elements": "str"},
         "node_os": {"type": "list", "elements": "str"},
         "render_to": {"type": "str"},
+        "sharing": {"type": "raw"},
+        "monitoring": {"type": "dict"},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
@@ -61,6 +67,8 @@ class ActionModule(ControllerAction):
         wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
+        wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
+        wanted["monitoring"] = monitoring.read(wanted["monitoring"])
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars)}
@@ -92,7 +100,8 @@ class ActionModule(ControllerAction):
               task_vars: Data) -> Data:
         facts = gathered.same_shape(gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"])
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
-        overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
+        overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
+                     for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
             gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
@@ -116,7 +125,8 @@ class ActionModule(ControllerAction):
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        settled = {**wanted, "profiles": gathered.node_profiles(task_vars)}
+        settled = {**wanted, "profiles": gathered.node_profiles(task_vars),
+                   "plugin_configs": gathered.plugin_configs(task_vars)}
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
@@ -175,8 +185,12 @@ def _look(wanted: Data, policy: formats.Policy) -> Data:
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     guard.refuse_operator(server)
     namespace = namespace_of(wanted)
+    named = cluster_references.named(policy)
+    shared = config_map_name(policy, wanted["sharing"])
+    if shared and shared not in named[cluster_references.CONFIG_MAP]:
+        named[cluster_references.CONFIG_MAP].append(shared)
     return {**read.read_cluster(server), **read.read_drivers(server, namespace),
-            **read.read_named(server, namespace, cluster_references.named(policy))}
+            **read.read_named(server, namespace, named)}
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:
@@ -184,6 +198,20 @@ def _labels_differ(seen: Data | None, deploy: Data) -> bool:
     nodes = [_deploy.Node(name, node["labels"], node["annotations"], node["ready"])
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
     return _deploy.differs(nodes, _deploy.parse_deploy(deploy), time.time())
+
+
+def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:
+    """What gpu_sharing says, a file or data."""
+    if isinstance(source, str) and source:
+        path = find_file(task_vars, source)
+        return sharing.read(yamltext.load_document(path, "gpu_sharing"), path)
+    return sharing.read(yamltext.Document(source)) if source else None
+
+
+def _with_sharing(mine: Data, shared: sharing.Sharing | None) -> Data:
+    """The variables of a host with what its labels need to know where feature discovery is the host's."""
+    document = shared.documents.get(mine.get("device_plugin_config") or shared.default) if shared else None
+    return {"feature_discovery_sharing": document.data, **mine} if document else mine
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:

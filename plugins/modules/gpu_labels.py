@@ -109,6 +109,8 @@ options:
       - C(components) maps components to true where they are delivered in the cluster, else to false.
       - C(on_host) maps a Node to the list of components that its host has instead.
       - C(mig_default) is V(all-disabled) where a Node without C(nvidia.com/mig.config) is to get that one.
+      - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config).
+        What was written follows it, one of somebody else stays.
     type: dict
   wait_for_nfd:
     description:

@@ -95,6 +95,30 @@ options:
     description:
       - A folder for the manifests. The plan then says so, and the cluster is left alone.
     type: str
+  sharing:
+    description:
+      - How Pods share GPUs, time-slicing or MPS. The path of a file, or a mapping.
+      - Accepted are a configuration of the device plugin (version v1), its part C(sharing) alone, several of them by
+        name as C({default, configs}), and a ConfigMap as the GPU Operator takes it.
+      - Each is checked before anything is changed. A key at a wrong place, which the device plugin passes over in
+        silence, is refused with the place where it belongs.
+      - A host variable C(device_plugin_config) names the configuration of its Node. The others have the default one; a
+        configuration that stands alone is it.
+    type: raw
+  monitoring:
+    description:
+      - What goes with the DCGM exporter of a cluster, as a mapping.
+      - C(rules), whether alerts are delivered as a PrometheusRule. Unset they are where the cluster knows that kind and
+        the exporter has its ServiceMonitor; V(true) is refused where the cluster does not.
+      - C(dashboards) (V(false)), whether dashboards for Grafana are delivered as a ConfigMap, with the labels
+        C(dashboard_labels) (C(grafana_dashboard=1)) by which a sidecar finds it.
+      - C(counters), V(vendor) for what the exporter collects by itself, or V(full) for a file of ours with ECC errors
+        and throttling too.
+      - C(rule_labels), more labels of the PrometheusRule, such as C(release=prometheus).
+      - C(thresholds), numbers of the alerts, C(temperature) (85) and C(memory_temperature) (95) in Celsius, C(power)
+        (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
+        (10), C(fatal_xids) (a list of numbers).
+    type: dict
   facts:
     description:
       - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
@@ -104,9 +128,10 @@ options:
     description:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
         read through O(kubeconfig) without this.
-      - With C(config_maps) (by name the list of its keys, null where it is not there) and C(secrets) (by name whether
-        it is there) also those that the policy names for the driver, with C(driver_daemon_sets) (by name the system,
-        such as V(ubuntu24.04)) our own that are there and keep their names.
+      - C(prometheus_rules), whether it knows PrometheusRule, may be left out, and is false then.
+      - With C(config_maps) (by name the texts by key, null where it is not there) and C(secrets) (by name whether it is
+        there) also those that the policy names; what is left out of them is not checked. With C(driver_daemon_sets) (by
+        name the system, such as V(ubuntu24.04)) our own that are there and keep their names.
     type: dict
   overrides:
     description:
@@ -170,6 +195,23 @@ EXAMPLES = r"""
     resolve: false
   run_once: true
   register: gpu_policies
+
+- name: Share GPUs, more densely on some Nodes
+  gpuops.nvidia.gpu_policy:
+    placement: cluster
+    render_to: manifests
+    node_os: [ubuntu24.04]
+    sharing:
+      default: two
+      configs:
+        two:
+          timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}
+        eight:
+          mps: {resources: [{name: nvidia.com/gpu, replicas: 8}]}
+        whole: {}
+    facts: {}
+    overrides: {}
+  register: gpu_plan_shared
 
 - name: Make values for the chart of a ClusterPolicy
   gpuops.nvidia.gpu_policy:

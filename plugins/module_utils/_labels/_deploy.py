@@ -37,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import
     DEPLOY,
     MIG_CONFIG,
     OPERANDS,
+    PLUGIN_CONFIG,
     PRESENT,
     SHOWS_A_GPU,
     WORKLOAD,
@@ -139,11 +140,13 @@ class Node:
 @dataclass(frozen=True)
 class Deploy:
     """What is delivered. components: in the cluster; on_host: by Node, those that its host has instead;
-    mig_default: the layout for a Node without one (all-disabled), empty for none."""
+    mig_default: the layout for a Node without one (all-disabled), empty for none; plugin_configs: by Node the
+    configuration of the device plugin that the inventory names."""
 
     components: t.FrozenSet[str] = frozenset()
     on_host: t.Mapping[str, t.FrozenSet[str]] = field(default_factory=dict)
     mig_default: str = ""
+    plugin_configs: t.Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,8 @@ class Change:
 
 
 def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
-    """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str}).
+    """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str, plugin_configs:
+    {node: name}}).
 
     Raises InputError. Other keys are the plan's and do not count here.
     """
@@ -212,7 +216,8 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
         raise InputError(f"{mig_default!r} is not allowed.", f"Set {MIG_DEFAULT}, or nothing.",
                          path="deploy.mig_default", value=mig_default, allowed=[MIG_DEFAULT, ""])
     return Deploy(frozenset(name for name, delivered in components.items() if delivered),
-                  {node: frozenset(names) for node, names in on_host.items()}, mig_default)
+                  {node: frozenset(names) for node, names in on_host.items()}, mig_default,
+                  given.get("plugin_configs") or {})
 
 
 def _check_name(path: str, name: t.Any) -> None:
@@ -248,6 +253,8 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     here = deploy.components - deploy.on_host.get(node.name, frozenset())
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
+    if "device_plugin" in here and node.name in deploy.plugin_configs:
+        wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
         capable = mig_capable(node.said)
         # The MIG manager stops feature discovery while it works, and labels may vanish then: what is there stays.
@@ -380,7 +387,7 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
     theirs = node.nfd
     for key, value in wanted.items():
         now = node.labels.get(key)
-        if key not in theirs and now != value and (not now or _is_statement(key)):
+        if key not in theirs and now != value and (not now or _is_statement(key, ours)):
             labels[key] = value
             ours.add(key)
     for key in forbidden - theirs:
@@ -400,9 +407,10 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
                   {key: node.annotations[key] for key in annotations if key in node.annotations})
 
 
-def _is_statement(key: str) -> bool:
-    """Whether a key says what is so: then a wrong value is put right, while wishes of others are honoured."""
-    return key == PRESENT or not _keys.is_deploy(key)
+def _is_statement(key: str, ours: t.Collection[str]) -> bool:
+    """Whether a key says what is so: then a wrong value is put right, while wishes of others are honoured. The
+    configuration of the device plugin is the inventory's wherever we wrote it."""
+    return key == PRESENT or not _keys.is_deploy(key) or (key == PLUGIN_CONFIG and key in ours)
 
 
 def _mine(node: Node) -> t.Set[str]:

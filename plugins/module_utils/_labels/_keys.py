@@ -19,6 +19,7 @@ Labels = t.Mapping[str, str]
 PRESENT = "nvidia.com/gpu.present"
 DEPLOY = "nvidia.com/gpu.deploy."
 MIG_CONFIG = "nvidia.com/mig.config"
+PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 # Input of users.
 OPERANDS = f"{DEPLOY}operands"
 WORKLOAD = "nvidia.com/gpu.workload.config"
@@ -41,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 def is_deploy(key: str) -> bool:
     """Whether a key is of the family of deploy labels; a feature otherwise."""
-    return key in (PRESENT, MIG_CONFIG) or key.startswith(DEPLOY)
+    return key in (PRESENT, MIG_CONFIG, PLUGIN_CONFIG) or key.startswith(DEPLOY)
 
 
 def is_feature(key: str) -> bool:

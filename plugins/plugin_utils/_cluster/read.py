@@ -32,24 +32,28 @@ class Reader(t.Protocol):
     def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> t.Sequence[Object]:
         """Objects of a kind, of all namespaces."""
 
-    def get(self, api_version: str, kind: str, name: str) -> Object | None:
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """An object, None where it is not there."""
 
 
 def read_cluster(client: Reader) -> dict[str, t.Any]:
     """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
-    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool}).
+    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
+    prometheus_rules: bool}).
 
     os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
-    return {
+    found = {
         "server": client.server,
         "version": client.version(),
         "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
         "nfd": whose_nfd(client),
         "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
     }
+    # Both come with the Prometheus operator: without the one nobody is asked for the other.
+    rules = found["service_monitors"] and _definition(client, "prometheusrules.monitoring.coreos.com") is not None
+    return {**found, "prometheus_rules": rules}
 
 
 class Finder(t.Protocol):
@@ -61,11 +65,11 @@ class Finder(t.Protocol):
 
 
 def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
-    """C({config_maps: {NAME: [KEY] or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets that
-    a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
+    """C({config_maps: {NAME: {KEY: TEXT} or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets
+    that a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
     maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
-    return {"config_maps": {name: None if one is None else sorted(one.get("data") or {}) for name, one in maps.items()},
+    return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},
             "secrets": {name: one is not None for name, one in secrets.items()}}
 
 

@@ -11,6 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
     cluster_profiles,
     cluster_references,
+    cluster_sharing,
     components,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
@@ -57,8 +58,10 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, node_os, placement, profiles}), all optional; placement: gpu_placement as the user gave it; profiles:
-    L(cluster_profiles.theirs) has them. Raises PolicyError with every reason.
+    pull_secrets, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; placement:
+    gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them; sharing: L(sharing.read) of
+    gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node the name of its
+    configuration. Raises PolicyError with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
@@ -66,9 +69,16 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     on_host = _on_host(facts, gpu, by_host, places, settings, reasons, notes)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
-                      service_monitors=None if facts is None else bool(facts.get("service_monitors")))
+                      service_monitors=None if facts is None else bool(facts.get("service_monitors")),
+                      prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
+                      monitoring=settings.get("monitoring"), given=settings.get("sharing"))
     reasons += _unsupported(policy, facts)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
+    configs: dict[str, str] = {}
+    if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
+        known = _nodes(facts) if facts else by_host
+        configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
+        context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
     found: list[pools.Pool] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
@@ -83,7 +93,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                   "by_host": by_host},
         "pools": served,
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
-                   "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else []},
+                   "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
+                   "plugin_configs": configs},
         "notes": context.said,
     }
 

@@ -15,17 +15,20 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
 
 Plan = t.Dict[str, t.Any]
 
 
 @dataclass
 class Context:
-    """What all components share. said: notes for the user, filled while resolving."""
+    """What all components share. given: gpu_sharing; sharing: the device plugin's configurations, as far as they are
+    known; said: notes for the user, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -34,6 +37,10 @@ class Context:
     disruption: str
     runtime: str
     service_monitors: bool | None = None
+    prometheus_rules: bool | None = None
+    monitoring: t.Mapping[str, t.Any] | None = None
+    given: Sharing | None = None
+    sharing: Sharing | None = None
     said: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> t.Any:
@@ -73,7 +80,8 @@ def part(context: Context, name: str, section: str) -> Plan:
 
 
 def config_map(context: Context, section: str, key: str = "") -> Plan:
-    """C({name, default, data}) of a ConfigMap that the user names; data only where the chart's values carry it."""
+    """C({name, default, data, checksum}) of a ConfigMap that the user names; data, and the checksum of it, only where
+    the chart's values carry it."""
     config = context.get(f"{section}.config")
     config = config if isinstance(config, dict) else {}
     name, data = str(config.get("name") or ""), config.get("data")
@@ -81,8 +89,8 @@ def config_map(context: Context, section: str, key: str = "") -> Plan:
         raise Refused(f"{section}.config.create asks for a ConfigMap without a name", f"Set {section}.config.name.")
     if isinstance(data, str):
         data = {key: data}
-    return {"name": name, "default": str(config.get("default") or ""),
-            "data": dict(data) if config.get("create") and isinstance(data, dict) else {}}
+    texts = dict(data) if config.get("create") and isinstance(data, dict) else {}
+    return {"name": name, "default": str(config.get("default") or ""), "data": texts, "checksum": checksum(texts)}
 
 
 # runtime: its own variable names, and the host's files: main configuration, drop-in, socket.
@@ -154,14 +162,19 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
-    plan["config"] = config_map(context, "devicePlugin")
+    plan["config"] = _plugin_config(context)
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")
     plan["gdrcopy"] = context.on("gdrcopy")
 
 
+def _plugin_config(context: Context) -> Plan:
+    carried = config_map(context, "devicePlugin")
+    return carried if context.sharing is None else cluster_sharing.plan(context.sharing, context.given, carried)
+
+
 def _feature_discovery(context: Context, plan: Plan) -> None:
-    plan["config"] = {**config_map(context, "devicePlugin"), "data": {}}
+    plan["config"] = {**_plugin_config(context), "data": {}}
 
 
 def _dcgm_exporter(context: Context, plan: Plan) -> None:
@@ -183,6 +196,12 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
         plan["host_network"] = True
     plan["service_monitor"] = _service_monitor(context)
+    plan["monitoring"] = monitoring.plan(
+        dict(context.monitoring or monitoring.read(None)), plan["images"]["dcgm_exporter"], plan["service_monitor"],
+        context.prometheus_rules, bool(plan["config"]["name"]))
+    if plan["monitoring"]["counters"] == "full":
+        name, data = monitoring.config()
+        plan["config"] = {"name": name, "default": "", "data": data, "checksum": checksum(data)}
 
 
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")

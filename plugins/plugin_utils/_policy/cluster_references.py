@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """ConfigMaps and Secrets of the user that a policy names: which they are, and what of them is not there. Pure. PRIVATE.
 
-What a cluster has of them is C(config_maps: {NAME: [KEY] or None}), or C({KEY: TEXT}) for the keys, and
-C(secrets: {NAME: bool}) in its facts; None and False: it is not there; a name that is left out: nobody could look.
+What a cluster has of them is C(config_maps: {NAME: {KEY: TEXT} or None}) and C(secrets: {NAME: bool}) in its facts;
+None and False: it is not there; a name that is left out: nobody could look.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _missing(policy: Policy, path: str, facts: Facts, namespace: str) -> t.Itera
             files = "--from-literal=NAME=VALUE"
         yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would wait for it for ever",
                       f"Create it (kubectl -n {namespace} create {what} {name} {files}), or leave {path} out.")
-    elif isinstance(known, (list, t.Mapping)):
+    elif isinstance(known, t.Mapping):
         lacking = [key for key in needed if key not in known]
         if lacking or not known:
             yield Refused(f"{where} in namespace {namespace} has no key {' and '.join(lacking)}" if lacking

@@ -48,7 +48,7 @@ COMPONENTS: t.Tuple[Component, ...] = (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
         "container_toolkit_set_as_default", "container_toolkit_mode")),
     Component("validator", "validator", "", _BOTH),
-    Component("device_plugin", "device plugin", "devicePlugin", ("cluster",)),
+    Component("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Component("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
     Component("dcgm", "DCGM", "dcgm", _HOST, ("dcgm_version", "dcgm_profiling")),

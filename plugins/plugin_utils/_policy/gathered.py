@@ -30,6 +30,9 @@ NODE_NAME = "gpu_node_name"
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
+# The configuration of the device plugin for a host's Node, see L(cluster_sharing).
+PLUGIN_CONFIG = "device_plugin_config"
+
 # Of the facts of a host what plans are made of.
 _NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "software", "toolkit")
 
@@ -74,6 +77,13 @@ def node_name(hostvars: t.Any, host: str) -> str:
                          f"Set {NODE_NAME} in the inventory, and look where the fact comes from (a module on the host, "
                          "set_fact with cacheable, a fact cache).", path=f"hostvars.{host}.{NODE_NAME}")
     return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
+
+
+def plugin_configs(task_vars: TaskVars) -> dict[str, str]:
+    """By Node of a host of the inventory the configuration of the device plugin that its group names."""
+    hostvars = task_vars["hostvars"]
+    return {node: str(hostvars[host][PLUGIN_CONFIG]) for host, node in node_names(task_vars).items()
+            if hostvars[host].get(PLUGIN_CONFIG)}
 
 
 def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:

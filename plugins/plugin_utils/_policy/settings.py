@@ -31,10 +31,12 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "pull_secrets": [],
     "node_os": [],
     "render_to": None,
+    "sharing": None,
+    "monitoring": None,
 }
 
 _LISTS = ("pull_secrets", "node_os")
-_ANY = ("policy", "placement")  # their readers say what they may be
+_ANY = ("policy", "placement", "sharing", "monitoring")  # their readers say what they may be
 
 # What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {

@@ -9,6 +9,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 
 try:
     import yaml  # type: ignore[import-untyped,unused-ignore]
@@ -83,6 +84,19 @@ def _mend(text: str, mark: t.Any) -> str:
     if "\t" in line:
         return "Use spaces; YAML takes no tabs here."
     return "Mend the file; an editor with YAML support shows the place."
+
+
+def load_document(path: str, variable: str) -> Document:
+    """The one document of a file of the user's. variable: that names it. Raises InputError."""
+    content = read_text(path)
+    if content is None:
+        raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
+                         path=variable, value=path)
+    documents = parse(content, path)
+    if len(documents) != 1:
+        raise InputError(f"{path}: one document is expected, {len(documents)} are there.", "Keep one.", path=variable,
+                         value=path)
+    return documents[0]
 
 
 def load_data(text: str, origin: str) -> t.Any:

@@ -56,7 +56,7 @@ def rendered(spec: dict[str, Any]) -> list[dict[str, Any]]:
     release = matrix.release(RELEASE)
     labels = dict(spec.get("nodeSelector") or {})
     seen = {"server": "", "version": "v1.36.0", "nfd": "none", "service_monitors": False,
-            "config_maps": {"licensing-config-configmap": ["gridd.conf", "client_configuration_token.tok"]},
+            "config_maps": {"licensing-config-configmap": {"gridd.conf": "", "client_configuration_token.tok": ""}},
             "nodes": {"n": {"labels": labels, "annotations": {}, "os": {"id": "ubuntu", "version": "22.04"},
                             "os_image": "", "kernel": "5.15.0-84-generic", "arch": "amd64", "runtime": "containerd",
                             "runtime_version": "2.1.0", "kubelet": "v1.36.0", "provider": None, "taints": [],

@@ -192,7 +192,7 @@ def test_what_this_version_does_not_serve_is_refused_by_name() -> None:
 def with_files(system: tuple[str, str], runtime: str = "containerd", **section: Any) -> dict[str, str]:
     """By mount point the volume, of what a policy adds to the driver's container."""
     cluster = {**facts({**labelled(system), "runtime": runtime}),
-               "config_maps": {"repos": ["my.file"], "ca": ["ca.crt"]}}
+               "config_maps": {"repos": {"my.file": ""}, "ca": {"ca.crt": ""}}}
     pod = next(one["spec"]["template"]["spec"] for name, one in objects(policy(**section), cluster).items()
                if name.startswith(f"DaemonSet/{DRIVER}"))
     mine = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"] if one["name"].startswith((
@@ -237,14 +237,14 @@ def test_subscriptions(system: tuple[str, str], runtime: str, section: Any, expe
 
 SECTION = {"repoConfig": {"configMapName": "repos"}, "secretEnv": "pro", "licensingConfig": {
     "secretName": "licence", "nlsEnabled": True}, "virtualTopology": {"config": "topology"}}
-THERE: dict[str, Any] = {"config_maps": {"repos": ["a"], "topology": ["nvidia-topologyd.conf"]},
+THERE: dict[str, Any] = {"config_maps": {"repos": {"a": ""}, "topology": {"nvidia-topologyd.conf": ""}},
                          "secrets": {"pro": True, "licence": True}}
 
 
 @pytest.mark.parametrize(("config_maps", "secrets", "reason", "remedy"), [
     ({"repos": None}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' is not in namespace elsewhere",
      "kubectl -n elsewhere create configmap repos --from-file=FILE"),
-    ({"repos": []}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' in namespace elsewhere is empty",
+    ({"repos": {}}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' in namespace elsewhere is empty",
      "Add a file"),
     ({"topology": {"other": "text"}}, {}, "driver.virtualTopology.config: ConfigMap 'topology' in namespace elsewhere "
      "has no key nvidia-topologyd.conf", "Add nvidia-topologyd.conf to it"),
@@ -291,7 +291,8 @@ def test_keys_that_nobody_knows() -> None:
 
 
 def test_what_has_no_effect_is_said() -> None:
-    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {"ca": ["ca.crt"], "modules": ["nvidia", "nvidia-uvm.conf"]},
+    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {
+        "ca": {"ca.crt": ""}, "modules": {"nvidia": "", "nvidia-uvm.conf": ""}},
                "secrets": {"pro": True}}
 
     def notes(*given: Any) -> list[str]:

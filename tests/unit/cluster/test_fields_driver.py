@@ -26,7 +26,8 @@ NEW = "(new)"
 def cluster() -> dict[str, Any]:
     """One Node, and the ConfigMaps and Secrets that the policies below name."""
     return {**facts({**node(), "kernel": KERNEL}), "secrets": {"secret": True}, "config_maps": {
-        "files": ["b.list", "a.list"], "topology": [TOPOLOGY], "licence": [LICENCE, TOKEN], "modules": ["nvidia.conf"]}}
+        "files": {"b.list": "", "a.list": ""}, "topology": {TOPOLOGY: ""}, "licence": {LICENCE: "", TOKEN: ""},
+        "modules": {"nvidia.conf": ""}}}
 
 
 def mounted(container: str, volume: str, folder: str, *keys: str) -> dict[str, Any]:

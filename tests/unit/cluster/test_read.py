@@ -59,11 +59,12 @@ def test_a_node() -> None:
     client = Fake(Node=[node(**{f"{PCI}10de.present": "true"})], definitions={MONITORS: {}})
     assert read_cluster(client) == {
         "server": client.server, "version": "v1.36.3", "nfd": "none", "service_monitors": True,
+        "prometheus_rules": False,
         "nodes": {"n1": {"labels": {f"{PCI}10de.present": "true"}, "annotations": {},
                          "os": {"id": "ubuntu", "version": "22.04"}, "os_image": "Ubuntu 22.04.5 LTS",
                          "kernel": "6.8.0", "arch": "amd64", "runtime": "containerd", "runtime_version": "1.7.28",
                          "kubelet": "", "provider": None, "taints": [], "ready": True, "gpu": True}}}
-    assert client.asked == ["version", "Node", NFD_KIND, MONITORS]
+    assert client.asked == ["version", "Node", NFD_KIND, MONITORS, "prometheusrules.monitoring.coreos.com"]
 
 
 def test_nodes() -> None:
@@ -138,7 +139,8 @@ def test_what_a_policy_names() -> None:
     """Of a Secret no more is read than that it is there."""
     client = Objects("hidden", repos={"data": {"b": "", "a": ""}}, empty={}, pro={"data": {"TOKEN": "eA=="}})
     assert read_named(client, "ns", {"ConfigMap": ["repos", "empty", "gone"], "Secret": ["pro", "lost", "hidden"]}) == {
-        "config_maps": {"repos": ["a", "b"], "empty": [], "gone": None}, "secrets": {"pro": True, "lost": False}}
+        "config_maps": {"repos": {"b": "", "a": ""}, "empty": {}, "gone": None},
+        "secrets": {"pro": True, "lost": False}}
     assert client.asked == [*(("ConfigMap", name, "ns", False) for name in ("repos", "empty", "gone")),
                             *(("Secret", name, "ns", True) for name in ("pro", "lost", "hidden"))]
     assert read_named(client, "ns", {"ConfigMap": [], "Secret": []}) == {"config_maps": {}, "secrets": {}}

@@ -32,6 +32,8 @@ NAMED = {"driver": {"secretEnv": "pro", "repoConfig": {"configMapName": "repos"}
 BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
         "spec": {"nodeSelector": {"pool": "blue"}}}
 
+CLUSTER = {"placement": "cluster", "render_to": "manifests", "node_os": ["ubuntu24.04"]}
+
 
 class Api(BaseHTTPRequestHandler):
     """An API server that knows a few objects."""
@@ -66,6 +68,8 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "broken": {"policy": {"driver": {"verison": "1"}}, "export": "values", "resolve": False},
         "impossible": {"policy": BLUE, "export": "cluster_policy", "resolve": False},
         "hosts_cannot": {"policy": BLUE, "facts": {"gpu01": host}, "overrides": {}},
+        "sharing": {"sharing": "sharing.yml", **CLUSTER, **plain},
+        "sharing_wrong": {"sharing": {"timeSlicing": {"replicas": 4}}, **plain},
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
@@ -78,6 +82,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (folder / "policy.yml").write_text(yaml.safe_dump(CLUSTER_POLICY))
+    (folder / "sharing.yml").write_text(
+        "default: dense\nconfigs: {dense: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}, plain: {}}\n")
     (folder / "kubeconfig").write_text(yaml.safe_dump({
         "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -104,6 +110,14 @@ def test_compare(results: dict[str, Any]) -> None:
                                        "text": "driver.version: '580.126.20' becomes '595.91.07'"}
     assert found["mig.strategy"]["after"] == "single" and not results["compare"]["changed"]
     assert "hosts" not in results["compare"] and results["compare"]["format"] == "ClusterPolicy"
+
+
+def test_sharing(results: dict[str, Any]) -> None:
+    config = results["sharing"]["cluster"]["components"]["device_plugin"]["config"]
+    assert (config["default"], sorted(config["data"])) == ("dense", ["dense", "plain"])
+    assert results["sharing_wrong"]["error"]["faults"] == [
+        "sharing.timeSlicing.replicas: 4 has no effect here; it belongs in sharing.timeSlicing.resources[]",
+        "sharing.timeSlicing.resources: is missing"]
 
 
 def test_export(results: dict[str, Any]) -> None:

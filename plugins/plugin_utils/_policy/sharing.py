@@ -1,0 +1,306 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Configurations of the device plugin: reading them in every form that people have, and their faults. Pure. PRIVATE.
+
+Source: configuration file C(v1) of NVIDIA/k8s-device-plugin 0.20 and its config-manager. The plugin passes over keys
+that it does not know, takes C(mps) where C(timeSlicing) stands too, and of two entries for one resource the first; all
+of that is refused here. What it knows and only warns of (C(rename), C(devices), C(resources)) is a note.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import Needed, check, nearest, say, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import (
+    Document,
+    Path,
+    dotted,
+    load_data,
+    parse,
+)
+
+CONFIG_MAP = "nvidia-device-plugin-config"
+# What one configuration without a name is called.
+ONLY = "default"
+# Of Volta and later; the daemon takes 16 on older GPUs.
+MPS_CLIENTS = 48
+
+_GROUP = {"renameByDefault": "bool", "failRequestsGreaterThanOne": "bool", "resources": Needed([
+    {"name": Needed("str"), "rename": "str", "devices": "any", "replicas": Needed("int")}])}
+_RESOURCE = {"pattern": Needed("str"), "name": Needed("str")}
+SCHEMA: dict[str, t.Any] = {
+    "version": ("v1",),
+    "flags": {
+        **dict.fromkeys(("failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled"), "bool"),
+        **dict.fromkeys(("mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot"), "str"),
+        "useNodeFeatureAPI": "bool",
+        "migStrategy": ("none", "single", "mixed"), "deviceDiscoveryStrategy": ("auto", "nvml", "tegra"),
+        "plugin": {"passDeviceSpecs": "bool", "deviceListStrategy": "any", "deviceIDStrategy": ("uuid", "index"),
+                   "cdiAnnotationPrefix": "str", "nvidiaCTKPath": "str", "containerDriverRoot": "str",
+                   "sharedDevicesAllocationPolicy": ("distributed", "packed")},
+        "gfd": {"oneshot": "bool", "noTimestamp": "bool", "sleepInterval": "any", "outputFile": "str",
+                "machineTypeFile": "str"},
+    },
+    "resources": {"gpus": [_RESOURCE], "mig": [_RESOURCE]},
+    "sharing": {"timeSlicing": _GROUP, "mps": _GROUP},
+    "imex": {"channelIDs": ["int"], "required": "bool"},
+}
+_GROUPS = ("timeSlicing", "mps")
+_NAMED = ("default", "configs")
+
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_MAP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SHARED = re.compile(r"(nvidia\.com/)?(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.[a-z]+)*)")
+_UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_DEVICE = re.compile(rf"\d+(:\d+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Named configurations. name: of their ConfigMap, empty where nobody has named it; default: the one for Nodes that
+    name none, empty for none; texts: as the ConfigMap has them; documents: what they say."""
+
+    origin: str
+    name: str
+    default: str
+    texts: t.Mapping[str, str]
+    documents: t.Mapping[str, Document]
+
+    def strategy(self, config: str) -> str:
+        """C(mps), C(timeSlicing) or nothing: what a configuration shares by."""
+        groups = (self.documents[config].data or {}).get("sharing") or {}
+        return next((name for name in ("mps", "timeSlicing") if groups.get(name)), "")
+
+
+def checksum(texts: t.Mapping[str, str]) -> str:
+    """Of everything that a pod has mounted of a ConfigMap; empty where nothing is known of it."""
+    return hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode()).hexdigest()[:16] if texts else ""
+
+
+# -- from what is given to configurations
+
+def read(document: Document, origin: str = "gpu_sharing") -> Sharing:
+    """Of the variable gpu_sharing: a ConfigMap, C({default, configs}), a configuration, or its part C(sharing) alone.
+
+    One configuration alone is the default. Raises InputError with every fault.
+    """
+    found = _read(document, origin)
+    return found if found.default or len(found.texts) > 1 else replace(found, default=next(iter(found.texts)))
+
+
+def _read(document: Document, origin: str) -> Sharing:
+    data = document.data
+    if not isinstance(data, dict):
+        raise InputError(f"a mapping is expected, {shown(data)} is given.", "Write {timeSlicing: {resources: [{name: "
+                         "nvidia.com/gpu, replicas: 4}]}}, or give the path of a ConfigMap.", path=origin, value=data)
+    if data.get("kind") == "ConfigMap":
+        return _of_config_map(document, origin)
+    if "configs" in data:
+        return _of_named(document, origin)
+    part = any(key in data for key in _GROUPS) and not any(key in data for key in SCHEMA)
+    if not part and not any(key in data for key in SCHEMA):
+        keys = [*_NAMED, *_GROUPS, *SCHEMA]
+        raise _wrong(origin, [say(document, (key,), f"unknown key{nearest(str(key), keys)}") for key in data]
+                     or ["nothing is in it; leave it out, or write {timeSlicing: {resources: [...]}}"])
+    return _whole(origin, "", ONLY, {ONLY: document})
+
+
+def of_texts(name: str, default: str, texts: t.Any, origin: str) -> Sharing:
+    """Of the data of a ConfigMap. Raises InputError with every fault."""
+    if not isinstance(texts, dict) or not texts:
+        raise _wrong(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
+                              "...\"}"])
+    faults = [f"{dotted((str(key),))}: a text is expected, {shown(text)} stands here; write {key}: | and indent what "
+              "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
+    if faults:
+        raise _wrong(origin, faults)
+    documents: dict[str, Document] = {}
+    for key, text in texts.items():
+        found = parse(text, f"{origin}, {key}")
+        if len(found) > 1:
+            faults.append(f"{key}: one document is expected, {len(found)} are there; keep one")
+        documents[str(key)] = found[0] if found else Document({})
+    return _checked(Sharing(origin, name, default, {str(key): text for key, text in texts.items()}, documents), faults)
+
+
+def _of_config_map(document: Document, origin: str) -> Sharing:
+    data = document.data
+    metadata = data.get("metadata")
+    name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+    lost = [key for key in data if key in SCHEMA or key in _GROUPS]
+    if lost:
+        raise _wrong(origin, [f"{lost[0]} stands beside data: the indentation of this document is lost; indent it "
+                              "below the name of its configuration, data: {any: | ...}"])
+    return of_texts(name, "", data.get("data"), f"{origin} (ConfigMap {name})" if name else origin)
+
+
+def _of_named(document: Document, origin: str) -> Sharing:
+    data = document.data
+    faults = [say(document, (key,), f"unknown key{nearest(str(key), _NAMED)}") for key in data if key not in _NAMED]
+    configs, default = data["configs"], data.get("default") or ""
+    if not isinstance(configs, dict) or not configs:
+        faults.append(say(document, ("configs",), f"a mapping of names to configurations is expected, {shown(configs)} "
+                                                  "stands here; write {dense: {timeSlicing: {resources: [...]}}}"))
+    if not isinstance(default, str):
+        faults.append(say(document, ("default",), f"a name is expected, {shown(default)} stands here"))
+    if faults:
+        raise _wrong(origin, faults)
+    inner = {str(key): document.part("configs", key) for key in configs}
+    return _whole(origin, "", default, inner)
+
+
+def _whole(origin: str, name: str, default: str, given: t.Mapping[str, Document]) -> Sharing:
+    """Of configurations that are data: each made complete, and its text."""
+    documents = {key: _complete(one) for key, one in given.items()}
+    texts = {key: json.dumps(one.data, indent=2, sort_keys=True) + "\n" for key, one in documents.items()}
+    return _checked(Sharing(origin, name, default, texts, documents), [])
+
+
+def _complete(document: Document) -> Document:
+    """A part C(sharing) becomes a configuration; a text is read."""
+    data = document.data
+    if isinstance(data, str):
+        return Document(load_data(data, "gpu_sharing"))
+    if not isinstance(data, dict):
+        return document if data is not None else Document({"version": "v1"})
+    if any(key in data for key in _GROUPS) and not any(key in data for key in SCHEMA):
+        return Document({"version": "v1", "sharing": data},
+                        {("sharing", *path): line for path, line in document.lines.items()})
+    return Document({"version": "v1", **data}, document.lines)
+
+
+def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
+    """The same. faults: what is known already. Raises InputError with every fault."""
+    default = sharing.default
+    for name, document in sharing.documents.items():
+        if not _LABEL.fullmatch(name):
+            faults.append(f"{name!r} cannot be the name of a configuration, as labels of Nodes carry it; use letters, "
+                          "digits, dashes, dots and underscores, at most 63 of them")
+        place = "" if list(sharing.texts) == [ONLY] else f"{name}: "
+        faults += [f"{place}{fault}" for fault in document_faults(document)]
+    if sharing.name and not _MAP_NAME.fullmatch(sharing.name):
+        faults.append(f"metadata.name: {sharing.name!r} cannot name a volume of the pods; use small letters, digits "
+                      "and dashes, at most 63 of them")
+    if default and default not in sharing.texts:
+        faults.append(f"default: {shown(default)} is none of the configurations"
+                      f"{nearest(default, list(sharing.texts))}")
+    if faults:
+        raise _wrong(sharing.origin, faults)
+    return sharing
+
+
+def _wrong(origin: str, faults: t.Sequence[str]) -> InputError:
+    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
+    listed = "".join(f"\n  {fault}" for fault in faults)
+    return InputError(f"{origin} has {count}:{listed}\nNothing was changed.", faults=list(faults))
+
+
+# -- what is wrong with one configuration
+
+def document_faults(document: Document) -> list[str]:
+    """All faults of a configuration file, each with its path, line, value, and what to write."""
+    if document.data in (None, {}):
+        return []
+    if not isinstance(document.data, dict):
+        return [f"a mapping is expected, {shown(document.data)} stands here; write version: v1, and sharing below it"]
+    found: list[str] = []
+    rest = Document(_without(document, copy.deepcopy(document.data), SCHEMA, (), found), document.lines)
+    found += check(rest, SCHEMA)
+    if not found:
+        found += [*_group_faults(document), *_imex_faults(document)]
+    return found
+
+
+def _without(document: Document, data: t.Any, schema: t.Any, path: Path, found: list[str]) -> t.Any:
+    """The data without known keys at wrong places. found: gets what is said of these."""
+    schema = schema.schema if isinstance(schema, Needed) else schema
+    if isinstance(schema, t.Mapping) and isinstance(data, dict):
+        for key in list(data):
+            if key in schema:
+                data[key] = _without(document, data[key], schema[key], (*path, key), found)
+            elif key in _HOMES:
+                near = [home for home in _HOMES[key] if path[1:] and home.startswith(dotted(path[:2]))]
+                found.append(say(document, (*path, key), f"{shown(data.pop(key))} has no effect here; it belongs in "
+                                                         f"{' or '.join(near or _HOMES[key])}"))
+    elif isinstance(schema, list) and isinstance(data, list):
+        return [_without(document, one, schema[0], (*path, index), found) for index, one in enumerate(data)]
+    return data
+
+
+def _homes(schema: t.Any, path: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
+    schema = schema.schema if isinstance(schema, Needed) else schema
+    if isinstance(schema, list):
+        _homes(schema[0], f"{path}[]", found)
+    elif isinstance(schema, t.Mapping):
+        for key, inner in schema.items():
+            found.setdefault(key, []).append(path or "the top")
+            _homes(inner, f"{path}.{key}" if path else key, found)
+    return found
+
+
+# Names that mean other things elsewhere do not tell where they belong.
+_HOMES = {key: paths for key, paths in _homes(SCHEMA, "", {}).items()
+          if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
+
+
+def _groups(document: Document) -> dict[str, t.Mapping[str, t.Any]]:
+    groups = (document.data or {}).get("sharing") or {}
+    return {name: groups[name] for name in _GROUPS if groups.get(name) is not None}
+
+
+def _group_faults(document: Document) -> t.Iterator[str]:
+    groups = _groups(document)
+    if len(groups) > 1:
+        yield say(document, ("sharing", "mps"), "it stands beside timeSlicing, which the plugin then passes over; keep "
+                                                "one of them")
+    for name, group in groups.items():
+        path: Path = ("sharing", name, "resources")
+        if not group["resources"]:
+            yield say(document, path, "no resources are given; write [{name: nvidia.com/gpu, replicas: 4}]")
+        first: dict[str, int] = {}
+        for index, one in enumerate(group["resources"]):
+            yield from _resource_faults(document, (*path, index), name, one)
+            same = first.setdefault(one["name"].rpartition("/")[2], index)
+            if same != index:
+                yield say(document, (*path, index, "name"), f"{one['name']!r} stands in resources[{same}] too, and "
+                          "only the first counts; all GPUs of a Node have the same replicas, so give other Nodes a "
+                          "configuration of their own")
+
+
+def _resource_faults(document: Document, path: Path, group: str, one: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    name, replicas, devices = one["name"], one["replicas"], one.get("devices", "all")
+    if not _SHARED.fullmatch(name):
+        yield say(document, (*path, "name"), f"{name!r} is no resource of the device plugin; allowed: nvidia.com/gpu, "
+                                             "and nvidia.com/mig-1g.10gb and the like with the MIG strategy mixed")
+    if replicas == 1:
+        yield say(document, (*path, "replicas"), "1 is no sharing, and the plugin stops at it; give 2 or more, or "
+                                                 "leave the entry out")
+    elif replicas < 1:
+        yield say(document, (*path, "replicas"), f"{replicas} is too small; give 2 or more")
+    elif group == "mps" and replicas > MPS_CLIENTS:
+        yield say(document, (*path, "replicas"), f"{replicas} is too large; MPS has at most {MPS_CLIENTS} clients on a "
+                                                 "GPU, 16 before Volta")
+    if not _are_devices(devices):
+        yield say(document, (*path, "devices"), f"{shown(devices)} is not allowed; allowed: all, a number of GPUs, or "
+                                                "a list of indexes, MIG indexes such as '0:1', and UUIDs")
+
+
+def _are_devices(value: t.Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(one, (int, str)) and not isinstance(one, bool) and _DEVICE.fullmatch(str(one))
+                   for one in value)
+    return value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+
+
+def _imex_faults(document: Document) -> t.Iterator[str]:
+    channels = (document.data.get("imex") or {}).get("channelIDs") or []
+    if channels not in ([], [0]):
+        yield say(document, ("imex", "channelIDs"), f"{shown(channels)} is not allowed; allowed: [] and [0]")
