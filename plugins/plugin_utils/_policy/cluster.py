@@ -38,8 +38,6 @@ _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
 )
 # What this version leaves out without harm to the rest: (path, what is said).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
-    ("dcgm.enabled", "the engine is not delivered as a DaemonSet; the exporter runs its own"),
-    ("nodeStatusExporter.enabled", "it is not delivered"),
     ("nfd.nodefeaturerules", "the rules are not delivered"),
     ("extraObjects", "they are not delivered; apply them yourself"),
     ("driver.livenessProbe", "the driver's container has a startup probe only"),
@@ -135,6 +133,8 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
             if absent is None and component.name == "driver":
                 context.systems = _systems(facts, gpu, on_host, settings)
                 context.driver = _driver(context, facts, gpu, on_host, found)
+            if absent is None:
+                context.present.add(component.name)
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
                                      else part(context, component.name, component.section or component.name))
         except Refused as error:

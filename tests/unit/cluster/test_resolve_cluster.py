@@ -15,6 +15,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 
 NAMES = [component.name for component in components.IN_CLUSTERS]
+# What a policy that says nothing does not deliver.
+OFF = ("dcgm", "node_status_exporter")
+DEFAULTS = [name for name in NAMES if name not in OFF]
 MIRROR = {"image_registry": "mirror.example:5000"}
 DIGEST = "sha256:" + "ab" * 32
 
@@ -141,8 +144,8 @@ def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction:
 def test_switches(policy: Any, absent: list[str]) -> None:
     made = plan(policy)
     assert list(made["components"]) == NAMES
-    assert present(made) == [name for name in NAMES if name not in absent]
-    assert made["deploy"]["components"] == {name: name not in absent for name in NAMES}
+    assert present(made) == [name for name in DEFAULTS if name not in absent]
+    assert made["deploy"]["components"] == {name: name in present(made) for name in NAMES}
     assert all(made["components"][name]["because"] for name in absent)
 
 
@@ -155,7 +158,7 @@ def test_a_foreign_nfd_is_reused() -> None:
 def test_hybrid() -> None:
     cluster = facts(node(), node(("rhel", "9.4")), cpu=node(gpu=False))
     made = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1", "elsewhere": "n9"})
-    assert present(made) == NAMES
+    assert present(made) == DEFAULTS
     assert made["deploy"]["on_host"] == {"n1": ["driver", "container_toolkit", "mig_manager"]}
     assert made["deploy"]["hosts"] == []
     assert {key: made["nodes"][key] for key in ("gpu", "cpu", "by_host")} == {
@@ -204,7 +207,8 @@ def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() ->
 def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
-    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm_exporter"]}
+    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm", "dcgm_exporter",
+                                                 "node_status_exporter"]}
     assert made["deploy"]["hosts"] == ["a"]  # their labels go to their Nodes from the controller
 
 
@@ -282,8 +286,8 @@ def test_nvidia_drivers_by_their_selectors() -> None:
 
 
 @pytest.mark.parametrize("policy", [
-    {"dcgm": {"enabled": True}}, {"nodeStatusExporter": {"enabled": True}}, {"nfd": {"nodefeaturerules": True}},
-    {"extraObjects": [{"kind": "ConfigMap"}]}, {"driver": {"livenessProbe": {"periodSeconds": 3}}},
+    {"nfd": {"nodefeaturerules": True}}, {"extraObjects": [{"kind": "ConfigMap"}]},
+    {"driver": {"livenessProbe": {"periodSeconds": 3}}},
 ])
 def test_what_is_left_out_is_said(policy: Any) -> None:
     section, = policy
