@@ -270,8 +270,12 @@ def _mig_manager(context: Context, plan: Plan) -> None:
     plan["default_config"] = {} if plan["config"]["name"] else default_config()
 
 
+def _nfd(context: Context, plan: Plan) -> None:
+    plan["rules"] = bool(context.get("nfd.nodefeaturerules"))
+
+
 _OWN: dict[str, t.Callable[[Context, Plan], None]] = {
-    "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
+    "nfd": _nfd, "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
     "device_plugin": _device_plugin, "feature_discovery": _feature_discovery,
     "dcgm_exporter": cluster_metrics.dcgm_exporter, "mig_manager": _mig_manager,
     "node_status_exporter": cluster_metrics.node_status_exporter,

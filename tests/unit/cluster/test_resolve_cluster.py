@@ -286,13 +286,26 @@ def test_nvidia_drivers_by_their_selectors() -> None:
 
 
 @pytest.mark.parametrize("policy", [
-    {"nfd": {"nodefeaturerules": True}}, {"extraObjects": [{"kind": "ConfigMap"}]},
+    {"nfd": {"nodefeaturerules": True, "enabled": False}}, {"extraObjects": [{"kind": "ConfigMap"}]},
     {"driver": {"livenessProbe": {"periodSeconds": 3}}},
 ])
 def test_what_is_left_out_is_said(policy: Any) -> None:
     section, = policy
     assert [note for note in plan(policy)["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
     assert not [note for note in plan()["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
+
+
+def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
+    """One device plugin serves both kinds of Nodes, and names one path."""
+    cluster = facts(node(), node())
+    mixed = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1"})
+    assert any(note.startswith("n1: ") and "/usr/local/nvidia/toolkit/nvidia-cdi-hook" in note
+               for note in mixed["notes"])
+    assert mixed["common"]["cdi_hook"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    for hosts, placement in (({"a": "n1", "b": "n2"}, "hybrid"), ({}, "cluster")):
+        made = plan(cluster=cluster, placement=placement, hosts=hosts)
+        assert not [note for note in made["notes"] if "nvidia-cdi-hook" in note]
+        assert made["common"]["cdi_hook"] == ("" if hosts else "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
 def test_two_hosts_on_a_node() -> None:
