@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_metrics
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_pools import Delivered
@@ -75,15 +74,13 @@ def part(context: Context, name: str, section: str) -> Plan:
         "resources": context.get(f"{section}.resources") or {},
         "host_network": bool(context.get(f"{section}.hostNetwork")),
     }
-    if name in _CONFIG_MAPS:
-        plan["config"] = _config_map(context, *_CONFIG_MAPS[name])
     own = _OWN.get(name)
     if own is not None:
         own(context, plan)
     return plan
 
 
-def _config_map(context: Context, section: str, key: str = "") -> Plan:
+def config_map(context: Context, section: str, key: str = "") -> Plan:
     """C({name, default, data}) of a ConfigMap that the user names; data only where the chart's values carry it."""
     config = context.get(f"{section}.config")
     config = config if isinstance(config, dict) else {}
@@ -253,37 +250,82 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
+    plan["config"] = config_map(context, "devicePlugin")
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")
     plan["gdrcopy"] = context.on("gdrcopy")
 
 
 def _feature_discovery(context: Context, plan: Plan) -> None:
-    # It shares that of the device plugin, which brings the ConfigMap.
-    plan["config"]["data"] = {}
+    plan["config"] = {**config_map(context, "devicePlugin"), "data": {}}
 
 
-def _mig_manager(context: Context, plan: Plan) -> None:
-    plan["clients"] = str(context.get("migManager.gpuClientsConfig.name") or "")
-    # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
-    plan["generates"] = version_key(context.release.version) >= (26, 3)
-    plan["default_config"] = {} if plan["config"]["name"] else default_config()
+def _dcgm_exporter(context: Context, plan: Plan) -> None:
+    get, env = context.get, plan["env"]
+    # It runs an engine of its own where there is none beside it.
+    plan["engine"] = "nvidia-dcgm:5555" if "dcgm" in context.present else ""
+    plan["config"] = config_map(context, "dcgmExporter", "dcgm-metrics.csv")
+    plan["service"] = {"type": str(get("dcgmExporter.service.type") or "ClusterIP"),
+                       "internal_traffic_policy": str(get("dcgmExporter.service.internalTrafficPolicy") or "Cluster")}
+    plan["annotations"] = dict(get("dcgmExporter.annotations") or {})
+    plan["host_pid"] = bool(get("dcgmExporter.hostPID"))
+    plan["job_mapping"] = (str(get("dcgmExporter.hpcJobMapping.directory") or "/var/lib/dcgm-exporter/job-mapping")
+                           if context.on("dcgmExporter.hpcJobMapping") else "")
+    plan["pod_labels"] = bool(get("dcgmExporter.enablePodLabels"))
+    plan["pod_uid"] = bool(get("dcgmExporter.enablePodUID"))
+    plan["pod_label_allow"] = ",".join(get("dcgmExporter.podLabelAllowlistRegex") or [])
+    by_env = any(env.get(name, "").lower() == "true" for name in _METADATA)
+    plan["read_pods"] = plan["pod_labels"] or plan["pod_uid"] or by_env
+    # The exporter asks the API server for nothing else.
+    plan["api_access"] = plan["read_pods"] or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none")
+    # An engine of the Node itself is reached from the Node's own network only.
+    if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
+        plan["host_network"] = True
+    plan["service_monitor"] = _service_monitor(context)
+
+
+_METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
+
+
+def _service_monitor(context: Context) -> Plan:
+    """Empty where none is made. The chart's own default has it on from 26.7."""
+    wanted = context.get("dcgmExporter.serviceMonitor")
+    monitor = dict(wanted) if isinstance(wanted, dict) else {}
+    default = context.policy.kind in ("values", "defaults") and version_key(context.release.version) >= (26, 7)
+    if not monitor.get("enabled", default):
+        return {}
+    if not context.service_monitors:
+        why = ("the cluster has no ServiceMonitor (monitoring.coreos.com)" if context.service_monitors is False
+               else "no cluster was asked whether it knows ServiceMonitor")
+        context.said.append(f"dcgmExporter.serviceMonitor: {why}; it is left out.")
+        return {}
+    # Without a time limit Prometheus takes its own, or the interval where that is shorter.
+    return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "",
+            "honor_labels": bool(monitor.get("honorLabels")), "labels": dict(monitor.get("additionalLabels") or {}),
+            "relabelings": list(monitor.get("relabelings") or [])}
+
+
+def _node_status_exporter(context: Context, plan: Plan) -> None:
+    """Prometheus is told of it wherever there is one, as the operator does."""
+    plan["service_monitor"] = bool(context.service_monitors)
 
 
 def _nfd(context: Context, plan: Plan) -> None:
     plan["rules"] = bool(context.get("nfd.nodefeaturerules"))
 
 
+def _mig_manager(context: Context, plan: Plan) -> None:
+    plan["config"] = config_map(context, "migManager")
+    plan["clients"] = str(context.get("migManager.gpuClientsConfig.name") or "")
+    # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
+    plan["generates"] = version_key(context.release.version) >= (26, 3)
+    plan["default_config"] = {} if plan["config"]["name"] else default_config()
+
+
 _OWN: dict[str, t.Callable[[Context, Plan], None]] = {
-    "nfd": _nfd, "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
-    "device_plugin": _device_plugin, "feature_discovery": _feature_discovery,
-    "dcgm_exporter": cluster_metrics.dcgm_exporter, "mig_manager": _mig_manager,
-    "node_status_exporter": cluster_metrics.node_status_exporter,
-}
-# Whose ConfigMap a component takes, and the key of its content where the chart's values carry it as one text.
-_CONFIG_MAPS: dict[str, tuple[str, str]] = {
-    "device_plugin": ("devicePlugin", ""), "feature_discovery": ("devicePlugin", ""),
-    "dcgm_exporter": ("dcgmExporter", "dcgm-metrics.csv"), "mig_manager": ("migManager", ""),
+    "driver": _driver, "container_toolkit": _container_toolkit, "validator": _validator,
+    "device_plugin": _device_plugin, "feature_discovery": _feature_discovery, "dcgm_exporter": _dcgm_exporter,
+    "mig_manager": _mig_manager, "nfd": _nfd, "node_status_exporter": _node_status_exporter,
 }
 # Which images the pods of a component run.
 _IMAGES: dict[str, tuple[str, ...]] = {
