@@ -45,7 +45,6 @@ _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("operator.annotations", "they are for the pod of the GPU Operator, which does not run"),
     ("operator.metrics", "they are those of the GPU Operator, which does not run"),
     ("operator.use_ocp_driver_toolkit", "it is for OpenShift alone"),
-    ("extraObjects", "they may be of any kind; apply those that are no NVIDIADriver by other means"),
     ("driver.livenessProbe", "the driver's container has a startup probe only"),
     ("driver.readinessProbe", "the driver's container has a startup probe only"),
 )
@@ -189,6 +188,11 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     found = []
     if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
         found.append("nfd.nodefeaturerules is set in the policy: NFD is not delivered here, and neither are its rules.")
+    extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
+    left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
+    if left:
+        found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
+                     "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
     theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
     if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
         found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "

@@ -295,6 +295,15 @@ def test_what_is_left_out_is_said(policy: Any) -> None:
     assert not [note for note in plan()["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
 
 
+def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
+    driver = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "a"},
+              "spec": {"driverType": "gpu", "image": "driver"}}
+    assert not [note for note in plan({"extraObjects": [driver]})["notes"] if note.startswith("extraObjects")]
+    said, = [note for note in plan({"extraObjects": [driver, {"kind": "Secret"}]})["notes"]
+             if note.startswith("extraObjects")]
+    assert "Secret may be anything" in said
+
+
 def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
     """One device plugin serves both kinds of Nodes, and names one path."""
     cluster = facts(node(), node())
