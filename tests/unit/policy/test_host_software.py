@@ -110,6 +110,14 @@ def test_where_nothing_can_be_installed() -> None:
     assert "dcgm" in given["software"]
 
 
+def test_what_the_cluster_brings_to_a_host_that_is_a_node() -> None:
+    made, _notes = plan({"dcgm": {"enabled": True}}, placement="hybrid")
+    assert made["software"] == {}
+    assert made["dcgm"]["because"] == made["dcgm_exporter"]["because"] == ["delivered in the cluster"]
+    # What the policy leaves off nobody brings.
+    assert made["node_status_exporter"]["because"] == ["not delivered: nodeStatusExporter.enabled is false"]
+
+
 def test_words_for_places() -> None:
     for word in ("cluster", "hybrid"):
         places = components.placements(word)
