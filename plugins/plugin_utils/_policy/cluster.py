@@ -140,10 +140,10 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
             if absent is None and component.name == "driver":
                 context.systems = _systems(facts, gpu, on_host, settings)
                 context.driver = _driver(context, facts, gpu, on_host, found)
-            if absent is None:
-                context.present.add(component.name)
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
                                      else part(context, component.name, component.section or component.name))
+            if absent is None:
+                context.present.add(component.name)
         except Refused as error:
             reasons.append(error)
         except Refusals as error:
@@ -180,31 +180,6 @@ def _absent(context: Context, component: components.Component, place: str, facts
     if known and all(component.name in on_host.get(name, ()) for name in known):
         return "every GPU node has it itself"
     return None
-
-
-def _partly(context: Context, parts: t.Mapping[str, Plan],
-            on_host: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-    """What is delivered and does not serve all that it is meant for, each a sentence."""
-    found = []
-    if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
-        found.append("nfd.nodefeaturerules is set in the policy: NFD is not delivered here, and neither are its rules.")
-    extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
-    left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
-    if left:
-        found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
-                     "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
-    theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
-    if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
-        found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "
-                     f"plugin serves both. Give these hosts a link {_hook(context)} to their nvidia-cdi-hook.")
-    return found
-
-
-def _hook(context: Context) -> str:
-    """The program that CDI specifications name, where it comes with the toolkit's container; else empty."""
-    if "container_toolkit" not in context.present:
-        return ""
-    return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")
 
 
 def _systems(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
@@ -257,6 +232,31 @@ def _common(context: Context) -> Plan:
             "env": {check: environment(get(f"validator.{check}.env")) for check in _CHECKS},
         },
     }
+
+
+def _partly(context: Context, parts: t.Mapping[str, Plan],
+            on_host: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+    """What is delivered and does not serve all that it is meant for, each a sentence."""
+    found = []
+    if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
+        found.append("nfd.nodefeaturerules is set in the policy: NFD is not delivered here, and neither are its rules.")
+    extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
+    left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
+    if left:
+        found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
+                     "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
+    theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
+    if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
+        found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "
+                     f"plugin serves both. Give these hosts a link {_hook(context)} to their nvidia-cdi-hook.")
+    return found
+
+
+def _hook(context: Context) -> str:
+    """The program that CDI specifications name, where it comes with the toolkit's container; else empty."""
+    if "container_toolkit" not in context.present:
+        return ""
+    return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")
 
 
 def _number(text: t.Any) -> int | str:
