@@ -130,7 +130,6 @@ class ActionModule(ControllerAction):
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
-        cluster["deploy"]["mig_default"] = policy.get("migManager.config.default") or ""
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"]}

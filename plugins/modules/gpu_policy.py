@@ -47,7 +47,8 @@ options:
   placement:
     description:
       - V(hosts) delivers V(driver), V(container_toolkit), V(mig_manager) and V(feature_discovery) on the hosts.
-      - V(cluster) delivers these and V(nfd), V(validator), V(device_plugin) and V(dcgm_exporter) in a cluster.
+      - V(cluster) delivers these and V(nfd), V(validator), V(device_plugin), V(dcgm), V(dcgm_exporter) and
+        V(node_status_exporter) in a cluster, as far as the policy has them on.
       - V(hybrid) leaves driver, container toolkit and MIG to those hosts of the inventory's group C(gpu_hosts) that are
         Nodes, the rest to the cluster. Other Nodes with GPUs get all of it from the cluster.
       - A mapping of components to V(host), V(cluster) or V(none) says it one by one; what it leaves out is as in

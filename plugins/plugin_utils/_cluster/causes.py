@@ -162,7 +162,11 @@ _ROWS: t.Tuple[_Row, ...] = (
     _Row("the MIG layout cannot be applied: its name is not known, or a GPU is in use",
          "Look at the label nvidia.com/mig.config of {node} and at what uses its GPUs. " + _LOG,
          component="mig_manager", reasons=("CrashLoopBackOff", "Error")),
-    _Row("the exporter cannot read the GPUs", "Another profiler may hold them, or the driver is too old. " + _LOG,
+    _Row("DCGM's engine cannot read the GPUs",
+         "The driver may be too old for it, or its fabric manager does not run on {node}. " + _LOG, component="dcgm",
+         reasons=("CrashLoopBackOff", "Error")),
+    _Row("the exporter cannot read the GPUs", "Where DCGM is delivered, see it there, as the exporter asks it; else "
+         "another profiler may hold them, or the driver is too old. " + _LOG,
          component="dcgm_exporter", reasons=("CrashLoopBackOff", "Error")),
     _Row("the labels cannot be computed", "MPS together with MIG is refused; NVML must answer. " + _LOG,
          component="feature_discovery", reasons=("CrashLoopBackOff", "Error")),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
@@ -31,6 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
 
+_INSTALL_DIR = "/usr/local/nvidia"
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 # What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
@@ -43,10 +45,10 @@ _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
 )
 # What this version leaves out without harm to the rest: (path, what is said).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
-    ("dcgm.enabled", "the engine is not delivered as a DaemonSet; the exporter runs its own"),
-    ("nodeStatusExporter.enabled", "it is not delivered"),
-    ("nfd.nodefeaturerules", "the rules are not delivered"),
-    ("extraObjects", "they are not delivered; apply them yourself"),
+    ("operator.labels", "they are for the pod of the GPU Operator, which does not run"),
+    ("operator.annotations", "they are for the pod of the GPU Operator, which does not run"),
+    ("operator.metrics", "they are those of the GPU Operator, which does not run"),
+    ("operator.use_ocp_driver_toolkit", "it is for OpenShift alone"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -81,6 +83,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
     found: list[pools.Pool] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
+    notes += _partly(context, parts, on_host)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -93,6 +96,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                   "by_host": by_host},
         "pools": served,
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
+                   "mig_default": str(policy.get("migManager.config.default") or ""),
                    "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
                    "plugin_configs": configs},
         "notes": context.said,
@@ -152,6 +156,8 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
                                      else part(context, component.name, component.section or component.name))
             if absent is None and component.name == "driver":
                 _driver(context, parts["driver"], facts, gpu, on_host, settings, found)
+            if absent is None:
+                context.present.add(component.name)
         except Refused as error:
             reasons.append(error)
         except Refusals as error:
@@ -239,7 +245,7 @@ def _common(context: Context) -> Plan:
         "host_root": str(get("hostPaths.rootFS") or "/"),
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
         "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
-        "toolkit_install_dir": str(get("toolkit.installDir") or "/usr/local/nvidia"),
+        "toolkit_install_dir": str(get("toolkit.installDir") or _INSTALL_DIR), "cdi_hook": _hook(context),
         "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),
@@ -248,6 +254,31 @@ def _common(context: Context) -> Plan:
             "env": {check: environment(get(f"validator.{check}.env")) for check in _CHECKS},
         },
     }
+
+
+def _partly(context: Context, parts: t.Mapping[str, Plan],
+            on_host: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+    """What is delivered and does not serve all that it is meant for, each a sentence."""
+    found = []
+    if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
+        found.append("nfd.nodefeaturerules is set in the policy: NFD is not delivered here, and neither are its rules.")
+    extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
+    left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
+    if left:
+        found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
+                     "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
+    theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
+    if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
+        found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "
+                     f"plugin serves both. Give these hosts a link {_hook(context)} to their nvidia-cdi-hook.")
+    return found
+
+
+def _hook(context: Context) -> str:
+    """The program that CDI specifications name, where it comes with the toolkit's container; else empty."""
+    if "container_toolkit" not in context.present:
+        return ""
+    return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")
 
 
 def _number(text: t.Any) -> int | str:

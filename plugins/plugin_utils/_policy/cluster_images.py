@@ -28,10 +28,13 @@ _IMAGES: dict[str, tuple[str, str, str]] = {
     "validator": ("validator", "nvcr.io/nvidia", "gpu-operator"),
     "device_plugin": ("devicePlugin", "nvcr.io/nvidia", "k8s-device-plugin"),
     "feature_discovery": ("gfd", "nvcr.io/nvidia", "k8s-device-plugin"),
+    "dcgm": ("dcgm", "nvcr.io/nvidia/cloud-native", "dcgm"),
     "dcgm_exporter": ("dcgmExporter", "nvcr.io/nvidia/k8s", "dcgm-exporter"),
     "mig_manager": ("migManager", "nvcr.io/nvidia/cloud-native", "k8s-mig-manager"),
+    "node_status_exporter": ("nodeStatusExporter", "nvcr.io/nvidia", "gpu-operator"),
 }
-_VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugin"}
+_VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugin",
+             "node_status_exporter": "validator"}
 
 
 def section(policy: Policy, name: str) -> t.Mapping[str, t.Any]:
@@ -51,7 +54,7 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
     if alone and not version and not wanted.get("repository") and not wanted.get("version") and "/" in alone:
         return mirrored(alone, mirror)
     _section, repository, default = _IMAGES[name]
-    if name == "validator" and version_key(release.version) < (25, 10):
+    if default == "gpu-operator" and version_key(release.version) < (25, 10):
         repository, default = "nvcr.io/nvidia/cloud-native", "gpu-operator-validator"
     tag = version or str(wanted.get("version") or release.components[_VERSIONS.get(name, name)])
     path = f"{wanted.get('repository') or repository}/{alone or default}"

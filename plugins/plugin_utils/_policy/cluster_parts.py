@@ -28,7 +28,8 @@ Plan = t.Dict[str, t.Any]
 @dataclass
 class Context:
     """What all components share. given: gpu_sharing; sharing: the device plugin's configurations, as far as they are
-    known; said: notes for the user, filled while resolving."""
+    known; present: components that are delivered, of those resolved so far; said: notes for the user, filled while
+    resolving."""
 
     policy: Policy
     release: Release
@@ -41,6 +42,7 @@ class Context:
     monitoring: t.Mapping[str, t.Any] | None = None
     given: Sharing | None = None
     sharing: Sharing | None = None
+    present: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> t.Any:
@@ -179,6 +181,8 @@ def _feature_discovery(context: Context, plan: Plan) -> None:
 
 def _dcgm_exporter(context: Context, plan: Plan) -> None:
     get, env = context.get, plan["env"]
+    # It runs an engine of its own where there is none beside it.
+    plan["engine"] = "nvidia-dcgm:5555" if "dcgm" in context.present else ""
     plan["config"] = config_map(context, "dcgmExporter", "dcgm-metrics.csv")
     plan["service"] = {"type": str(get("dcgmExporter.service.type") or "ClusterIP"),
                        "internal_traffic_policy": str(get("dcgmExporter.service.internalTrafficPolicy") or "Cluster")}
@@ -193,6 +197,7 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     plan["read_pods"] = plan["pod_labels"] or plan["pod_uid"] or by_env
     # The exporter asks the API server for nothing else.
     plan["api_access"] = plan["read_pods"] or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none")
+    # An engine of the Node itself is reached from the Node's own network only.
     if env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"):
         plan["host_network"] = True
     plan["service_monitor"] = _service_monitor(context)
@@ -219,9 +224,19 @@ def _service_monitor(context: Context) -> Plan:
                else "no cluster was asked whether it knows ServiceMonitor")
         context.said.append(f"dcgmExporter.serviceMonitor: {why}; it is left out.")
         return {}
-    return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "10s",
+    # Without a time limit Prometheus takes its own, or the interval where that is shorter.
+    return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "",
             "honor_labels": bool(monitor.get("honorLabels")), "labels": dict(monitor.get("additionalLabels") or {}),
             "relabelings": list(monitor.get("relabelings") or [])}
+
+
+def _node_status_exporter(context: Context, plan: Plan) -> None:
+    """Prometheus is told of it wherever there is one, as the operator does."""
+    plan["service_monitor"] = bool(context.service_monitors)
+
+
+def _nfd(context: Context, plan: Plan) -> None:
+    plan["rules"] = bool(context.get("nfd.nodefeaturerules"))
 
 
 def _mig_manager(context: Context, plan: Plan) -> None:
@@ -235,7 +250,7 @@ def _mig_manager(context: Context, plan: Plan) -> None:
 _OWN: dict[str, t.Callable[[Context, Plan], None]] = {
     "container_toolkit": _container_toolkit, "validator": _validator,
     "device_plugin": _device_plugin, "feature_discovery": _feature_discovery, "dcgm_exporter": _dcgm_exporter,
-    "mig_manager": _mig_manager,
+    "mig_manager": _mig_manager, "nfd": _nfd, "node_status_exporter": _node_status_exporter,
 }
 # Which images the pods of a component run.
 _IMAGES: dict[str, tuple[str, ...]] = {
@@ -245,6 +260,8 @@ _IMAGES: dict[str, tuple[str, ...]] = {
     "validator": ("validator",),
     "device_plugin": ("device_plugin", "validator"),
     "feature_discovery": ("feature_discovery", "device_plugin", "validator"),
+    "dcgm": ("dcgm", "validator"),
     "dcgm_exporter": ("dcgm_exporter", "validator"),
     "mig_manager": ("mig_manager", "validator"),
+    "node_status_exporter": ("node_status_exporter",),
 }

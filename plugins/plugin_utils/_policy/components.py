@@ -51,13 +51,13 @@ COMPONENTS: t.Tuple[Component, ...] = (
     Component("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Component("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
-    Component("dcgm", "DCGM", "dcgm", _HOST, ("dcgm_version", "dcgm_profiling")),
+    Component("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling")),
     Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
     Component("mig_manager", "MIG", "migManager", _BOTH, (
         "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_devices",
         "mig_manager_boot")),
-    Component("node_status_exporter", "node status", "nodeStatusExporter", _HOST, (
+    Component("node_status_exporter", "node status", "nodeStatusExporter", _BOTH, (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)

@@ -132,11 +132,11 @@ def _place(asked: Asked, name: str, place: str, profile: Profile | None, mine: M
     wanted = name in named or _wanted(name, mine)
     # What the policy leaves off comes where the inventory names it, or where something else needs it.
     needed = name in components.SOFTWARE and (name in named or host_software.wanted(asked, name, mine))
-    if place == "cluster":
+    if place == "cluster" and (not section or asked.policy.enabled(section)):
         return place, "delivered in the cluster"
     if place == "none":
         return place, "gpu_placement says so"
-    if section and not needed and not asked.policy.enabled(section):
+    if section and (place == "cluster" or not needed) and not asked.policy.enabled(section):
         return "none", f"{section}.enabled is false"
     if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
         return "host", ""

@@ -60,7 +60,7 @@ def _container(item: Manifest) -> dict[str, Any]:
     return {
         "image": item["image"], "command": item.get("command"), "args": _args(item.get("args")),
         "env": {one["name"]: _value(one) for one in item.get("env", ())},
-        "mounts": {one["mountPath"]: _mount(one) for one in item["volumeMounts"]},
+        "mounts": {one["mountPath"]: _mount(one) for one in item.get("volumeMounts", ())},
         "ports": [[one["name"], one["containerPort"], one.get("protocol", "TCP")] for one in item.get("ports", ())],
         "security": item.get("securityContext"),
         "lifecycle": sorted(item.get("lifecycle", ())),
@@ -92,7 +92,7 @@ def _volume(volume: Manifest) -> str:
 
 
 def _probe(probe: Manifest) -> dict[str, Any]:
-    how = {"httpGet": {"scheme": "HTTP", **probe["httpGet"]}} if "httpGet" in probe else {"exec": probe["exec"]}
+    how = {"httpGet": {"scheme": "HTTP", **probe["httpGet"]}} if "httpGet" in probe else {}
     return {**PROBE, **probe, **how}
 
 

@@ -42,8 +42,9 @@ EXCEPTIONS = (
     ("RoleBinding | nvidia-dcgm-exporter | ", "its pods have no token"),
 )
 MORE = (
-    ("DaemonSet | nvidia-dcgm-exporter | containers | nvidia-dcgm-exporter | env | DCGM_REMOTE_HOSTENGINE_INFO",
-     "the engine as a DaemonSet of its own is not delivered; the user is told"),
+    ("Role | nvidia-dcgm | ", "OpenShift is refused, no rule is left"),
+    ("RoleBinding | nvidia-dcgm | ", "OpenShift is refused, no rule is left"),
+    ("Role | nvidia-node-status-exporter | security.openshift.io", "OpenShift is refused"),
     ("DaemonSet | nvidia-driver-daemonset | containers | nvidia-gdrcopy-ctr | command",
      "the container's script does not log each of its commands"),
 )

@@ -325,6 +325,15 @@ def test_the_exporter_gets_a_token_only_where_it_asks_the_api(value: str, token:
     assert "ClusterRole/nvidia-dcgm-exporter-read-pods" not in found
 
 
+def test_rules_of_node_features() -> None:
+    rules = objects({"nfd": {"nodefeaturerules": True}})["NodeFeatureRule/nvidia-kernel-modules"]["spec"]["rules"]
+    assert [(one["labels"], one["matchFeatures"]) for one in rules] == [
+        ({f"nvidia.com/{feature}.capable": "true"},
+         [{"feature": "kernel.loadedmodule", "matchExpressions": {module: {"op": "Exists"}}}])
+        for feature, module in (("gdrcopy", "gdrdrv"), ("gds", "nvidia_fs"), ("peermem", "nvidia_peermem"))]
+    assert "NodeFeatureRule/nvidia-kernel-modules" not in objects()
+
+
 def test_mig_configurations() -> None:
     found = objects()
     document = load_data(found["ConfigMap/default-mig-parted-config"]["data"]["config.yaml"], "config.yaml")

@@ -15,6 +15,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 
 NAMES = [component.name for component in components.IN_CLUSTERS]
+# What a policy that says nothing does not deliver.
+OFF = ("dcgm", "node_status_exporter")
+DEFAULTS = [name for name in NAMES if name not in OFF]
 MIRROR = {"image_registry": "mirror.example:5000"}
 DIGEST = "sha256:" + "ab" * 32
 
@@ -140,8 +143,8 @@ def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction:
 def test_switches(policy: Any, absent: list[str]) -> None:
     made = plan(policy)
     assert list(made["components"]) == NAMES
-    assert present(made) == [name for name in NAMES if name not in absent]
-    assert made["deploy"]["components"] == {name: name not in absent for name in NAMES}
+    assert present(made) == [name for name in DEFAULTS if name not in absent]
+    assert made["deploy"]["components"] == {name: name in present(made) for name in NAMES}
     assert all(made["components"][name]["because"] for name in absent)
 
 
@@ -154,7 +157,7 @@ def test_a_foreign_nfd_is_reused() -> None:
 def test_hybrid() -> None:
     cluster = facts(node(), node(("rhel", "9.4")), cpu=node(gpu=False))
     made = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1", "elsewhere": "n9"})
-    assert present(made) == NAMES
+    assert present(made) == DEFAULTS
     assert made["deploy"]["on_host"] == {"n1": ["driver", "container_toolkit", "mig_manager"]}
     assert made["deploy"]["hosts"] == []
     assert {key: made["nodes"][key] for key in ("gpu", "cpu", "by_host")} == {
@@ -203,7 +206,8 @@ def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() ->
 def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
-    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm_exporter"]}
+    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm", "dcgm_exporter",
+                                                 "node_status_exporter"]}
     assert made["deploy"]["hosts"] == ["a"]  # their labels go to their Nodes from the controller
 
 
@@ -267,13 +271,35 @@ def test_auto_is_told_to_containers_that_understand_it(version: str, families: l
 
 
 @pytest.mark.parametrize("policy", [
-    {"dcgm": {"enabled": True}}, {"nodeStatusExporter": {"enabled": True}}, {"nfd": {"nodefeaturerules": True}},
-    {"extraObjects": [{"kind": "ConfigMap"}]}, {"driver": {"livenessProbe": {"periodSeconds": 3}}},
+    {"nfd": {"nodefeaturerules": True, "enabled": False}}, {"extraObjects": [{"kind": "ConfigMap"}]},
+    {"driver": {"livenessProbe": {"periodSeconds": 3}}},
 ])
 def test_what_is_left_out_is_said(policy: Any) -> None:
     section, = policy
     assert [note for note in plan(policy)["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
     assert not [note for note in plan()["notes"] if note.startswith(f"{section}.") or note.startswith(f"{section} ")]
+
+
+def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
+    driver = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "a"},
+              "spec": {"driverType": "gpu", "image": "driver"}}
+    assert not [note for note in plan({"extraObjects": [driver]})["notes"] if note.startswith("extraObjects")]
+    said, = [note for note in plan({"extraObjects": [driver, {"kind": "Secret"}]})["notes"]
+             if note.startswith("extraObjects")]
+    assert "Secret may be anything" in said
+
+
+def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
+    """One device plugin serves both kinds of Nodes, and names one path."""
+    cluster = facts(node(), node())
+    mixed = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1"})
+    assert any(note.startswith("n1: ") and "/usr/local/nvidia/toolkit/nvidia-cdi-hook" in note
+               for note in mixed["notes"])
+    assert mixed["common"]["cdi_hook"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    for hosts, placement in (({"a": "n1", "b": "n2"}, "hybrid"), ({}, "cluster")):
+        made = plan(cluster=cluster, placement=placement, hosts=hosts)
+        assert not [note for note in made["notes"] if "nvidia-cdi-hook" in note]
+        assert made["common"]["cdi_hook"] == ("" if hosts else "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
 def test_two_hosts_on_a_node() -> None:

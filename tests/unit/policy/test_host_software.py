@@ -110,11 +110,19 @@ def test_where_nothing_can_be_installed() -> None:
     assert "dcgm" in given["software"]
 
 
+def test_what_the_cluster_brings_to_a_host_that_is_a_node() -> None:
+    made, _notes = plan({"dcgm": {"enabled": True}}, placement="hybrid")
+    assert made["software"] == {}
+    assert made["dcgm"]["because"] == made["dcgm_exporter"]["because"] == ["delivered in the cluster"]
+    # What the policy leaves off nobody brings.
+    assert made["node_status_exporter"]["because"] == ["not delivered: nodeStatusExporter.enabled is false"]
+
+
 def test_words_for_places() -> None:
     for word in ("cluster", "hybrid"):
         places = components.placements(word)
-        assert places["dcgm_exporter"] == "cluster" and places["validator"] == "cluster"
-        assert {places[name] for name in ("cuda", "dcgm", "node_status_exporter")} == {"none"}
+        assert {places[name] for name in ("dcgm", "dcgm_exporter", "node_status_exporter", "validator")} == {"cluster"}
+        assert places["cuda"] == "none"
     assert components.placements("hosts")["dcgm"] == "host"
 
 
