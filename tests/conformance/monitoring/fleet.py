@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -130,15 +131,18 @@ class _Exporter(BaseHTTPRequestHandler):
         """Silent."""
 
 
+@contextmanager
 def exporters(honoured: bool = False) -> Iterator[list[dict[str, Any]]]:
-    """Serves all of them while it is open; yields Prometheus' scrape_configs."""
+    """Serves all of them; gives Prometheus' scrape_configs."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Exporter)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.server_port}"
     targets = [{"targets": [address if node != DOWN else "127.0.0.1:1"], "labels": {
         **{key: value for key, value in TARGET.items() if key != "job"}, "instance": node, "pod": f"exporter-{node}",
         "__metrics_path__": f"/{node}"}} for node in (*SERVED, DOWN, SILENT)]
-    yield [{"job_name": TARGET["job"], "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets,
-            "honor_labels": honoured}]
-    server.shutdown()
-    server.server_close()
+    try:
+        yield [{"job_name": TARGET["job"], "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets,
+                "honor_labels": honoured}]
+    finally:
+        server.shutdown()
+        server.server_close()

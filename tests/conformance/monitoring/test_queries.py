@@ -99,21 +99,19 @@ def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    targets = fleet.exporters(honoured)
-    (folder / "prometheus.yml").write_text(yaml.safe_dump({
-        "global": {"evaluation_interval": "1s"}, "rule_files": ["rules.yml"], "scrape_configs": next(targets)}))
-    with open(folder / "log", "w") as log:
+    with fleet.exporters(honoured) as targets, open(folder / "log", "w") as log:
+        (folder / "prometheus.yml").write_text(yaml.safe_dump({
+            "global": {"evaluation_interval": "1s"}, "rule_files": ["rules.yml"], "scrape_configs": targets}))
         process = subprocess.Popen([
             programs / "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
             f"--web.listen-address=127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log)
-    served = Prometheus(port)
-    try:
-        _await(served, folder / "log")
-        yield served
-    finally:
-        process.terminate()
-        process.wait(20)
-        next(targets, None)
+        served = Prometheus(port)
+        try:
+            _await(served, folder / "log")
+            yield served
+        finally:
+            process.terminate()
+            process.wait(20)
 
 
 def _await(served: Prometheus, log: Path) -> None:

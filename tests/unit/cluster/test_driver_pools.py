@@ -291,9 +291,8 @@ def test_keys_that_nobody_knows() -> None:
 
 
 def test_what_has_no_effect_is_said() -> None:
-    cluster = {**facts(labelled(UBUNTU22)), "config_maps": {
-        "ca": {"ca.crt": ""}, "modules": {"nvidia": "", "nvidia-uvm.conf": ""}},
-               "secrets": {"pro": True}}
+    cluster = {**facts(labelled(UBUNTU22)), "secrets": {"pro": True},
+               "config_maps": {"ca": {"ca.crt": ""}, "modules": {"nvidia": "", "nvidia-uvm.conf": ""}}}
 
     def notes(*given: Any) -> list[str]:
         return [note for note in plan(list(given), cluster)["notes"] if not note.startswith("dcgm")]

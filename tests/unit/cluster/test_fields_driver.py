@@ -137,8 +137,8 @@ OF_NVIDIA_DRIVER: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("nodeAffinity", {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NODE_TERM]}}, {}, {
         "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms": [NODE_TERM]}),
     ("tolerations", [{"key": "mine", "operator": "Exists"}], {}, {"tolerations[mine].operator": "Exists"}),
-    ("labels", {"a": "b", "app": "x", "app.kubernetes.io/component": "x"}, {}, {"metadata.labels.a": "b",
-                                                                              "pod.labels.a": "b"}),
+    ("labels", {"a": "b", "app": "x", "app.kubernetes.io/component": "x"}, {},
+     {"metadata.labels.a": "b", "pod.labels.a": "b"}),
     ("annotations", {"a": "b"}, {}, {"metadata.annotations.a": "b", "pod.annotations.a": "b"}),
     ("priorityClassName", "high", {}, {"priorityClassName": "high"}),
     ("podSecurityContext", {"fsGroup": 7}, {}, {"securityContext.fsGroup": 7}),

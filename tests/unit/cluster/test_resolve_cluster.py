@@ -127,8 +127,8 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
 def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction: str, noted: bool) -> None:
     policy = {"driver": {"manager": {"env": [{"name": name, "value": value} for name, value in env]}}}
     made = plan(policy, disruption=disruption)
-    assert made["components"]["driver"]["pools"][0]["manager_env"] == {"ENABLE_GPU_POD_EVICTION": eviction,
-                                                           "ENABLE_AUTO_DRAIN": "false"}
+    assert made["components"]["driver"]["pools"][0]["manager_env"] == {
+        "ENABLE_GPU_POD_EVICTION": eviction, "ENABLE_AUTO_DRAIN": "false"}
     assert any("gpu_disruption" in note for note in made["notes"]) == noted
 
 
@@ -206,8 +206,8 @@ def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() ->
 def test_a_mapping_places_each() -> None:
     made = plan(placement={"driver": "host", "container_toolkit": "cluster", "mig_manager": "none"}, hosts={"a": "n1"})
     assert present(made) == ["container_toolkit"]
-    assert made["deploy"]["on_host"] == {"n1": ["driver", "validator", "feature_discovery", "dcgm", "dcgm_exporter",
-                                                 "node_status_exporter"]}
+    assert made["deploy"]["on_host"] == {
+        "n1": ["driver", "validator", "feature_discovery", "dcgm", "dcgm_exporter", "node_status_exporter"]}
     assert made["deploy"]["hosts"] == ["a"]  # their labels go to their Nodes from the controller
 
 
