@@ -190,6 +190,10 @@ def _use_context(settings: t.Dict[str, t.Any], context: ssl.SSLContext) -> None:
     """Has the pool use the context instead of the files behind it."""
     for key in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
         settings.pop(key, None)
+    # urllib3 sets the protocols again for each connection. OpenSSL then frees the list that another thread's connection
+    # may just be copying, without Python's lock: that one says garbage, and the server ends it (decode_error).
+    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols = lambda alpn_protocols: None  # type: ignore[method-assign]
     settings["ssl_context"] = context
 
 
