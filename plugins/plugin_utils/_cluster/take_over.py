@@ -44,8 +44,9 @@ def check(found: Operator, wanted: t.Sequence[Wanted], live: t.Mapping[Key, Obje
             reason="Foreign", found=left)
 
 
-_REMOVE = ("Once the operator is stopped, delete them (kubectl delete daemonset); that ends their pods, which for a "
-           "driver needs a Node without work. Nothing has been changed.")
+_REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 0) and delete them (kubectl delete "
+           "daemonset); that ends their pods, which for a driver needs Nodes without work. Then run again. Nothing has "
+           "been changed.")
 
 
 def wait_stopped(client: Client, found: Operator) -> None:
