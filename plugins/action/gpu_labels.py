@@ -31,6 +31,7 @@ class ActionModule(HostAction):
         "hosts": {"type": "list", "elements": "str"},
         "deploy": {"type": "dict"},
         "adopt": {"type": "list", "elements": "str", "default": []},
+        "take_over": {"type": "bool", "default": False},
         "gone_after": {"type": "int", "default": GONE_AFTER},
         "wait_for_nfd": {"type": "int", "default": 0},
         "namespace": {"type": "str", "default": "gpu-operator"},

@@ -54,6 +54,7 @@ class ActionModule(ControllerAction):
         "render_to": {"type": "str"},
         "sharing": {"type": "raw"},
         "monitoring": {"type": "dict"},
+        "take_over": {"type": "bool", "default": False},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
@@ -69,6 +70,11 @@ class ActionModule(ControllerAction):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
         wanted["monitoring"] = monitoring.read(wanted["monitoring"])
+        wanted["take_over"] = arguments["take_over"]
+        if wanted["take_over"] and not wanted["policy"]:
+            raise InputError("it is not set, and the runs after a GPU Operator was taken over need its policy too.",
+                             "Set gpu_policy: live in the inventory, which is the operator's own ClusterPolicy in this "
+                             "run and later ones, or a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars)}
@@ -130,9 +136,13 @@ class ActionModule(ControllerAction):
         cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
                                   wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
+        theirs = (seen or {}).get("operator")
+        if theirs and theirs != release.version:
+            plan["notes"].append(f"the operator to be taken over is {theirs}, the plan is for {release.version}: with "
+                                 f"gpu_release {theirs} no version changes that the policy does not name.")
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
-                           "render_to": wanted["render_to"]}
+                           "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy) -> Data | None:
@@ -177,19 +187,22 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
 
 
 def _look(wanted: Data, policy: formats.Policy) -> Data:
-    """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it."""
+    """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it and is to keep it.
+    """
     # Here, as the library costs half a second, which a run without a cluster need not pay.
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, read
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, operator, read
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
-    guard.refuse_operator(server)
+    if not wanted["take_over"]:
+        guard.refuse_operator(server)
     namespace = namespace_of(wanted)
     named = cluster_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:
         named[cluster_references.CONFIG_MAP].append(shared)
     return {**read.read_cluster(server), **read.read_drivers(server, namespace),
-            **read.read_named(server, namespace, named)}
+            **read.read_named(server, namespace, named),
+            "operator": operator.version(server) if wanted["take_over"] else ""}
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:

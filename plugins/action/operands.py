@@ -19,7 +19,7 @@ class ActionModule(ControllerAction):
     """See the documentation of the module operands."""
 
     ARGUMENTS = {
-        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        "state": {"type": "str", "choices": ["present", "absent", "handed_back"], "default": "present"},
         "components": {"type": "list", "elements": "str"},
         "cluster": {"type": "dict"},
         "manifests": {"type": "list", "elements": "dict"},
@@ -27,6 +27,8 @@ class ActionModule(ControllerAction):
         "kubeconfig": {"type": "path"},
         "context": {"type": "str"},
         "render_to": {"type": "path"},
+        "take_over": {"type": "bool", "default": False},
+        "policy": {"type": "dict"},
         "wait": {"type": "bool", "default": False},
         "wait_timeout": {"type": "int", "default": 300},
     }
@@ -38,13 +40,18 @@ class ActionModule(ControllerAction):
             arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
         if arguments["state"] == "absent":
             return self._absent(arguments, check)
+        if arguments["state"] == "handed_back":
+            return _handed_back(arguments, check)
         wanted, components = _wanted(arguments)
         if arguments["render_to"]:
             return files.write(arguments["render_to"], wanted, check)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         # Manifests of the user's own are no operands: a GPU Operator does not mind them.
         guard = {} if arguments["cluster"] is None else {"guard": refuse_operator}
-        result = deliver.present(client, wanted, components, check, **guard)
+        if arguments["take_over"]:
+            result = deliver.taken_over(client, wanted, components, check)
+        else:
+            result = deliver.present(client, wanted, components, check, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result
@@ -55,6 +62,15 @@ class ActionModule(ControllerAction):
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         return deliver.absent(client, components, arguments["wait_timeout"], check)
+
+
+def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
+    policy = arguments["policy"] or {}
+    if policy.get("kind") != "ClusterPolicy" or not isinstance(policy.get("spec"), dict):
+        raise InputError("A ClusterPolicy is needed with this state.",
+                         "Give what gpu_policy returned as exported, with export: cluster_policy.", path="policy")
+    client = Client(arguments["kubeconfig"] or "", arguments["context"])
+    return deliver.handed_back(client, objects.copied(policy, "policy"), check)
 
 
 def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str]]:
@@ -68,6 +84,9 @@ def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str
             raise InputError("Manifests belong to a component, by whose name they are found again.",
                              "Name it in the option component.", path="component")
         return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
+    if arguments["take_over"] and arguments["components"]:
+        raise InputError("Everything of the operator is taken over at once, as it is stopped for that.",
+                         "Leave components (tags) out.", path="components", value=arguments["components"])
     lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
     if lacking:
         raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",

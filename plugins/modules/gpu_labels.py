@@ -83,6 +83,12 @@ options:
     type: list
     elements: str
     default: []
+  take_over:
+    description:
+      - For target V(node), whether the deploy labels that a GPU Operator wrote are adopted, and an operator that runs
+        is no reason to refuse. Give it where M(gpuops.nvidia.operands) takes the cluster over.
+    type: bool
+    default: false
   gone_after:
     description:
       - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in an
@@ -421,6 +427,7 @@ def main() -> None:
             "hosts": {"type": "list", "elements": "str"},
             "deploy": {"type": "dict"},
             "adopt": {"type": "list", "elements": "str", "default": []},
+            "take_over": {"type": "bool", "default": False},
             "gone_after": {"type": "int", "default": 600},
             "namespace": {"type": "str", "default": "gpu-operator"},
             "taint": {"type": "str"},

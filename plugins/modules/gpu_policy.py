@@ -120,6 +120,13 @@ options:
         (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
         (10), C(fatal_xids) (a list of numbers).
     type: dict
+  take_over:
+    description:
+      - Whether the plan may be made for a cluster that a GPU Operator owns, which is refused otherwise; RV(cluster)
+        then tells M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) to take it over.
+      - The policy must be set then, V(live) for the operator's own, as later runs need it too.
+    type: bool
+    default: false
   facts:
     description:
       - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.

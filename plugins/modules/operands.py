@@ -29,7 +29,7 @@ description:
     continued by the next one.
   - The cluster is the one of O(kubeconfig). E(KUBECONFIG), C(~/.kube/config), E(K8S_AUTH_KUBECONFIG) and service
     accounts are never used.
-  - A cluster that a live GPU Operator owns is refused where O(cluster) is given.
+  - A cluster that a live GPU Operator owns is refused where O(cluster) is given, unless O(take_over) is.
   - Runs on the controller. Values of Secrets are never shown.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -44,8 +44,11 @@ options:
       - V(absent) removes all objects of ours, or those of O(components), and waits until they are gone. Without
         O(components) the Namespace goes too if this module made it and nothing foreign is left in it; a Namespace that
         stays loses our labels and annotations. A CustomResourceDefinition of which others have objects stays as well.
+      - V(handed_back) gives the objects of the components (NFD, definitions and Namespaces apart) to the GPU Operator
+        that is installed in the cluster, which then is started. Its ClusterPolicy becomes that of O(policy) first; no
+        pod is touched. Where none is installed, nothing is done, see RV(operator).
     type: str
-    choices: [present, absent]
+    choices: [present, absent, handed_back]
     default: present
   cluster:
     description:
@@ -83,6 +86,24 @@ options:
         order. No cluster is asked. Files that an earlier run wrote and that are no longer wanted are removed; with
         O(state=absent) all of them.
     type: path
+  take_over:
+    description:
+      - Whether a GPU Operator that owns the cluster is stopped (its Deployment scaled to 0) and the objects that it
+        made are taken over, in place and with their pods; those of drivers do not restart, as their DaemonSets are
+        OnDelete.
+      - Before anything is changed it is refused where something would start the operator again (OLM, Flux, Argo CD),
+        where it upgrades drivers now, where it runs what O(cluster) does not have, and where a selector is another. All
+        writes are tried on the server first.
+      - Objects that are not wanted here stay with the ClusterPolicy, which stays, as does its definition. Afterwards,
+        and where no operator is, it changes nothing.
+      - Needs O(cluster), and excludes O(components).
+    type: bool
+    default: false
+  policy:
+    description:
+      - The ClusterPolicy for O(state=handed_back), as M(gpuops.nvidia.gpu_policy) returns it in C(exported) with
+        C(export=cluster_policy).
+    type: dict
   wait:
     description:
       - Whether to wait until the DaemonSets, Deployments and Jobs are ready.
@@ -130,6 +151,18 @@ EXAMPLES = r"""
     cluster: "{{ gpu_plan.cluster }}"
     render_to: ./manifests
 
+- name: Take over what a GPU Operator runs
+  gpuops.nvidia.operands:
+    cluster: "{{ gpu_plan.cluster }}"
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+    take_over: true
+
+- name: Give it back
+  gpuops.nvidia.operands:
+    state: handed_back
+    policy: "{{ exported_policy.exported }}"
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+
 - name: Remove everything of ours from the cluster
   gpuops.nvidia.operands:
     state: absent
@@ -140,8 +173,10 @@ RETURN = r"""
 plan:
   description:
     - The steps in order. C(action) is V(create), V(update) (what is wanted has changed), V(repair) (a foreign hand has
-      changed the object), V(delete), or V(release) (an object that stays loses our marks); with O(render_to)
-      V(write file) or V(remove file). C(reason) names the fields that differ.
+      changed the object), V(adopt) (a GPU Operator's object becomes ours), V(delete), or V(release) (an object that
+      stays loses our marks); V(stop) and V(start) of an operator, V(hand over) of an object and V(forget) of a Node
+      (our annotations go) to it; with O(render_to) V(write file) or V(remove file). C(reason) names the fields that
+      differ.
   returned: success
   type: list
   elements: dict
@@ -177,7 +212,7 @@ counts:
   description: How many objects had each action.
   returned: success
   type: dict
-  sample: {create: 0, update: 0, repair: 1, delete: 0, release: 0, reuse: 0, keep: 58}
+  sample: {create: 0, update: 0, repair: 1, adopt: 0, delete: 0, release: 0, reuse: 0, keep: 58}
 workloads:
   description:
     - The DaemonSets and Deployments of ours as they are, where nothing was written; empty otherwise. Made for the
@@ -185,6 +220,10 @@ workloads:
   returned: when a cluster was converged
   type: list
   elements: dict
+operator:
+  description: Whether a GPU Operator is installed that the objects were given to.
+  returned: with O(state=handed_back)
+  type: bool
 server:
   description: The API server's address, empty with O(render_to).
   returned: success

@@ -14,7 +14,7 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fields, kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fields, kinds, objects, operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MANAGER_NAME, Object
@@ -46,7 +46,7 @@ def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[obje
     """
     def possible(one: Change) -> bool:
         home = ("v1", "Namespace", "", one.namespace)
-        return (one.action in ("create", "update", "repair") and (not one.namespace or home in live)
+        return (one.action in ("create", "update", "repair", "adopt") and (not one.namespace or home in live)
                 and not _is_going(one) and client.knows(one.kind.api_version, one.kind.kind))
 
     answers = client.many(lambda one: client.apply(t.cast(Object, one.manifest), dry_run=True),
@@ -71,6 +71,8 @@ def _execute(client: Client, change: Change) -> None:
         _delete(client, change)
     elif change.action == "release":
         _release(client, t.cast(Object, change.live))
+    elif change.action in ("stop", "start"):
+        operator.scale(client, change)
     else:
         _apply(client, change)
 
@@ -82,7 +84,8 @@ def _apply(client: Client, change: Change) -> None:
         _wait_gone(client, change)
         live = None
     for _ignored in range(_ROUNDS):
-        if live is not None and fields.foreign(live):
+        if live is not None and (fields.foreign(live) or (
+                change.action == "adopt" and operator.owns(live))):
             live, ready = _take_over(client, change, live)
             if not ready:
                 continue
@@ -98,13 +101,20 @@ def _apply(client: Client, change: Change) -> None:
 
 
 def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
-    """Makes us the owner of what others added. Where somebody was faster: the object as it is now, and False."""
+    """Makes us the owner of what others added. Where somebody was faster: the object as it is now, and False.
+
+    What a GPU Operator made becomes ours in the same write: a run that ends here leaves nothing without an owner.
+    """
     row, metadata = change.kind, live["metadata"]
     version = {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
     owners = {"op": "replace", "path": "/metadata/managedFields", "value": fields.taken_over(live)}
+    adopted: list[Object] = [] if change.action != "adopt" else [
+        {"op": "add", "path": "/metadata/ownerReferences", "value": operator.other_owners(live)},
+        {"op": "add", "path": "/metadata/labels", "value": {
+            **(metadata.get("labels") or {}), **objects.marks(change.component)}}]
     name, namespace = metadata["name"], metadata.get("namespace")
     try:
-        return client.json_patch(row.api_version, row.kind, name, namespace, [version, owners]), True
+        return client.json_patch(row.api_version, row.kind, name, namespace, [version, owners, *adopted]), True
     except ClusterError as error:
         if error.status not in (404, 409):
             raise
@@ -126,15 +136,20 @@ def _release(client: Client, live: Object) -> None:
         # An apply that names nothing takes back exactly what is ours and nobody else's.
         client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": metadata["name"]}})
         return
-    own = {"labels": (objects.MANAGED_BY, objects.COMPONENT), "annotations": (objects.APPLIED,)}
+    client.json_patch(live["apiVersion"], live["kind"], metadata["name"], metadata.get("namespace"), unmarked(live))
+
+
+def unmarked(live: Object, *annotations: str) -> list[Object]:
+    """A JSON patch that takes our marks, and more annotations, from an object as it was read."""
+    metadata = live["metadata"]
+    own = {"labels": (objects.MANAGED_BY, objects.COMPONENT), "annotations": (objects.APPLIED, *annotations)}
     marks = {part: {name: value for name, value in (metadata.get(part) or {}).items() if name not in names}
              for part, names in own.items()}
     others = [entry for entry in metadata["managedFields"] if entry.get("manager") != MANAGER_NAME]
-    client.json_patch(live["apiVersion"], live["kind"], metadata["name"], metadata.get("namespace"), [
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-        *({"op": "add", "path": f"/metadata/{part}", "value": left} for part, left in marks.items()),
-        # An empty list would have the server make one up.
-        {"op": "replace", "path": "/metadata/managedFields", "value": others or [{}]}])
+    return [{"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+            *({"op": "add", "path": f"/metadata/{part}", "value": left} for part, left in marks.items()),
+            # An empty list would have the server make one up.
+            {"op": "replace", "path": "/metadata/managedFields", "value": others or [{}]}]
 
 
 def _is_going(change: Change) -> bool:

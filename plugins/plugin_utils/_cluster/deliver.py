@@ -10,14 +10,23 @@ import typing as t
 from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, diff, live, removal, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
+    apply,
+    diff,
+    hand_back,
+    live,
+    operator,
+    removal,
+    rights,
+    take_over,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import COMPONENT, workload
 
-_ACTIONS = ("create", "update", "repair", "delete", "release", "reuse", "keep")
+_ACTIONS = ("create", "update", "repair", "adopt", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
 
 
@@ -48,6 +57,37 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     return {**result(client, changes), "workloads": seen}
 
 
+def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str],
+               check: bool) -> dict[str, t.Any]:
+    """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
+
+    All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
+    know of who installed it.
+    """
+    found = operator.read(client)
+    there = live.read(client, wanted)
+    take_over.check(found, wanted, there)
+    changes = [*operator.stop(found), *plan(client, wanted, there, components, operator.owns)]
+    rights.require(client, changes)
+    apply.rehearse(client, changes, there)
+    if not check:
+        apply.execute(client, [change for change in changes if change.action == "stop"])
+        take_over.wait_stopped(client, found)
+        # The operator may have written until it ended.
+        there = live.read(client, wanted)
+        apply.execute(client, plan(client, wanted, there, components, operator.owns))
+    return {**result(client, changes), "workloads": [], "warnings": take_over.notes(found, changes, there)}
+
+
+def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
+    """Gives all objects of ours to the GPU Operator that is installed. C(operator): whether there is one."""
+    changes = hand_back.plan(client, dict(policy))
+    rights.require(client, changes or [])
+    if not check:
+        hand_back.execute(client, changes or [])
+    return {**result(client, changes or []), "operator": changes is not None}
+
+
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool) -> dict[str, t.Any]:
     """Removes what is ours of components (None: all, and the Namespace), and waits up to timeout seconds."""
     there = live.read(client, [], everything=True)
@@ -62,8 +102,7 @@ def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
     """C({changed, plan, diff, objects: [{object, component, action, reasons, before, after}], counts, server})."""
     shown, steps, differences = [], [], []
     for change in changes:
-        before, after = diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live) \
-            if change.writes else ({}, {})
+        before, after = _pair(change) if change.writes else ({}, {})
         shown.append({"object": change.label, "component": change.component, "action": change.action,
                       "reasons": list(change.reasons), "before": before, "after": after})
         if change.writes:
@@ -72,6 +111,12 @@ def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
     counts = collections.Counter(change.action for change in changes)
     return outcome(steps, (), differences, objects=shown, counts={name: counts[name] for name in _ACTIONS},
                    server=client.server)
+
+
+def _pair(change: Change) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    if change.action in ("hand over", "forget"):
+        return {}, {}  # nothing but marks
+    return diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live)
 
 
 def _reason(change: Change) -> str:

@@ -41,8 +41,11 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
                          "plan, or the hosts whose labels their Nodes are to have.", path="deploy")
     deploy = None if arguments["deploy"] is None else _deploy.parse_deploy(arguments["deploy"])
     adopt = _keys.parse_adopt(arguments["adopt"])
+    take_over = arguments.get("take_over", False)
+    if take_over:
+        adopt |= _deploy.CONTAINER_SET | {_keys.PRESENT}
     client = Client(arguments["kubeconfig"], arguments["context"])
-    if state != "gathered":
+    if state != "gathered" and not take_over:
         refuse_operator(client)
     # What check mode would deliver does not label anything: waiting for it would be in vain. Where hosts have told,
     # only an NFD of ours is known to come.

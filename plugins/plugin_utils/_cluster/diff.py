@@ -29,6 +29,16 @@ else:
 
 Object = t.Dict[str, t.Any]
 _NOISE = ("apiVersion", "kind", "metadata", "status")
+# What the server fills in where nobody says anything. A client that writes whole objects owns these, and they are no
+# different once it owns them no more.
+_DEFAULTS: t.Mapping[str, t.Any] = {
+    "apiVersion": "v1", "defaultMode": 420, "dnsPolicy": "ClusterFirst", "failureThreshold": 3,
+    "internalTrafficPolicy": "Cluster", "maxSurge": 0, "periodSeconds": 10, "protocol": "TCP",
+    "restartPolicy": "Always", "revisionHistoryLimit": 10, "schedulerName": "default-scheduler", "scheme": "HTTP",
+    "securityContext": {}, "sessionAffinity": "None", "successThreshold": 1, "terminationGracePeriodSeconds": 30,
+    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "timeoutSeconds": 1,
+    "type": "ClusterIP",
+}
 _METADATA = ("name", "namespace", "labels", "annotations")
 
 
@@ -83,7 +93,8 @@ def _shown(have: t.Any, want: t.Any, mine: fields.Tree | None, added: fields.Tre
         return _shown_items(have, want if isinstance(want, list) else [], mine, added)
     wish = want if isinstance(want, dict) else {}
     found = {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
-             for name in have if name in wish or f"f:{name}" in (mine or {}) or f"f:{name}" in (added or {})}
+             for name in have if name in wish or f"f:{name}" in (mine or {})
+             or (f"f:{name}" in (added or {}) and not (name in _DEFAULTS and _DEFAULTS[name] == have[name]))}
     # What is wanted empty and not there is the same.
     found.update({name: value for name, value in wish.items() if name not in have and compare.same(value, None)})
     return {name: found[name] for name in {**wish, **found} if name in found}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-
-_OPERATOR = "app=gpu-operator"  # the label of the operator's Deployment in the chart of GPU Operator 26.7
 
 
 def refuse_operator(client: Client) -> None:
@@ -21,10 +20,8 @@ def refuse_operator(client: Client) -> None:
     policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
     if not policies:
         return
-    running = [one for one in client.list("apps/v1", "Deployment", label_selector=_OPERATOR)
-               if (one.get("spec") or {}).get("replicas", 1) > 0]
-    operands = [one for one in client.list("apps/v1", "DaemonSet", metadata_only=True)
-                if any(owner.get("kind") == "ClusterPolicy" for owner in one["metadata"].get("ownerReferences") or [])]
+    running = [one for one in operator.deployments(client) if operator.replicas(one) > 0]
+    operands = [one for one in client.list("apps/v1", "DaemonSet", metadata_only=True) if operator.owns(one)]
     if not running and not operands:
         return
     policy = policies[0]["metadata"]["name"]
@@ -32,7 +29,8 @@ def refuse_operator(client: Client) -> None:
     raise ClusterError(
         f"A GPU Operator owns this cluster: ClusterPolicy {policy}, {', '.join(signs[:3])}"
         f"{f' and {len(signs) - 3} more' if len(signs) > 3 else ''}.",
-        f"Keep it and take the cluster out of gpu_placement, or remove it first: helm uninstall its release, "
+        "Take it over with the playbook gpuops.nvidia.adopt, which restarts no driver; or keep it and take the cluster "
+        "out of gpu_placement; or remove it first: helm uninstall its release, "
         f"then kubectl delete clusterpolicy {policy}.", verb="plan", object=f"ClusterPolicy {policy}",
         reason="Owned", found=signs)
 

@@ -98,6 +98,11 @@ def is_ours(live: t.Mapping[str, t.Any]) -> bool:
                for entry in metadata.get("managedFields") or [])
 
 
+def marks(component: str) -> dict[str, str]:
+    """The labels that say that an object is ours."""
+    return {MANAGED_BY: MANAGER_NAME, COMPONENT: str(component)}
+
+
 def component_of(live: t.Mapping[str, t.Any]) -> str:
     """The component that a live object of ours belongs to; empty where its label is gone."""
     return str((live["metadata"].get("labels") or {}).get(COMPONENT, ""))
@@ -133,16 +138,16 @@ def _marked(component: str, item: t.Any, path: str) -> Wanted:
                          value=metadata.get("namespace"))
     if kind.kind == "Namespace":
         component = SHARED
-    manifest = _encoded(_copied(item, path))
+    manifest = _encoded(copied(item, path))
     manifest.pop("status", None)
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     own = manifest["metadata"]
-    own["labels"] = {**(own.get("labels") or {}), MANAGED_BY: MANAGER_NAME, COMPONENT: str(component)}
+    own["labels"] = {**(own.get("labels") or {}), **marks(component)}
     own["annotations"] = {**(own.get("annotations") or {}), APPLIED: digest}
     return Wanted(component, kind, manifest)
 
 
-def _copied(item: Object, path: str) -> Object:
+def copied(item: Object, path: str) -> Object:
     """A copy in JSON's own types: Ansible's texts carry tags that no YAML writer knows."""
     try:
         return t.cast(Object, json.loads(json.dumps(item)))

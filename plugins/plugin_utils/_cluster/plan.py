@@ -27,9 +27,10 @@ _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or nam
 class Change:
     """One object and what is to be done with it.
 
-    action: create, update (what we want has changed), repair (a foreign hand changed it), delete, release (a foreign
-    object that carries marks of ours loses them), or, without any write: keep (it is as wanted), reuse (a foreign
-    object that does what we want). reasons: the fields that differ.
+    action: create, update (what we want has changed), repair (a foreign hand changed it), adopt (it was a GPU
+    Operator's), delete, release (a foreign object that carries marks of ours loses them), stop and start (of an
+    operator), or, without any write: keep (it is as wanted), reuse (a foreign object that does what we want).
+    reasons: the fields that differ.
     """
 
     action: str
@@ -60,16 +61,22 @@ class Change:
         return f"{self.action}: {self.label}"
 
 
-def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None) -> list[Change]:
+def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None,
+         adopts: t.Callable[[Object], bool] = lambda have: False) -> list[Change]:
     """All changes in the order in which they are made, objects that need none among them.
 
     components: those whose objects go when they are not wanted; None: all objects of ours, the Namespace apart.
+    adopts: whether an object is another's that is to become ours.
     Raises ClusterError that names each foreign object which stands in the way.
     """
     changes: list[Change] = []
     problems: list[tuple[str, str]] = []
     for one in wanted:
         have = live.get(one.key)
+        if have is not None and one.kind.kind != "Namespace" and adopts(have):
+            reasons = [path for path in compare.changed(one.manifest, have) if path != _MARK]
+            changes.append(Change("adopt", one.kind, one.component, one.manifest, have, reasons))
+            continue
         foreign = have is not None and not objects.is_ours(have)
         if one.kind.kind == "Namespace":
             one = objects.for_namespace(one, have)

@@ -111,6 +111,15 @@ def test_before_shows_no_defaults_and_our_spelling() -> None:
     assert diff.pair(None, have)[1] == {} and diff.pair(want, None)[0] == {}
 
 
+def test_what_the_server_would_fill_in_again_is_no_difference() -> None:
+    """A client that writes whole objects owns defaults too; another value than the default counts."""
+    want = {**MANIFEST, "spec": {"replicas": 2}}
+    tree = {"f:spec": {"f:schedulerName": {}, "f:securityContext": {}, "f:restartPolicy": {}}}
+    have = live({"replicas": 2, "schedulerName": "default-scheduler", "securityContext": {}, "restartPolicy": "Never"},
+                entry(tree, "operator", "Update"))
+    assert diff.pair(want, have)[0]["spec"] == {"replicas": 2, "restartPolicy": "Never"}
+
+
 def test_scripts_are_blocks() -> None:
     assert diff.text({"data": {"run.sh": "#!/bin/sh\nset -e\n"}}) == "data:\n  run.sh: |\n    #!/bin/sh\n    set -e\n"
     assert diff.text({}) == ""

@@ -137,6 +137,17 @@ def test_single_nodes_that_fail_are_named(serve: Serve) -> None:
     assert server.labels["gpu-1"] == {**GPU, **OURS}
 
 
+def test_labels_of_an_operator_are_taken_over(serve: Serve) -> None:
+    """What is wanted too stays as it is, in one write; what is not delivered goes; a user's false stays his own."""
+    theirs = {**OURS, "nvidia.com/gpu.deploy.dcgm": "true", "nvidia.com/gpu.deploy.node-status-exporter": "false"}
+    server = serve({"gpu-1": {**GPU, **theirs}})
+    result = server.run(take_over=True)
+    assert server.asked == ["list", "patch gpu-1"]  # an operator that runs is no reason to refuse
+    assert result["nodes"]["gpu-1"] == {"added": {}, "changed": {}, "removed": {"nvidia.com/gpu.deploy.dcgm": "true"}}
+    assert set(server.annotations["gpu-1"][ANNOTATION].split(",")) == set(OURS)
+    assert not server.run(take_over=True)["changed"] and not server.run()["changed"]
+
+
 def test_named_nodes_alone(serve: Serve) -> None:
     server = serve(FLEET)
     server.run(nodes=["gpu-3", "cpu"])

@@ -70,6 +70,7 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "hosts_cannot": {"policy": BLUE, "facts": {"gpu01": host}, "overrides": {}},
         "sharing": {"sharing": "sharing.yml", **CLUSTER, **plain},
         "sharing_wrong": {"sharing": {"timeSlicing": {"replicas": 4}}, **plain},
+        "taken_without": {"take_over": True, "kubeconfig": "kubeconfig", "placement": "cluster", **plain},
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
@@ -136,6 +137,11 @@ def test_live(results: dict[str, Any]) -> None:
     assert "status" not in live["exported"]
     assert results["live_like_file"]["differences"] == []
     assert results["no_cluster"]["error"]["path"] == "gpu_kubeconfig"
+
+
+def test_a_take_over_needs_a_policy_that_later_runs_have_too(results: dict[str, Any]) -> None:
+    assert results["taken_without"]["error"]["path"] == "gpu_policy"
+    assert "gpu_policy: live" in results["taken_without"]["msg"]
 
 
 def test_without_a_plan_nothing_is_read(results: dict[str, Any]) -> None:

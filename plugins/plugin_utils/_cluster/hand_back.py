@@ -1,0 +1,161 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Giving our objects to a GPU Operator that is installed and stopped. PRIVATE to the collection.
+
+First the ClusterPolicy says what our policy said; then each object loses our marks and gets that ClusterPolicy as its
+owner, which changes no pod; the operator starts last. A run that is killed leaves the operator at rest, and the next
+one goes on.
+
+The operator writes a DaemonSet only where the hash of what it renders is another than an annotation of its own: that is
+taken away, so that each becomes its own once more. A driver pod that it made itself is then of the newest revision
+again and stays; one that we made is of an older revision, and is replaced as driver.upgradePolicy says.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
+    apply,
+    compare,
+    kinds,
+    live,
+    objects,
+    operator,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import IN_CLUSTERS
+
+_POLICY = ("nvidia.com/v1", "ClusterPolicy")
+# What the chart brings beside the operator, and what no operator owns.
+_OTHERS = ("nfd",)
+_NOT_OWNED = ("Namespace", "CustomResourceDefinition")
+_NODE_MARKS = (_deploy.ANNOTATION, _deploy.GONE, _deploy.HOST_GONE)
+# A DaemonSet of drivers that the operator makes without NVIDIADrivers has this name, or this label on its pods.
+_DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
+_ROUNDS = 6
+
+
+def plan(client: Client, policy: Object) -> list[Change] | None:
+    """All steps; None where no operator is installed. policy: the ClusterPolicy that it shall follow.
+
+    Raises ClusterError where the operator could not go on with what is there.
+    """
+    deployments = operator.deployments(client)
+    if not deployments or not client.serves(kinds.find(*_POLICY)):
+        return None
+    there = live.read(client, [], everything=True)
+    nodes = client.list("v1", "Node", metadata_only=True)
+    policies = client.list(*_POLICY)
+    mine = ours(there)
+    refuse(mine)
+    return [*policy_step(policy, policies), *_handed(mine), *_forgotten(nodes), *operator.start(deployments)]
+
+
+def ours(there: t.Mapping[Key, Object]) -> list[Object]:
+    """The objects of components that the operator has too. Pure."""
+    known = {objects.SHARED, *(one.name for one in IN_CLUSTERS)} - set(_OTHERS)
+    return [have for have in there.values() if have["kind"] not in _NOT_OWNED and objects.is_ours(have)
+            and objects.component_of(have) in known and "deletionTimestamp" not in have["metadata"]]
+
+
+def refuse(mine: t.Sequence[Object]) -> None:
+    """Raises ClusterError for DaemonSets of drivers that no operator would know again. Pure."""
+    odd = [objects.label_of(one) for one in mine if one["kind"] == "DaemonSet"
+           and objects.component_of(one) == "driver" and one["metadata"]["name"] != _DRIVER
+           and (one["spec"]["template"]["metadata"].get("labels") or {}).get(_PRECOMPILED) != "true"]
+    if odd:
+        raise ClusterError(
+            f"The operator names drivers for several systems and for NVIDIADrivers in another way, and would not know "
+            f"these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, run "
+            "gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
+            verb="plan", object=odd[0], reason="Foreign", found=odd)
+
+
+def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
+    """Nothing where the live ClusterPolicy says the same. Pure. Raises ClusterError where there are others."""
+    kind = kinds.find(*_POLICY)
+    found = {one["metadata"]["name"]: one for one in policies}
+    name = policy["metadata"].get("name") or next(iter(found), "cluster-policy")
+    wanted = {**policy, "metadata": {"name": name}}
+    have = found.pop(name, None)
+    if found:
+        # The operator follows the oldest one alone.
+        raise ClusterError(f"ClusterPolicy {', '.join(found)} is there beside {name}, which the policy is called.",
+                           "Delete it, or export under its name.", verb="plan", object=f"ClusterPolicy {name}")
+    if have is None:
+        return [Change("create", kind, "", wanted, None)]
+    differs = sorted({*compare.differences(wanted["spec"], have.get("spec") or {}, "spec"),
+                      *compare.differences(have.get("spec") or {}, wanted["spec"], "spec")})
+    return [Change("update", kind, "", wanted, have, differs)] if differs else []
+
+
+def execute(client: Client, changes: t.Sequence[Change]) -> None:
+    """All steps, in their order. Raises ClusterError."""
+    policy: Object | None = None
+    for change in changes:
+        if change.kind.kind == "ClusterPolicy":
+            policy = _write_policy(client, change)
+    handed = [change for change in changes if change.action == "hand over"]
+    if handed:
+        policy = policy or client.list(*_POLICY)[0]
+        owner = owner_of(policy)
+        without_errors(client.many(lambda one: _hand_over(client, one, owner), handed))
+    without_errors(client.many(lambda one: _forget(client, one),
+                               [change for change in changes if change.action == "forget"]))
+    apply.execute(client, [change for change in changes if change.action == "start"])
+
+
+def owner_of(policy: Object) -> Object:
+    """The reference that the operator sets on all that it makes. Pure."""
+    return {"apiVersion": _POLICY[0], "kind": _POLICY[1], "name": policy["metadata"]["name"],
+            "uid": policy["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+
+
+def _handed(mine: t.Sequence[Object]) -> list[Change]:
+    steps = [Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), None, one)
+             for one in mine]
+    return sorted(steps, key=lambda one: (one.kind.rank, one.label))
+
+
+def _forgotten(nodes: t.Sequence[Object]) -> list[Change]:
+    return [Change("forget", kinds.find("v1", "Node"), "", None, one) for one in nodes
+            if set(_NODE_MARKS) & set(one["metadata"].get("annotations") or {})]
+
+
+def _write_policy(client: Client, change: Change) -> Object:
+    wanted = t.cast(Object, change.manifest)
+    if change.live is None:
+        return client.apply(wanted)
+    return client.json_patch(*_POLICY, wanted["metadata"]["name"], None, [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": change.live["metadata"]["resourceVersion"]},
+        {"op": "add", "path": "/spec", "value": wanted["spec"]}])
+
+
+def _hand_over(client: Client, change: Change, owner: Object) -> None:
+    have: Object | None = change.live
+    for _ignored in range(_ROUNDS):
+        if have is None or not objects.is_ours(have):
+            return
+        metadata = have["metadata"]
+        try:
+            client.json_patch(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"), [
+                *apply.unmarked(have, operator.HASH),
+                {"op": "add", "path": "/metadata/ownerReferences", "value": [*operator.other_owners(have), owner]}])
+            return
+        except ClusterError as error:
+            if error.status not in (404, 409):
+                raise
+        have = client.get(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"))
+    raise ClusterError(f"{change.label}: others write it all the time.", "Run again.", verb="patch",
+                       object=change.label, status=409)
+
+
+def _forget(client: Client, change: Change) -> None:
+    client.merge_patch("v1", "Node", t.cast(Object, change.live)["metadata"]["name"], None,
+                       {"metadata": {"annotations": dict.fromkeys(_NODE_MARKS)}})

@@ -1,0 +1,263 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a GPU Operator to us and back on a real API server.
+
+The operator is a stand-in: a Deployment that does nothing, and objects as it leaves them: its names and selectors,
+owned by the ClusterPolicy, written by its hand with variables of its own in their pods.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, guard, objects, operator, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+
+from lab.controlplane import cluster as clusters
+from lab.stages import ROOT
+from tests.integration_cluster.conftest import NAME, Audit, Kubectl
+from tests.integration_cluster.test_operands import crd
+from tests.integration_cluster.test_playbooks import LOCAL, playbook
+from tests.unit.cluster.clusters import plan
+
+SPACE = "gpu-operator"
+# Node Feature Discovery is left to others, as where the operator's chart has brought it.
+PARTS = ("driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
+         "mig_manager")
+PLACEMENT = {"nfd": "none", "dcgm": "none", "node_status_exporter": "none", **dict.fromkeys(PARTS, "cluster")}
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": {
+    **{name: {} for name in ("daemonsets", "devicePlugin", "gfd", "operator", "toolkit")},
+    "driver": {"enabled": True}, "dcgm": {"enabled": False}, "dcgmExporter": {"enabled": True},
+    "nodeStatusExporter": {"enabled": False}}}
+# As the operator labels a Node, switched off components among them.
+LABELS = {f"nvidia.com/gpu.deploy.{name}": "true" for name in (
+    "driver", "container-toolkit", "operator-validator", "device-plugin", "gpu-feature-discovery", "dcgm",
+    "dcgm-exporter", "mig-manager", "node-status-exporter")}
+OPERATOR = {"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "gpu-operator", "namespace": SPACE,
+                         "labels": {"app": "gpu-operator", "app.kubernetes.io/version": "v26.7.0"},
+                         "annotations": {"meta.helm.sh/release-name": "gpu-op-1",
+                                         "meta.helm.sh/release-namespace": SPACE}},
+            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "gpu-operator"}}, "template": {
+                "metadata": {"labels": {"app": "gpu-operator"}},
+                "spec": {"containers": [{"name": "gpu-operator", "image": "example.org/nothing:1"}]}}}}
+
+
+class Land:
+    """A cluster in the operator's hands."""
+
+    def __init__(self, made: clusters.Cluster) -> None:
+        self.kubeconfig = str(made.kubeconfig)
+        self.kubectl, self.client, self.audit = Kubectl(self.kubeconfig), Client(self.kubeconfig), Audit(made.audit_log)
+        self.made: dict[str, dict[str, Any]] = {}
+        self.plan = plan(POLICY, read.read_cluster(self.client), placement=PLACEMENT)
+
+    @property
+    def wanted(self) -> list[objects.Wanted]:
+        return objects.wanted({name: render(name, self.plan) for name in ORDER})
+
+    def settle(self) -> None:
+        """What the operator does, and then its ClusterPolicy is the owner of all."""
+        owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy",
+                 "uid": self.kubectl.get("clusterpolicy", "cluster-policy")["metadata"]["uid"], "controller": True,
+                 "blockOwnerDeletion": True}
+        for item in [one for name in ORDER for one in render(name, self.plan)]:
+            if item["kind"] in ("Namespace", "CustomResourceDefinition"):
+                continue
+            metadata = item["metadata"]
+            metadata["ownerReferences"] = [owner]
+            if item["kind"] == "DaemonSet":
+                metadata.setdefault("annotations", {})[operator.HASH] = "1234"
+                item["spec"]["template"]["spec"]["containers"][0].setdefault("env", []).append(
+                    {"name": "OF_THE_OPERATOR", "value": "1"})
+            self.made[item["metadata"]["name"]] = item
+            self.kubectl("create", "--field-manager", "gpu-operator", "--filename", "-", stdin=item)
+        # What only the operator needs.
+        self.kubectl("create", "--filename", "-", stdin={
+            "apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 8080}]},
+            "metadata": {"name": "gpu-operator", "namespace": SPACE, "ownerReferences": [owner]}})
+
+    def owned(self) -> dict[str, tuple[bool, bool]]:
+        """By object that is wanted: whether the operator's policy owns it, and whether it is ours."""
+        found = {}
+        for one in self.wanted:
+            if one.kind.kind != "Namespace":
+                have = self.client.get(one.kind.api_version, one.kind.kind, one.manifest["metadata"]["name"],
+                                       one.manifest["metadata"].get("namespace"))
+                assert have is not None
+                found[one.label] = (operator.owns(have), objects.is_ours(have))
+        return found
+
+    def drivers(self) -> dict[str, str]:
+        """By Node the uid of its driver pod, once it has one."""
+        for _try in range(120):
+            pods = self.client.list("v1", "Pod", SPACE, "app=nvidia-driver-daemonset")
+            found = {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
+                     if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]}
+            if set(found) == {"gpu-1", "gpu-2"}:
+                return found
+            time.sleep(0.5)
+        raise AssertionError(pods)
+
+    def labels(self) -> dict[str, str]:
+        return {key: value for key, value in self.kubectl.get("node", "gpu-1")["metadata"]["labels"].items()
+                if key.startswith("nvidia.com/gpu.deploy.")}
+
+    def replicas(self) -> int:
+        return int(self.kubectl.get("--namespace", SPACE, "deployment", "gpu-operator")["spec"]["replicas"])
+
+
+@pytest.fixture(scope="module")
+def land() -> Iterator[Land]:
+    lab, name = [sys.executable, "-m", "lab", "cluster"], f"{NAME}-adopt"
+    subprocess.run([*lab, "up", "--name", name, "--nodes", "plain", "--gpu", "2", "--cpu", "1", "--os", "ubuntu22.04"],
+                   cwd=ROOT, check=True, timeout=1800)
+    try:
+        found = Land(clusters.load(name))
+        kubectl = found.kubectl
+        kubectl("create", "--filename", "-", stdin=crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"))
+        kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com")
+        kubectl("create", "namespace", SPACE)
+        for item in (POLICY, OPERATOR):
+            kubectl("create", "--filename", "-", stdin=item)
+        kubectl("label", "node", "gpu-1", "gpu-2", *(f"{key}={value}" for key, value in LABELS.items()),
+                "nvidia.com/gpu.present=true")
+        found.settle()
+        yield found
+    finally:
+        subprocess.run([*lab, "down", "--name", name], cwd=ROOT, check=True, timeout=120)
+
+
+@pytest.fixture
+def inventory(land: Land, tmp_path: Path) -> dict[str, Any]:
+    """Read by playbooks from the folder tmp_path."""
+    (tmp_path / "admin.conf").write_text(Path(land.kubeconfig).read_text())
+    return {"gpu_control": {"hosts": {"cluster": LOCAL}}, "all": {"vars": {
+        "gpu_kubeconfig": "admin.conf", "gpu_placement": PLACEMENT, "gpu_policy": "live", "gpu_release": "26.7.0"}}}
+
+
+class Killed(Exception):
+    """What ends a run here."""
+
+
+class Mortal(Client):
+    """A client that ends after so many writes."""
+
+    left = 0
+
+    def _patch(self, verb: str, row: Any, name: str, namespace: Any, body: Any, form: str, query: Any, dry_run: bool,
+               retry: Any) -> dict[str, Any]:
+        if not dry_run:
+            if self.left <= 0:
+                raise Killed
+            self.left -= 1
+        return super()._patch(verb, row, name, namespace, body, form, query, dry_run, retry)
+
+
+def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -> None:
+    """A selector can never change, an upgrade ends before its operator, and OLM would start it again."""
+    command = ["--namespace", SPACE, "label", "--overwrite", "deployment", "gpu-operator"]
+    odd = [one if one.label != f"DaemonSet {SPACE}/nvidia-dcgm-exporter" else objects.Wanted(
+        one.component, one.kind, {**one.manifest, "spec": {**one.manifest["spec"], "selector": {
+            "matchLabels": {"app": "else"}}}}) for one in land.wanted]
+    fewer = [one for one in land.wanted if one.component != "mig_manager"]
+    land.audit.start()
+    with pytest.raises(ClusterError, match="selector can never change: DaemonSet gpu-operator/nvidia-dcgm-exporter"):
+        deliver.taken_over(land.client, odd, list(ORDER), False)
+    with pytest.raises(ClusterError, match="runs what is not wanted here: DaemonSet gpu-operator/nvidia-mig-manager"):
+        deliver.taken_over(land.client, fewer, list(ORDER), False)
+    assert not land.audit.writes
+    land.kubectl(*command, "olm.owner=gpu-operator-certified.v26.7.0")
+    land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state=drain-required")
+    land.audit.start()
+    with pytest.raises(ClusterError, match="Operator Lifecycle Manager.*ClusterServiceVersion gpu-operator-certified"):
+        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+    assert not land.audit.writes
+    land.kubectl(*command, "olm.owner-")
+    with pytest.raises(ClusterError, match=r"Node gpu-1 \(drain-required\)"):
+        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+    land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state-")
+    assert land.replicas() == 1
+
+
+def test_a_run_that_is_killed_is_continued(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+    """The preview first, which writes nothing. After each end an object is the operator's or ours, never both."""
+    before, drivers = land.labels(), land.drivers()
+    land.audit.start()
+    shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
+    assert "-  replicas: 1" in shown and "+  replicas: 0" in shown and "OF_THE_OPERATOR" in shown
+    assert not land.audit.writes
+    for writes in (1, 2, 3, 10, 41):
+        mortal = Mortal(land.kubeconfig, workers=1)
+        mortal.left = writes
+        with pytest.raises(Killed):
+            deliver.taken_over(mortal, land.wanted, list(ORDER), False)
+        # One that the patch has just made ours may lack only what we want of it.
+        assert all(owned != ours for owned, ours in land.owned().values()), writes
+        assert land.replicas() == 0
+    playbook(tmp_path, "adopt", inventory)
+    assert set(land.owned().values()) == {(False, True)}
+    assert land.drivers() == drivers
+    # Switched off, and so not delivered: the operator labels for these too.
+    kept = {key: value for key, value in before.items() if not key.endswith((".dcgm", "status-exporter"))}
+    assert land.labels() == {**kept, "nvidia.com/gpu.deploy.client": "true"}
+
+
+def test_a_second_run_changes_nothing(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("adopt", "site"):
+        land.audit.start()
+        out = playbook(tmp_path, name, inventory)
+        assert not land.audit.writes and "changed=0" in out
+    helm, left = deliver.taken_over(land.client, land.wanted, list(ORDER), False)["warnings"]
+    assert "helm uninstall gpu-op-1" in helm and "Service gpu-operator/gpu-operator" in left
+    daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-dcgm-exporter")
+    assert "OF_THE_OPERATOR" not in str(daemon["spec"])
+    # The policy and the way back are still there, and so is what belongs to the operator alone.
+    assert land.kubectl.get("clusterpolicy", "cluster-policy")["spec"] == POLICY["spec"]
+    assert operator.owns(land.kubectl.get("--namespace", SPACE, "service", "gpu-operator"))
+
+
+def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+    drivers, labels = land.drivers(), land.labels()
+    inventory["all"]["vars"]["gpu_policy"] = {**POLICY, "spec": {**POLICY["spec"], "driver": {
+        "enabled": True, "version": "580.173.02"}}}
+    land.audit.start()
+    playbook(tmp_path, "hand_back", inventory, "--check")
+    assert not land.audit.writes and land.replicas() == 0
+    assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+    written = yaml.safe_load((tmp_path / "cluster-policy.yml").read_text())
+    live = land.kubectl.get("clusterpolicy", "cluster-policy")
+    assert written["spec"] == live["spec"] and live["spec"]["driver"]["version"] == "580.173.02"
+    assert set(land.owned().values()) == {(True, False)}
+    deployment = land.kubectl.get("--namespace", SPACE, "deployment", "gpu-operator")
+    assert deployment["spec"]["replicas"] == 1 and operator.REPLICAS not in deployment["metadata"]["annotations"]
+    daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")["metadata"]
+    assert operator.HASH not in daemon["annotations"] and "gpuops" not in str(daemon["labels"])
+    assert land.drivers() == drivers and land.labels() == labels
+    land.audit.start()
+    playbook(tmp_path, "hand_back", inventory)
+    assert not land.audit.writes
+    # What it then does: it renders its own DaemonSet anew, of which its driver pods are the newest revision again.
+    land.kubectl("replace", "--field-manager", "gpu-operator", "--filename", "-",
+                 stdin=land.made["nvidia-driver-daemonset"])
+    status: dict[str, Any] = {}
+    for _try in range(60):
+        daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")
+        status, now = daemon["status"], daemon["metadata"]["generation"]
+        if (status["observedGeneration"], status.get("updatedNumberScheduled")) == (now, 2):
+            break
+        time.sleep(0.5)
+    assert status.get("updatedNumberScheduled") == 2 and land.drivers() == drivers
+    # And we leave it alone again.
+    with pytest.raises(ClusterError, match="A GPU Operator owns this cluster"):
+        guard.refuse_operator(land.client)
