@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_driver,
     cluster_references,
     differences,
     export,
@@ -117,7 +118,7 @@ class ActionModule(ControllerAction):
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
-                seen = _seen(seen, wanted, task_vars, policy)
+                seen = _seen(seen, wanted, task_vars, policy, release)
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
         except GpuopsError as error:
             error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], facts, seen))
@@ -145,12 +146,13 @@ class ActionModule(ControllerAction):
                            "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
 
 
-def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy) -> Data | None:
+def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,
+          release: matrix.Release) -> Data | None:
     """What is in the cluster that is meant; None where it is left out, or manifests are only rendered."""
     if given is not None or gathered.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
-        return _look(wanted, policy)
+        return _look(wanted, policy, release)
     if wanted["render_to"]:
         return None
     raise InputError("it is not set, and a cluster is never taken from the environment.",
@@ -186,7 +188,7 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
                          faults=said)
 
 
-def _look(wanted: Data, policy: formats.Policy) -> Data:
+def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data:
     """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it and is to keep it.
     """
     # Here, as the library costs half a second, which a run without a cluster need not pay.
@@ -200,8 +202,10 @@ def _look(wanted: Data, policy: formats.Policy) -> Data:
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:
         named[cluster_references.CONFIG_MAP].append(shared)
-    return {**read.read_cluster(server), **read.read_drivers(server, namespace),
-            **read.read_named(server, namespace, named),
+    found = read.read_cluster(server)
+    systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
+    return {**found, **read.read_named(server, namespace, named),
+            **read.read_drivers(server, namespace, cluster_driver.lasting(policy, systems, release)),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deli
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_driver,
     cluster_references,
     components,
     formats,
@@ -55,9 +56,11 @@ class Fleet:
     def deliver(self, policy: Any) -> dict[str, Any]:
         release = matrix.release("26.7.0")
         given = formats.read(policy, release)
-        seen = {**read.read_cluster(self.client), **read.read_drivers(self.client, self.name),
+        seen = {**read.read_cluster(self.client),
                 **read.read_named(self.client, self.name, cluster_references.named(given))}
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
+        systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
+        seen.update(read.read_drivers(self.client, self.name, cluster_driver.lasting(given, systems, release)))
         plan = resolve_cluster(given, release, seen, components.placements("cluster"), {}, {"namespace": self.name},
                                "never")
         namespace = objects.namespace_manifest(self.name, False)

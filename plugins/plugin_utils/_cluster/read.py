@@ -8,7 +8,6 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import COMPONENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import SYSTEM, has_gpu, system_of
 
@@ -73,19 +72,10 @@ def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[
             "secrets": {name: one is not None for name, one in secrets.items()}}
 
 
-class Lister(t.Protocol):
-    """What is needed of L(client) to look for our own objects."""
-
-    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
-             metadata_only: bool = False) -> t.Sequence[Object]:
-        """Objects of a kind in a namespace that have a label."""
-
-
-def read_drivers(client: Lister, namespace: str) -> dict[str, t.Any]:
-    """C({driver_daemon_sets: {NAME: SYSTEM}}): our driver DaemonSets that are there, and what they serve."""
-    found = client.list("apps/v1", "DaemonSet", namespace, f"{_MANAGED_BY}={_OWNER},{COMPONENT}=driver",
-                        metadata_only=True)
-    marks = {one["metadata"]["name"]: (one["metadata"].get("annotations") or {}).get(SYSTEM) for one in found}
+def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
+    """C({driver_daemon_sets: {NAME: SYSTEM}}): which of these are driver DaemonSets of ours, and what they serve."""
+    found = {name: client.get("apps/v1", "DaemonSet", name, namespace, metadata_only=True) for name in names}
+    marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
 
 

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import Context, Plan, environment
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
 
 Site = t.Tuple[nodes.System, str]
@@ -79,6 +80,13 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
         raise Refusals(reasons)
     plan["pools"] = made
     plan["because"] = list(dict.fromkeys(why for one in made for why in one["because"]))
+
+
+def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
+    """Names that DaemonSets for these systems may have from former runs and would keep."""
+    if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
+        return []
+    return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
 
 
 def _policies(policy: Policy) -> list[Policy]:

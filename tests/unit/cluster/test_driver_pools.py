@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_driver import lasting
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan
 
@@ -93,6 +95,8 @@ def test_systems_may_need_different_drivers() -> None:
 ])
 def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names: list[str]) -> None:
     cluster = {**facts(*(labelled(system) for system in systems)), "driver_daemon_sets": there}
+    release = matrix.release("26.7.0")
+    assert {*names, DRIVER} <= set(lasting(formats.read(None, release), systems, release))  # all that are asked for
     made = objects(None, cluster)
     assert [name.partition("/")[2] for name in made if name.startswith(f"DaemonSet/{DRIVER}")] == names
     for name in names:
@@ -100,6 +104,13 @@ def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names
         assert made[f"DaemonSet/{name}"]["spec"]["template"]["spec"]["containers"][0]["image"].endswith(
             f"-{marks['gpuops.nvidia/system']}")
     assert all(len(found) == 1 for found in served(None, cluster).values())
+
+
+def test_names_that_follow_from_the_policy_are_not_looked_for() -> None:
+    release = matrix.release("26.7.0")
+    for given in (policy(usePrecompiled=True, version="580"), policy(enabled=False),
+                  [driver("a", nodeSelector={"zone": "a"})]):
+        assert lasting(formats.read(given, release), [UBUNTU22], release) == []
 
 
 def test_a_kernel_each_where_modules_come_built() -> None:

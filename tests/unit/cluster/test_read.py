@@ -128,12 +128,6 @@ class Objects:
         found: dict[str, Any] | None = self.objects.get(name)
         return found
 
-    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
-             metadata_only: bool = False) -> list[dict[str, Any]]:
-        assert (kind, namespace, metadata_only) == ("DaemonSet", "gpu-operator", True)
-        assert label_selector == "app.kubernetes.io/managed-by=gpuops.nvidia,gpuops.nvidia/component=driver"
-        return list(self.objects.values())
-
 
 def test_what_a_policy_names() -> None:
     """Of a Secret no more is read than that it is there."""
@@ -158,5 +152,7 @@ def test_a_server_that_does_not_answer_is_no_missing_object() -> None:
 def test_our_driver_daemon_sets() -> None:
     marked = named("nvidia-driver-daemonset")
     marked["metadata"]["annotations"] = {"gpuops.nvidia/system": "ubuntu22.04"}
-    assert read_drivers(Objects(one=marked, other=named("unmarked")), "gpu-operator") == {
+    client = Objects(**{"nvidia-driver-daemonset": marked, "theirs": named("theirs")})
+    assert read_drivers(client, "ns", ["nvidia-driver-daemonset", "theirs", "gone"]) == {
         "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"}}
+    assert client.asked == [("DaemonSet", name, "ns", True) for name in ("nvidia-driver-daemonset", "theirs", "gone")]
