@@ -29,7 +29,9 @@ def deployment(replicas: int = 1, labels: dict[str, str] | None = None, **annota
             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "gpu-operator"}}}}
 
 
-def daemon_set(name: str, app: str = "", owner: dict[str, Any] | None = POLICY, **labels: str) -> dict[str, Any]:
+def daemon_set(name: str, app: str = "", owner: Any = ..., **labels: str) -> dict[str, Any]:
+    """owner: None for nobody; the ClusterPolicy where it is left out."""
+    owner = POLICY if owner is ... else owner
     return {"apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": {"name": name, "namespace": "gpu-operator", "uid": name, "labels": labels,
                          "ownerReferences": [owner] if owner else []},
