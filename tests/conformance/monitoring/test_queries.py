@@ -143,6 +143,26 @@ def test_every_panel_has_data(prometheus: Prometheus, name: str, panel: dict[str
     assert prometheus.query(filled(expression)), expression
 
 
+@pytest.mark.parametrize("panel", [panel for _name, panel, _expression in PANELS if panel["type"] == "table"],
+                         ids=[named for named, one in zip(NAMED, PANELS) if one[1]["type"] == "table"])
+def test_every_column_of_a_table_has_a_heading_and_a_place(prometheus: Prometheus, panel: dict[str, Any]) -> None:
+    (organize,) = panel["transformations"]
+    options = organize["options"]
+    answered = {key for labels, _value in prometheus.query(filled(panel["targets"][0]["expr"])) for key in labels}
+    shown = list(options["renameByName"])
+    assert answered <= set(shown) | set(options["excludeByName"])
+    assert options["indexByName"] == {key: place for place, key in enumerate(shown)}
+    assert ("Value" in shown) != ("Value" in options["excludeByName"])
+
+
+def test_no_number_takes_the_colours_that_grafana_gives_by_itself() -> None:
+    """Without thresholds of their own, numbers above 80 are red, be it nodes or watts."""
+    for _name, panel, _expression in PANELS:
+        if panel["type"] == "stat":
+            first, *more = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            assert first == {"color": "green", "value": None} and all(step["color"] == "red" for step in more)
+
+
 @pytest.mark.parametrize(("name", "definition"), VARIABLES)
 def test_every_variable_of_a_dashboard_has_values(prometheus: Prometheus, name: str, definition: str) -> None:
     match = re.fullmatch(r"label_values\((.*), (\w+)\)", definition)
