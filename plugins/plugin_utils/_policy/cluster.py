@@ -158,9 +158,7 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
                 _driver(context, parts["driver"], facts, gpu, on_host, settings, found)
             if absent is None:
                 context.present.add(component.name)
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
+        except (Refused, Refusals) as error:
             reasons += error.reasons
     return parts
 

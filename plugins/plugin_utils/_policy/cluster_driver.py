@@ -72,9 +72,7 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
                 raise Refusals(missing)
             made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
             context.said += _without_effect(mine, cluster) if deliveries else []
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
+        except (Refused, Refusals) as error:
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
