@@ -60,10 +60,10 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; placement:
-    gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them; sharing: L(sharing.read) of
-    gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node the name of its
-    configuration. Raises PolicyError with every reason.
+    pull_secrets, proxy, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; proxy: of
+    L(_proxy.read); placement: gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them;
+    sharing: L(sharing.read) of gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node
+    the name of its configuration. Raises PolicyError with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
@@ -73,7 +73,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                       list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
-                      monitoring=settings.get("monitoring"), given=settings.get("sharing"))
+                      monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
+                      given=settings.get("sharing"))
     reasons += _unsupported(policy, facts)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     configs: dict[str, str] = {}

@@ -29,7 +29,7 @@ Plan = t.Dict[str, t.Any]
 class Context:
     """What all components share. given: gpu_sharing; sharing: the device plugin's configurations, as far as they are
     known; present: components that are delivered, of those resolved so far; said: notes for the user, filled while
-    resolving."""
+    resolving; proxy: of L(_proxy.read)."""
 
     policy: Policy
     release: Release
@@ -40,6 +40,7 @@ class Context:
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
     monitoring: t.Mapping[str, t.Any] | None = None
+    proxy: t.Mapping[str, str] = field(default_factory=dict)
     given: Sharing | None = None
     sharing: Sharing | None = None
     present: set[str] = field(default_factory=set)
