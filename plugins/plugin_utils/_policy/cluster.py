@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
+    cluster_openshift,
     cluster_profiles,
     cluster_references,
     cluster_sharing,
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
 
+OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
 _INSTALL_DIR = "/usr/local/nvidia"
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -39,7 +41,6 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("driver.driverType", "vgpu-host-manager", "Set it to gpu or vgpu: this version serves containers only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
-    ("platform.openshift", True, "OpenShift is not supported yet."),
     ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
                                   "supported yet."),
 )
@@ -48,7 +49,6 @@ _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("operator.labels", "they are for the pod of the GPU Operator, which does not run"),
     ("operator.annotations", "they are for the pod of the GPU Operator, which does not run"),
     ("operator.metrics", "they are those of the GPU Operator, which does not run"),
-    ("operator.use_ocp_driver_toolkit", "it is for OpenShift alone"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -69,14 +69,17 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
     on_host = _on_host(facts, gpu, by_host, places, settings, reasons, notes)
+    openshift = cluster_openshift.found(policy, _nodes(facts))
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
-                      list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
+                      list(settings.get("pull_secrets") or []), disruption,
+                      "crio" if openshift else _runtime(facts, gpu), openshift, said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
                       monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
                       given=settings.get("sharing"))
-    reasons += _unsupported(policy, facts)
+    reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
+    notes += _of_platform(context, namespace_of(settings))
     configs: dict[str, str] = {}
     if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
         known = _nodes(facts) if facts else by_host
@@ -90,7 +93,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
     return {
-        "namespace": namespace_of(settings), "psa": bool(policy.get("psa.enabled")),
+        "namespace": namespace_of(settings),
+        "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
@@ -102,6 +106,18 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                    "plugin_configs": configs},
         "notes": context.said,
     }
+
+
+def _of_platform(context: Context, namespace: str) -> list[str]:
+    """What does nothing on this platform, each a sentence."""
+    if not context.openshift:
+        toolkit = context.get("operator.use_ocp_driver_toolkit")
+        return ["operator.use_ocp_driver_toolkit is set in the policy: it is for OpenShift alone."] if toolkit else []
+    if namespace == OPENSHIFT_NAMESPACE:
+        return []
+    psa = ", nor does psa.enabled set labels" if context.get("psa.enabled") else ""
+    return [f"gpu_namespace is {namespace}: OpenShift's own Prometheus does not look into it{psa}; name it "
+            f"{OPENSHIFT_NAMESPACE}, where nobody else lives."]
 
 
 def namespace_of(settings: t.Mapping[str, t.Any]) -> str:
@@ -169,7 +185,7 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
     return nodes.runtime_of(every[name] for name in gpu or every)
 
 
-def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
+def _unsupported(policy: Policy) -> list[Refused]:
     found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
                      remedy)
              for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
@@ -179,9 +195,6 @@ def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
                              "Give an NVIDIADriver with this nodeSelector instead, beside the policy."))
-    if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
-        found.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
-                             "Use the GPU Operator there."))
     return found
 
 
@@ -245,7 +258,7 @@ def _common(context: Context) -> Plan:
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
         "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
         "toolkit_install_dir": str(get("toolkit.installDir") or _INSTALL_DIR), "cdi_hook": _hook(context),
-        "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
+        "openshift": context.openshift, "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),
             "pull": pull_policy(context.policy, "validator"),
@@ -293,6 +306,10 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host)
     reasons: list[Refused] = []
     found += pools.pools(context.policy, context.release, served, reasons)
+    every = [(pool.policy, name) for pool in found for name in pool.nodes]
+    if not gpu:
+        every = [(context.policy, name) for name in _nodes(facts) if "driver" not in on_host.get(name, ())]
+    reasons += cluster_openshift.needs_toolkit(context.policy, every, _nodes(facts), asked)
     if reasons:
         raise Refusals(reasons)
     lone = sorted(set(served).difference(*(pool.nodes for pool in found)))

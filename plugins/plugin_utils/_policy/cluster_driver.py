@@ -18,7 +18,11 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_files, cluster_references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_files,
+    cluster_openshift,
+    cluster_references,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
@@ -156,7 +160,8 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
         "pull_secrets": images.pull_secrets(mine, ("driver", "driver_manager", *side), context.secrets),
         # The arguments of a ClusterPolicy replace those of the container; an NVIDIADriver's come behind them.
         "args": ["init", *args] if args and mine.driver_name else args,
-        "env": _environment(context, mine, "driver", precompiled), "resources": get("driver.resources") or {},
+        "env": {**(cluster_openshift.version(one.system) if context.openshift else {}),
+                **_environment(context, mine, "driver", precompiled)}, "resources": get("driver.resources") or {},
         "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, mine),
         "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and mine.driver_name else 60),
         "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),

@@ -37,6 +37,7 @@ class Context:
     secrets: t.Sequence[str]
     disruption: str
     runtime: str
+    openshift: bool = False
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
     monitoring: t.Mapping[str, t.Any] | None = None
@@ -124,7 +125,7 @@ def _container_toolkit(context: Context, plan: Plan) -> None:
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
         _sources(mine)
     plan["runtime_env"] = env
-    plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio"
+    plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio" and not context.openshift
                      else "/run/containers/oci/hooks.d")
 
 
@@ -205,6 +206,7 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     plan["monitoring"] = monitoring.plan(
         dict(context.monitoring or monitoring.read(None)), plan["images"]["dcgm_exporter"], plan["service_monitor"],
         context.prometheus_rules, bool(plan["config"]["name"]))
+    plan["accelerators"] = context.openshift and bool(context.prometheus_rules)
     if plan["monitoring"]["counters"] == "full":
         name, data = monitoring.config()
         plan["config"] = {"name": name, "default": "", "data": data, "checksum": checksum(data)}
@@ -234,6 +236,7 @@ def _service_monitor(context: Context) -> Plan:
 def _node_status_exporter(context: Context, plan: Plan) -> None:
     """Prometheus is told of it wherever there is one, as the operator does."""
     plan["service_monitor"] = bool(context.service_monitors)
+    plan["rules"] = context.openshift and bool(context.prometheus_rules)
 
 
 def _nfd(context: Context, plan: Plan) -> None:
