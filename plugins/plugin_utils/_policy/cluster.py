@@ -72,7 +72,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     openshift = cluster_openshift.found(policy, _nodes(facts))
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
-                      "crio" if openshift else _runtime(facts, gpu), openshift, said=notes,
+                      "crio" if openshift else _runtime(facts, gpu), openshift,
+                      policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
                       monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
@@ -87,7 +88,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
     found: list[pools.Pool] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
-    notes += _partly(context, parts, on_host)
+    notes += _partly(context, parts, on_host, by_host)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -269,7 +270,7 @@ def _common(context: Context) -> Plan:
 
 
 def _partly(context: Context, parts: t.Mapping[str, Plan],
-            on_host: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+            on_host: t.Mapping[str, t.Sequence[str]], by_host: t.Container[str]) -> list[str]:
     """What is delivered and does not serve all that it is meant for, each a sentence."""
     found = []
     if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
@@ -279,10 +280,13 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     if left:
         found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
                      "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
-    theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
+    # Packages of hosts have it where the device plugin looks; a prepared system may have it anywhere.
+    theirs = [name for name, names in on_host.items() if name not in by_host
+              and "container_toolkit" in names and "device_plugin" not in names]
     if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
-        found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "
-                     f"plugin serves both. Give these hosts a link {_hook(context)} to their nvidia-cdi-hook.")
+        found.append(f"{some_of(theirs)}: the toolkit is the system's there and the cluster's elsewhere. The device "
+                     "plugin takes its nvidia-cdi-hook from /usr/bin; where it is in another folder, give these Nodes "
+                     "a link.")
     return found
 
 

@@ -27,9 +27,9 @@ Plan = t.Dict[str, t.Any]
 
 @dataclass
 class Context:
-    """What all components share. given: gpu_sharing; sharing: the device plugin's configurations, as far as they are
-    known; present: components that are delivered, of those resolved so far; said: notes for the user, filled while
-    resolving; proxy: of L(_proxy.read)."""
+    """What all components share. plugin: whether a device plugin is delivered, here or by the Nodes' system; proxy: of
+    L(_proxy.read); given: gpu_sharing; sharing: the device plugin's configurations, as far as they are known; present:
+    components that are delivered, of those resolved so far; said: notes for the user, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -38,6 +38,7 @@ class Context:
     disruption: str
     runtime: str
     openshift: bool = False
+    plugin: bool = True
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
     monitoring: t.Mapping[str, t.Any] | None = None
@@ -162,7 +163,8 @@ def _sources(mine: dict[str, str]) -> None:
 
 
 def _validator(context: Context, plan: Plan) -> None:
-    plan["device_plugin"] = context.on("devicePlugin")
+    """Where no device plugin is delivered nobody must wait for its resources."""
+    plan["device_plugin"] = context.plugin
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
