@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
     environment,
     part,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
@@ -280,6 +281,10 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     if left:
         found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
                      "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
+    automatic = any(look(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
+    if automatic and "driver" in context.present:
+        found.append("driver.upgradePolicy.autoUpgrade is true in the policy: no running driver is replaced in a "
+                     "cluster by itself. A run names the Nodes whose driver is outdated, and the commands.")
     # Packages of hosts have it where the device plugin looks; a prepared system may have it anywhere.
     theirs = [name for name, names in on_host.items() if name not in by_host
               and "container_toolkit" in names and "device_plugin" not in names]

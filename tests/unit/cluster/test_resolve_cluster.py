@@ -357,3 +357,12 @@ def test_a_device_plugin_of_the_system_is_waited_for() -> None:
     found = objects(cluster=facts(bottlerocket))
     assert "DaemonSet/nvidia-device-plugin-daemonset" not in found
     assert "plugin-validation" in [one["name"] for one in pod(found, "nvidia-operator-validator")["initContainers"]]
+
+
+@pytest.mark.parametrize(("policy", "placement", "told"), [
+    ({"driver": {"upgradePolicy": {"autoUpgrade": True}}}, "cluster", True),
+    ({"driver": {"upgradePolicy": {"autoUpgrade": False}}}, "cluster", False), ({}, "cluster", False),
+    ({"driver": {"enabled": False, "upgradePolicy": {"autoUpgrade": True}}}, "cluster", False),
+])
+def test_who_expects_automatic_upgrades_is_told(policy: Any, placement: str, told: bool) -> None:
+    assert any("autoUpgrade" in note for note in plan(policy, placement=placement)["notes"]) is told
