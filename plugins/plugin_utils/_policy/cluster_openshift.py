@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
@@ -21,13 +20,14 @@ Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
 
 # Elsewhere others may live, whom neither labels of Pod Security nor the cluster's own Prometheus are for.
 NAMESPACE = "nvidia-gpu-operator"
+_LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
 
 
 def found(policy: Policy, nodes: Nodes) -> bool:
     """Whether the cluster is OpenShift: as the policy says, or by any of its Nodes."""
     return bool(policy.get("platform.openshift")) or any(
-        node_facts.kubernetes(node, (node["os"] or {}).get("id")) == "openshift" for node in nodes.values())
+        _LABEL in node["labels"] or _coreos(node) for node in nodes.values())
 
 
 def version(system: tuple[str, str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ def _host(name: str, node: Node, system: Facts) -> Facts:
         "arch": _ARCHITECTURES.get(node["arch"], node["arch"]) or None,
         "machine": labels.get(f"{_GPU}.machine"), "vendor": None, "virtual": "vm" if hypervisor else None,
         "cloud": node.get("provider"), "secure_boot": None, "mok": {"tool": None, "enrolled": None}, "lockdown": None,
-        "markers": {"dgx": None, "kubernetes": kubernetes(node, system["id"]),
+        "markers": {"dgx": None, "kubernetes": _kubernetes(node, system["id"]),
                     "immutable": system["id"] in IMMUTABLE if system["id"] else None},
     }
 
@@ -95,8 +95,7 @@ def _system(node: Node) -> Facts:
             "family": family_of([system["id"] or ""])}
 
 
-def kubernetes(node: Node, os_id: str | None) -> str | None:
-    """Whose Kubernetes a Node is of; None where it does not tell. os_id: of os-release."""
+def _kubernetes(node: Node, os_id: str | None) -> str | None:
     if os_id == "rhcos":
         return "openshift"
     built = [name for part, name in _KUBELETS if part in (node.get("kubelet") or "")]

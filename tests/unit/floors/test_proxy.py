@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.server
 import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _runfile_fetch
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import Archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _rpm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 PLAIN = {"http": "http://p.example:3128", "https": "http://p.example:3128", "no_proxy": "10.0.0.0/8,.example"}
 
@@ -76,3 +86,54 @@ def test_the_process_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"HTTP_PROXY": "http://old:1", "PATH": "/bin"})
     _proxy.use({"http": "http://new:1", "https": None, "no_proxy": None})
     assert os.environ == {"HTTP_PROXY": "http://new:1", "http_proxy": "http://new:1", "PATH": "/bin"}
+
+
+APT = "/usr/lib/apt/apt-helper"
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """The URL of one, and the addresses that it was asked for; it answers everything itself."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"data")
+
+        def log_message(self, *_words: Any) -> None:
+            pass
+
+    for name in [*os.environ]:
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    server.shutdown()
+    server.server_close()
+    for name in ("HTTP_PROXY", "http_proxy"):
+        os.environ.pop(name, None)
+
+
+@pytest.mark.parametrize("what", ["run", "curl", "apt"])
+def test_what_fetches_on_hosts_goes_through_it(what: str, proxy: tuple[str, list[str]], tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The .run file, the keys of RPM repositories, and apt: by the programs themselves."""
+    url, target = f"http://nowhere.invalid/{what}", tmp_path / "got"
+    if {"curl": shutil.which("curl"), "apt": os.path.exists(APT)}.get(what, True) in (None, False):
+        pytest.skip(f"{what} is not here")
+    _proxy.use({"http": proxy[0]})
+    if what == "run":
+        monkeypatch.setattr(_runfile_fetch, "FOLDER", str(tmp_path))
+        digest = hashlib.sha256(b"data").hexdigest()
+        _runfile_fetch.fetch(Archive("", url, digest), digest)
+    elif what == "curl":
+        _rpm.fetch(run, url, str(target), {}, "dnf.conf")
+    else:
+        run([APT, "-o", "APT::Sandbox::User=root", "download-file", url, str(target)])
+    assert proxy[1] == [url]
+    assert what == "run" or target.read_text() == "data"
