@@ -13,7 +13,6 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects, read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
     cluster_references,
@@ -64,7 +63,6 @@ class Fleet:
         seen.update(read.read_drivers(self.client, self.name, cluster_driver.lasting(given, systems, release)))
         plan = resolve_cluster(given, release, seen, components.placements("cluster"), {}, {"namespace": self.name},
                                "never")
-        self.plan = plan
         namespace = objects.namespace_manifest(self.name, False)
         result: dict[str, Any] = deliver.present(self.client, objects.wanted({
             objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False)
@@ -89,10 +87,6 @@ class Fleet:
             assert time.monotonic() < end, self.served()
             time.sleep(0.5)
 
-    def check(self) -> dict[str, Any]:
-        """How the driver stands now."""
-        return Rollout(self.client, self.plan, ["driver"]).now()[0]
-
     def pods(self) -> dict[str, str]:
         """By Node the uid of its pod."""
         return {pod["spec"].get("nodeName", ""): pod["metadata"]["uid"]
@@ -112,30 +106,6 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
 def nvidia_driver(name: str, version: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": {
         "driverType": "gpu", "image": "driver", "default": "nodeSelector" not in spec, "version": version, **spec}}
-
-
-def test_outdated_driver_pods_are_named_until_they_are_deleted(fleet: Fleet) -> None:
-    """A DaemonSet's controller keeps them, and nobody of ours deletes any."""
-    fleet.deliver(None)
-    fleet.comes_to(dict.fromkeys([fleet.a, fleet.b], (DRIVER, "595.91.07-ubuntu22.04")))
-    fleet.deliver({"driver": {"version": "580.173.02"}})
-    end = time.monotonic() + 60
-    while "wanted" not in fleet.check()["detail"] or fleet.check()["ready"] < 2:
-        assert time.monotonic() < end, fleet.check()
-        time.sleep(0.5)
-    check = fleet.check()
-    assert (check["state"], check["ready"], check["updated"]) == ("pending", 2, 0)
-    assert {one["node"] for one in check["nodes"]} == {fleet.a, fleet.b}
-    assert "runs 595.91.07-ubuntu22.04, wanted is 580.173.02-ubuntu22.04" in check["detail"]
-    # As the hint says, Node by Node.
-    for name, left in ((fleet.a, [fleet.b]), (fleet.b, [])):
-        pod = next(one["pod"] for one in check["nodes"] if one["node"] == name)
-        assert f"kubectl -n {fleet.name} delete pod " in check["hint"]
-        fleet.client.delete("v1", "Pod", pod, fleet.name)
-        while [one["node"] for one in fleet.check()["nodes"]] != left or fleet.check()["ready"] < 2:
-            assert time.monotonic() < end + 60, fleet.check()
-            time.sleep(0.5)
-    assert fleet.check()["ok"]
 
 
 def test_a_second_system_restarts_nobody(fleet: Fleet, audit: Audit) -> None:

@@ -100,7 +100,7 @@ def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
 
 def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
     """Nobody restarts such a pod but its user. A driver manager that may evict makes room by itself."""
-    what = "is of a former revision" if one.runs == one.wanted else f"runs {one.runs}, wanted is {one.wanted}"
+    differs = "" if one.runs == one.wanted else f" (it runs {one.runs}, wanted is {one.wanted})"
     delete = f"kubectl -n {cluster['namespace']} delete pod {one.stuck.pod}"
     hint = f"Restart it when that suits you: {delete}."
     if one.stuck.component == "driver":
@@ -110,7 +110,7 @@ def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
                 "(gpu_disruption)." if evicts else
                 f"Node by Node, here {{node}}: kubectl drain {{node}} --ignore-daemonsets, {delete}, and, once the new "
                 "one is ready, kubectl uncordon {node}.")
-    return Cause(f"the pod {what}; it stays until it is deleted", hint)
+    return Cause(f"the pod is of a former revision{differs} and stays until it is deleted", hint)
 
 
 def _layout(stand: mig.Stand, pod: str, namespace: str) -> Data:

@@ -219,7 +219,7 @@ def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) ->
     check = outdated(ready)
     assert check["state"] == "pending" and [one["node"] for one in check["nodes"]] == ["n2"]
     assert "n2: " in check["detail"] and "n1" not in check["detail"]
-    assert "runs 570.158.01-ubuntu22.04, wanted is 580.95.05-ubuntu22.04; it stays until it is" in check["detail"]
+    assert "(it runs 570.158.01-ubuntu22.04, wanted is 580.95.05-ubuntu22.04) and stays" in check["detail"]
     for command in ("kubectl drain n2 --ignore-daemonsets", "kubectl -n gpu-operator delete pod driver-n2",
                     "kubectl uncordon n2"):
         assert command in check["hint"]
@@ -236,7 +236,7 @@ def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
 
 def test_settings_alone_make_a_pod_outdated_too() -> None:
     detail = outdated(image="nvcr.io/nvidia/driver:580.95.05-ubuntu22.04")["detail"]
-    assert "the pod is of a former revision; it stays until it is deleted" in detail
+    assert "the pod is of a former revision and stays until it is deleted" in detail
 
 
 def test_what_is_up_to_date_costs_no_list_of_revisions() -> None:
