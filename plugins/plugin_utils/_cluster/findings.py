@@ -74,7 +74,8 @@ def verified(cluster: t.Mapping[str, t.Any], found: t.Sequence[Data]) -> list[st
 def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: Seen) -> list[Data]:
     held = {(stuck.component, stuck.node) for stuck in seen.stuck}
     former = {one.stuck.pod for one in seen.former}
-    found = [_entry(one.stuck, _outdated(one, cluster), "pending") for one in seen.former]
+    found = [_entry(one.stuck, _outdated(one, cluster), "pending")
+             for one in sorted(seen.former, key=lambda one: one.stuck.node)]
     found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
               for component, node in seen.away if (component, node) not in held]
     found += [_layout(stand, pod, cluster["namespace"]) for stand, pod in seen.layouts]
