@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
@@ -51,6 +52,7 @@ class ActionModule(ControllerAction):
         "namespace": {"type": "str"},
         "image_registry": {"type": "str"},
         "pull_secrets": {"type": "list", "elements": "str"},
+        "proxy": {"type": "dict"},
         "node_os": {"type": "list", "elements": "str"},
         "render_to": {"type": "str"},
         "sharing": {"type": "raw"},
@@ -69,6 +71,7 @@ class ActionModule(ControllerAction):
         wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
+        wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
         wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
         wanted["monitoring"] = monitoring.read(wanted["monitoring"])
         wanted["take_over"] = arguments["take_over"]

@@ -75,3 +75,27 @@ options:
           - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
         type: str
 """
+
+    PROXY = r"""
+options:
+  proxy:
+    description:
+      - The proxy through which packages, keys and files are downloaded. What the host's own configuration of C(apt),
+        C(dnf) or C(zypper) says comes before it. Nothing of it is written to the host.
+      - Percent-encode what is special in a password. No message and no log shows the addresses.
+    type: dict
+    suboptions:
+      http:
+        description: The URL of the proxy for C(http) addresses, such as V(http://proxy.example.com:3128).
+        type: str
+        aliases: [HTTP_PROXY, http_proxy]
+      https:
+        description: The URL of the proxy for C(https) addresses; it begins with C(http) for most proxies.
+        type: str
+        aliases: [HTTPS_PROXY, https_proxy]
+      no_proxy:
+        description: Hosts, domains and networks that are reached without it.
+        type: list
+        elements: str
+        aliases: [NO_PROXY]
+"""

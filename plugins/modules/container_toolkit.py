@@ -144,6 +144,7 @@ options:
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
+  - gpuops.nvidia._attributes.proxy
 """
 
 EXAMPLES = r"""
@@ -235,7 +236,7 @@ import json
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
@@ -286,13 +287,18 @@ def main() -> None:
             "nri": {"type": "bool", "default": False},
             "settings": {"type": "dict", "default": {}},
             "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
+            "proxy": _proxy.OPTION,
             "disruption": _glue.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.
             "request": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )
-    _glue.finish(module, lambda: answer(module.params))
+    def work() -> dict[str, t.Any]:
+        _proxy.use(module.params["proxy"])
+        return answer(module.params)
+
+    _glue.finish(module, work)
 
 
 if __name__ == "__main__":

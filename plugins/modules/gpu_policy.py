@@ -86,6 +86,14 @@ options:
       - Names of Secrets in O(namespace) with which images are pulled.
     type: list
     elements: str
+  proxy:
+    description:
+      - The proxy through which driver containers fetch packages, as C(http), C(https) and C(no_proxy), or by the names
+        that these have in the environment. Its roles on hosts read the variable C(gpu_proxy) themselves.
+      - They get it as variables in capitals and in small letters, unless the policy's C(driver.env) has them. Where
+        modules come built nothing is fetched, and none gets it.
+      - One with a password is refused for them unless C(driver.secretEnv) of the policy names a Secret that has it.
+    type: dict
   node_os:
     description:
       - Operating systems of Nodes with GPUs, such as V(ubuntu24.04), for which driver containers are wanted.

@@ -36,6 +36,7 @@ extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
   - gpuops.nvidia._attributes.repository
+  - gpuops.nvidia._attributes.proxy
 options:
   state:
     description:
@@ -322,7 +323,7 @@ reasons:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 
@@ -360,6 +361,7 @@ def main() -> None:
                 "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
                 "settings": {"type": "dict", "default": {}}}},
             "lock_timeout": {"type": "int", "default": 120},
+            "proxy": _proxy.OPTION,
             "disruption": _glue.DISRUPTION,
         },
         supports_check_mode=True,
@@ -367,6 +369,7 @@ def main() -> None:
     options = module.params
 
     def work() -> dict[str, t.Any]:
+        _proxy.use(options["proxy"])
         wanted = {name: options[name] for name in WANTED}
         given = (options["licence"] or {}).values()
         spec = Spec(**{**wanted, "licence": options["licence"] if any(value not in (None, "", {}) for value in given)

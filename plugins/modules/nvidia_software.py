@@ -21,6 +21,7 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.repository
+  - gpuops.nvidia._attributes.proxy
 options:
   state:
     description:
@@ -171,7 +172,7 @@ components:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import NAMES, Software
 
 
@@ -189,6 +190,7 @@ def main() -> None:
                 "folder": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
                 "interval": {"type": "int", "default": 60}}},
             "driver_cuda": {"type": "str"},
+            "proxy": _proxy.OPTION,
             "repository": {"type": "dict", "options": {"url": text, "fingerprint": text,
                                                        "key": {"type": "str", "no_log": False}}},
         },
@@ -197,6 +199,7 @@ def main() -> None:
     options = module.params
 
     def work() -> dict[str, t.Any]:
+        _proxy.use(options["proxy"])
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
         software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode)
         if options["state"] == "absent":

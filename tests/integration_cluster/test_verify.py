@@ -180,6 +180,7 @@ def test_pods_of_a_former_revision_wait_for_their_restart(site: Site) -> None:
     check = site.follow("driver")["driver"]
     assert time.monotonic() - begin < 15, "there is nothing to wait for"
     assert (check["state"], check["ready"]) == ("pending", 2) and "former revision" in check["detail"]
+    assert "wanted is 2)" in check["detail"] and f"kubectl drain {site.nodes[0]} " in check["hint"]
     assert sorted(one["node"] for one in check["nodes"]) == site.nodes
     first = next(pod for pod in site.client.list("v1", "Pod", namespace=site.namespace)
                  if pod["spec"]["nodeName"] == site.nodes[0])

@@ -29,7 +29,7 @@ _LIMIT = 3600
 _CHUNK = 1 << 20
 # How many times its size an archive takes there: itself, what is in it (xz, about a third), the modules built of that.
 _UNPACKED = 6
-_PROXY_HINT = "Check the URL, the network and the proxy (https_proxy in the task's environment) from this host."
+_PROXY_HINT = "Check the URL, the network and the proxy (the option proxy) from this host."
 
 
 def path_of(archive: Archive) -> str:

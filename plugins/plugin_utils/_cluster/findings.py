@@ -20,11 +20,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads i
 
 Data = t.Dict[str, t.Any]
 LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.")
-FORMER = Cause("the pod runs the former revision until it is restarted",
-               "Its restart stops GPU work on {node}: delete the pod when the node is idle, or allow it by "
-               "gpu_disruption: drain.")
 _SAID = 160
 _LAYOUT = "layout "  # begins the state of a Node whose MIG layout is not settled
+
+
+class Former(t.NamedTuple):
+    """An OnDelete pod of a former revision. runs, wanted: the tags of the image of its first container, that of the pod
+    and that of the newest revision; empty where not known."""
+
+    stuck: Stuck
+    runs: str = ""
+    wanted: str = ""
 
 
 class Seen(t.NamedTuple):
@@ -38,7 +44,7 @@ class Seen(t.NamedTuple):
     stuck: t.Sequence[Stuck] = ()
     lost: t.AbstractSet[str] = frozenset()
     away: t.Sequence[t.Tuple[str, str]] = ()
-    former: t.Sequence[Stuck] = ()
+    former: t.Sequence[Former] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
     layouts: t.Sequence[t.Tuple[mig.Stand, str]] = ()
 
@@ -67,8 +73,9 @@ def verified(cluster: t.Mapping[str, t.Any], found: t.Sequence[Data]) -> list[st
 
 def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: Seen) -> list[Data]:
     held = {(stuck.component, stuck.node) for stuck in seen.stuck}
-    former = {stuck.pod for stuck in seen.former}
-    found = [_entry(stuck, FORMER, "pending") for stuck in seen.former]
+    former = {one.stuck.pod for one in seen.former}
+    found = [_entry(one.stuck, _outdated(one, cluster), "pending")
+             for one in sorted(seen.former, key=lambda one: one.stuck.node)]
     found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
               for component, node in seen.away if (component, node) not in held]
     found += [_layout(stand, pod, cluster["namespace"]) for stand, pod in seen.layouts]
@@ -90,6 +97,21 @@ def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
     return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
             "state": stuck.state, "reason": stuck.reason, "message": stuck.message, "cause": cause.cause,
             "hint": cause.hint.format(node=stuck.node), "waits_for": "", "level": level}
+
+
+def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
+    """Nobody restarts such a pod but its user. A driver manager that may evict makes room by itself."""
+    differs = "" if one.runs == one.wanted else f" (it runs {one.runs}, wanted is {one.wanted})"
+    delete = f"kubectl -n {cluster['namespace']} delete pod {one.stuck.pod}"
+    hint = f"Restart it when that suits you: {delete}."
+    if one.stuck.component == "driver":
+        pools = ((cluster.get("components") or {}).get("driver") or {}).get("pools") or ()
+        evicts = pools and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools)
+        hint = (f"Node by Node, here {{node}}: {delete}; its driver manager evicts the GPU pods there first "
+                "(gpu_disruption)." if evicts else
+                f"Node by Node, here {{node}}: kubectl drain {{node}} --ignore-daemonsets, {delete}, and, once the new "
+                "one is ready, kubectl uncordon {node}.")
+    return Cause(f"the pod is of a former revision{differs} and stays until it is deleted", hint)
 
 
 def _layout(stand: mig.Stand, pod: str, namespace: str) -> Data:

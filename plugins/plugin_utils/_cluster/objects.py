@@ -25,6 +25,8 @@ COMPONENT = "gpuops.nvidia/component"
 APPLIED = "gpuops.nvidia/applied"
 # On a Namespace that we made: such a one goes with `state: absent`.
 CREATED = "gpuops.nvidia/created"
+# On OpenShift; a user's own value counts.
+MONITORED = "openshift.io/cluster-monitoring"
 # The component of the Namespace, which all the others share.
 SHARED = "cluster"
 
@@ -81,10 +83,13 @@ def wanted(manifests: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> list
     return sorted(found.values(), key=lambda one: (one.kind.rank, one.key))
 
 
-def namespace_manifest(name: str, privileged: bool) -> Object:
-    """The operands' Namespace. privileged: with the labels by which Pod Security Admission lets them run."""
+def namespace_manifest(name: str, privileged: bool, monitored: bool = False) -> Object:
+    """The operands' Namespace. privileged: with the labels by which Pod Security Admission lets them run; monitored:
+    with that by which OpenShift's own Prometheus looks into it."""
     modes = ("enforce", "audit", "warn") if privileged else ()
     labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes}
+    if monitored:
+        labels[MONITORED] = "true"
     return {"apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": name, **({"labels": labels} if labels else {})}}
 
@@ -119,6 +124,9 @@ def for_namespace(one: Wanted, live: t.Mapping[str, t.Any] | None) -> Wanted:
         metadata["annotations"][CREATED] = "true"
     else:
         del metadata["labels"][MANAGED_BY]
+    said = ((live or {"metadata": {}})["metadata"].get("labels") or {}).get(MONITORED)
+    if said is not None and MONITORED in metadata["labels"]:
+        metadata["labels"][MONITORED] = said
     return Wanted(one.component, one.kind, manifest)
 
 

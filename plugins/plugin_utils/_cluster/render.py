@@ -17,7 +17,11 @@ import os
 import typing as t
 
 import jinja2
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import openshift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import SHARED, namespace_manifest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import (
+    NAMESPACE as OPENSHIFT_NAMESPACE,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
 
@@ -46,7 +50,10 @@ def render(component: str, cluster: Plan) -> list[Manifest]:
 
 def _shared(cluster: Plan) -> list[Manifest]:
     """With the NRI plugin GPUs come by annotation, so nothing asks for a class."""
-    common, found = cluster["common"], [namespace_manifest(cluster["namespace"], cluster["psa"])]
+    common, namespace = cluster["common"], cluster["namespace"]
+    found = [namespace_manifest(namespace, cluster["psa"], common["openshift"] and namespace == OPENSHIFT_NAMESPACE)]
+    if common["openshift"]:
+        found += openshift.prometheus(namespace)
     if not common["nri"]:
         handlers = [common["runtime_class"], *(("nvidia-cdi", "nvidia-legacy") if common["cdi"] else ())]
         found += [{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
@@ -60,6 +67,8 @@ def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
              "script": functools.partial(_script, component)}
     for name in _templates(component):
         found += [document.data for document in parse(_environment().get_template(name).render(names), name)]
+    if cluster["common"]["openshift"]:
+        found += openshift.rights(found, cluster["namespace"])
     for manifest in found:
         if manifest["kind"] in ("DaemonSet", "Deployment"):
             mine, common = _of_pool(manifest, plan, cluster["common"])

@@ -193,17 +193,18 @@ class Rollout:
         lost = _silent(self._client.list("v1", "Node")) if uncounted else []
         return [(work.component, name) for work in uncounted for name in asking(work, lost)]
 
-    def _former(self, work: Workload) -> t.Iterator[Stuck]:
+    def _former(self, work: Workload) -> t.Iterator[findings.Former]:
         """Pods of an OnDelete DaemonSet that are not of its newest revision."""
         revisions = [item for item in self._client.list(
             "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
             if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
         if not revisions:
             return
-        newest = max(revisions, key=lambda item: int(item["revision"]))["metadata"]["labels"][_REVISION]
+        newest = max(revisions, key=lambda item: int(item["revision"]))
+        wanted = _tag(newest["data"]["spec"]["template"])
         for pod in self._pods(work):
-            if (pod["metadata"].get("labels") or {}).get(_REVISION) != newest:
-                yield where_it_stands(pod, work.component)
+            if (pod["metadata"].get("labels") or {}).get(_REVISION) != newest["metadata"]["labels"][_REVISION]:
+                yield findings.Former(where_it_stands(pod, work.component), _tag(pod), wanted)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
         """By (kind, name) what the namespace's warnings say, the newest last."""
@@ -214,6 +215,11 @@ class Rollout:
             if event.get("reason") != "BackOff":  # it says only that there was a failure
                 found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(message)
         return found
+
+
+def _tag(pod: Data) -> str:
+    """C(570.172.08-ubuntu22.04) of the image of the first container of a pod, or of a template; or its digest."""
+    return str(pod["spec"]["containers"][0]["image"]).rpartition("/")[2].partition(":")[2]
 
 
 def _silent(nodes: t.Iterable[Data | None]) -> list[Data]:

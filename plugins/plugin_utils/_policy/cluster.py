@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
+    cluster_openshift,
     cluster_profiles,
     cluster_references,
     cluster_sharing,
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
     environment,
     part,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
@@ -32,6 +34,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
 
+OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
 _INSTALL_DIR = "/usr/local/nvidia"
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -39,7 +42,6 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
     ("driver.driverType", "vgpu-host-manager", "Set it to gpu or vgpu: this version serves containers only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
-    ("platform.openshift", True, "OpenShift is not supported yet."),
     ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
                                   "supported yet."),
 )
@@ -48,7 +50,6 @@ _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("operator.labels", "they are for the pod of the GPU Operator, which does not run"),
     ("operator.annotations", "they are for the pod of the GPU Operator, which does not run"),
     ("operator.metrics", "they are those of the GPU Operator, which does not run"),
-    ("operator.use_ocp_driver_toolkit", "it is for OpenShift alone"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -60,22 +61,27 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; placement:
-    gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them; sharing: L(sharing.read) of
-    gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node the name of its
-    configuration. Raises PolicyError with every reason.
+    pull_secrets, proxy, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; proxy: of
+    L(_proxy.read); placement: gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them;
+    sharing: L(sharing.read) of gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node
+    the name of its configuration. Raises PolicyError with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
     on_host = _on_host(facts, gpu, by_host, places, settings, reasons, notes)
+    openshift = cluster_openshift.found(policy, _nodes(facts))
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
-                      list(settings.get("pull_secrets") or []), disruption, _runtime(facts, gpu), said=notes,
+                      list(settings.get("pull_secrets") or []), disruption,
+                      "crio" if openshift else _runtime(facts, gpu), openshift,
+                      policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
-                      monitoring=settings.get("monitoring"), given=settings.get("sharing"))
-    reasons += _unsupported(policy, facts)
+                      monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
+                      given=settings.get("sharing"))
+    reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
+    notes += _of_platform(context, namespace_of(settings))
     configs: dict[str, str] = {}
     if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
         known = _nodes(facts) if facts else by_host
@@ -83,13 +89,14 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
     found: list[pools.Pool] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
-    notes += _partly(context, parts, on_host)
+    notes += _partly(context, parts, on_host, by_host)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
     return {
-        "namespace": namespace_of(settings), "psa": bool(policy.get("psa.enabled")),
+        "namespace": namespace_of(settings),
+        "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
         "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
@@ -101,6 +108,18 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                    "plugin_configs": configs},
         "notes": context.said,
     }
+
+
+def _of_platform(context: Context, namespace: str) -> list[str]:
+    """What does nothing on this platform, each a sentence."""
+    if not context.openshift:
+        toolkit = context.get("operator.use_ocp_driver_toolkit")
+        return ["operator.use_ocp_driver_toolkit is set in the policy: it is for OpenShift alone."] if toolkit else []
+    if namespace == OPENSHIFT_NAMESPACE:
+        return []
+    psa = ", nor does psa.enabled set labels" if context.get("psa.enabled") else ""
+    return [f"gpu_namespace is {namespace}: OpenShift's own Prometheus does not look into it{psa}; name it "
+            f"{OPENSHIFT_NAMESPACE}, where nobody else lives."]
 
 
 def namespace_of(settings: t.Mapping[str, t.Any]) -> str:
@@ -158,9 +177,7 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
                 _driver(context, parts["driver"], facts, gpu, on_host, settings, found)
             if absent is None:
                 context.present.add(component.name)
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
+        except (Refused, Refusals) as error:
             reasons += error.reasons
     return parts
 
@@ -170,7 +187,7 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
     return nodes.runtime_of(every[name] for name in gpu or every)
 
 
-def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
+def _unsupported(policy: Policy) -> list[Refused]:
     found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
                      remedy)
              for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
@@ -180,9 +197,6 @@ def _unsupported(policy: Policy, facts: Facts | None) -> list[Refused]:
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
                              "Give an NVIDIADriver with this nodeSelector instead, beside the policy."))
-    if any((node.get("os") or {}).get("id") == "rhcos" for node in _nodes(facts).values()):
-        found.append(Refused("Nodes run Red Hat Enterprise Linux CoreOS (OpenShift), which is not supported yet",
-                             "Use the GPU Operator there."))
     return found
 
 
@@ -246,7 +260,7 @@ def _common(context: Context) -> Plan:
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
         "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
         "toolkit_install_dir": str(get("toolkit.installDir") or _INSTALL_DIR), "cdi_hook": _hook(context),
-        "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
+        "openshift": context.openshift, "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),
             "pull": pull_policy(context.policy, "validator"),
@@ -257,7 +271,7 @@ def _common(context: Context) -> Plan:
 
 
 def _partly(context: Context, parts: t.Mapping[str, Plan],
-            on_host: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+            on_host: t.Mapping[str, t.Sequence[str]], by_host: t.Container[str]) -> list[str]:
     """What is delivered and does not serve all that it is meant for, each a sentence."""
     found = []
     if context.get("nfd.nodefeaturerules") and parts.get("nfd", {}).get("state") == "absent":
@@ -267,10 +281,17 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     if left:
         found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
                      "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
-    theirs = [name for name, names in on_host.items() if "container_toolkit" in names and "device_plugin" not in names]
+    automatic = any(look(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
+    if automatic and "driver" in context.present:
+        found.append("driver.upgradePolicy.autoUpgrade is true in the policy: no running driver is replaced in a "
+                     "cluster by itself. A run names the Nodes whose driver is outdated, and the commands.")
+    # Packages of hosts have it where the device plugin looks; a prepared system may have it anywhere.
+    theirs = [name for name, names in on_host.items() if name not in by_host
+              and "container_toolkit" in names and "device_plugin" not in names]
     if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
-        found.append(f"{some_of(theirs)}: the toolkit is the host's there and the cluster's elsewhere, and one device "
-                     f"plugin serves both. Give these hosts a link {_hook(context)} to their nvidia-cdi-hook.")
+        found.append(f"{some_of(theirs)}: the toolkit is the system's there and the cluster's elsewhere. The device "
+                     "plugin takes its nvidia-cdi-hook from /usr/bin; where it is in another folder, give these Nodes "
+                     "a link.")
     return found
 
 
@@ -294,6 +315,10 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host)
     reasons: list[Refused] = []
     found += pools.pools(context.policy, context.release, served, reasons)
+    every = [(pool.policy, name) for pool in found for name in pool.nodes]
+    if not gpu:
+        every = [(context.policy, name) for name in _nodes(facts) if "driver" not in on_host.get(name, ())]
+    reasons += cluster_openshift.needs_toolkit(context.policy, every, _nodes(facts), asked)
     if reasons:
         raise Refusals(reasons)
     lone = sorted(set(served).difference(*(pool.nodes for pool in found)))

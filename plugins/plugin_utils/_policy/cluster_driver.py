@@ -16,8 +16,13 @@ import re
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_files, cluster_references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_files,
+    cluster_openshift,
+    cluster_references,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
@@ -72,9 +77,7 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
                 raise Refusals(missing)
             made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
             context.said += _without_effect(mine, cluster) if deliveries else []
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
+        except (Refused, Refusals) as error:
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
@@ -157,13 +160,14 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
         "pull_secrets": images.pull_secrets(mine, ("driver", "driver_manager", *side), context.secrets),
         # The arguments of a ClusterPolicy replace those of the container; an NVIDIADriver's come behind them.
         "args": ["init", *args] if args and mine.driver_name else args,
-        "env": environment(get("driver.env")), "resources": get("driver.resources") or {},
+        "env": {**(cluster_openshift.version(one.system) if context.openshift else {}),
+                **_environment(context, mine, "driver", precompiled)}, "resources": get("driver.resources") or {},
         "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, mine),
         "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and mine.driver_name else 60),
         "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),
         "gds": "gds" in side, "gdrcopy": "gdrcopy" in side, "rdma": rdma,
         "host_mofed": rdma and bool(get("driver.rdma.useHostMofed")),
-        **{f"{name}_env": environment(get(f"{name}.env")) for name in _SIDE},
+        **{f"{name}_env": _environment(context, mine, name, precompiled) for name in _SIDE},
         **{f"{name}_args": list(get(f"{name}.args") or []) for name in _SIDE},
         "files": cluster_files.files(mine, one.system[0], context.runtime, precompiled, cluster.facts),
         "own": _own(mine),
@@ -266,6 +270,27 @@ def _manager_env(context: Context, mine: Policy) -> dict[str, str]:
             continue
         found[name] = value
     return found
+
+
+def _environment(context: Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:
+    """Variables of a container that fetches packages: of gpu_proxy, then the policy's own, which count. Raises Refused.
+
+    A DaemonSet shows its variables to whoever may read it: a proxy with a password comes by driver.secretEnv.
+    """
+    own = environment(mine.get(f"{section}.env"))
+    if precompiled or not context.proxy:
+        return own
+    if _proxy.has_password(context.proxy):
+        if not mine.get("driver.secretEnv"):
+            raise Refused(f"gpu_proxy has a password, which would stand in the DaemonSet of the driver, and "
+                          f"{cluster_references.place(mine, 'driver.secretEnv')} names no Secret",
+                          "Put HTTPS_PROXY, https_proxy and the like into a Secret of the operands' namespace (kubectl "
+                          "create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and set driver.secretEnv "
+                          "to its name.")
+        return own
+    said = {name.lower() for name in own}
+    return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in said},
+            **own}
 
 
 def _probe(wanted: t.Mapping[str, int] | None, delay: int) -> dict[str, int]:

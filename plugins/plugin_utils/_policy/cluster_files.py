@@ -28,7 +28,7 @@ _PEM, _CRT, _ANCHORS = "/etc/pki/ca-trust/extracted/pem", "/usr/local/share/ca-c
 # By os-release's id: where package repositories and certificates are.
 _FOLDERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("ubuntu", "debian"), (_APT, _CRT)),
-    **dict.fromkeys(("rhel", "rocky", "ol", "centos"), (_YUM, _PEM)),
+    **dict.fromkeys(("rhel", "rhcos", "rocky", "ol", "centos"), (_YUM, _PEM)),
     **dict.fromkeys(("sles", "sl-micro"), (_ZYPP, _ANCHORS)),
 }
 # What a container needs to fetch packages with the host's subscription: mount point -> (path, type).

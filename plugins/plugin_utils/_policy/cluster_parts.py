@@ -27,9 +27,9 @@ Plan = t.Dict[str, t.Any]
 
 @dataclass
 class Context:
-    """What all components share. given: gpu_sharing; sharing: the device plugin's configurations, as far as they are
-    known; present: components that are delivered, of those resolved so far; said: notes for the user, filled while
-    resolving."""
+    """What all components share. plugin: whether a device plugin is delivered, here or by the Nodes' system; proxy: of
+    L(_proxy.read); given: gpu_sharing; sharing: the device plugin's configurations, as far as they are known; present:
+    components that are delivered, of those resolved so far; said: notes for the user, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -37,9 +37,12 @@ class Context:
     secrets: t.Sequence[str]
     disruption: str
     runtime: str
+    openshift: bool = False
+    plugin: bool = True
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
     monitoring: t.Mapping[str, t.Any] | None = None
+    proxy: t.Mapping[str, str] = field(default_factory=dict)
     given: Sharing | None = None
     sharing: Sharing | None = None
     present: set[str] = field(default_factory=set)
@@ -123,7 +126,7 @@ def _container_toolkit(context: Context, plan: Plan) -> None:
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
         _sources(mine)
     plan["runtime_env"] = env
-    plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio"
+    plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio" and not context.openshift
                      else "/run/containers/oci/hooks.d")
 
 
@@ -160,7 +163,8 @@ def _sources(mine: dict[str, str]) -> None:
 
 
 def _validator(context: Context, plan: Plan) -> None:
-    plan["device_plugin"] = context.on("devicePlugin")
+    """Where no device plugin is delivered nobody must wait for its resources."""
+    plan["device_plugin"] = context.plugin
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
@@ -204,6 +208,7 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     plan["monitoring"] = monitoring.plan(
         dict(context.monitoring or monitoring.read(None)), plan["images"]["dcgm_exporter"], plan["service_monitor"],
         context.prometheus_rules, bool(plan["config"]["name"]))
+    plan["accelerators"] = context.openshift and bool(context.prometheus_rules)
     if plan["monitoring"]["counters"] == "full":
         name, data = monitoring.config()
         plan["config"] = {"name": name, "default": "", "data": data, "checksum": checksum(data)}
@@ -233,6 +238,7 @@ def _service_monitor(context: Context) -> Plan:
 def _node_status_exporter(context: Context, plan: Plan) -> None:
     """Prometheus is told of it wherever there is one, as the operator does."""
     plan["service_monitor"] = bool(context.service_monitors)
+    plan["rules"] = context.openshift and bool(context.prometheus_rules)
 
 
 def _nfd(context: Context, plan: Plan) -> None:

@@ -26,7 +26,8 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
     found: dict[str, dict[str, str]] = {}
     refused: dict[str, list[str]] = {}
     for name, node in nodes.items():
-        profile = profiles.chosen(node_facts.facts_of_node(name, node), asked.get(name, asked.get(OTHERS)))
+        profile = profiles.chosen(node_facts.facts_of_node(name, node), asked.get(name, asked.get(OTHERS)),
+                                  cluster=True)
         if profile is None:
             continue
         for component in profile.components:

@@ -194,7 +194,7 @@ def _profiles(cluster: Cluster) -> Told:
     """What the profile of a Node says; a host of the inventory tells more of itself."""
     by_host = (cluster.part.get("nodes") or {}).get("by_host") or {}
     for name, node in cluster.gpu_nodes.items():
-        profile = profiles.detect(node_facts.facts_of_node(name, node))
+        profile = profiles.detect(node_facts.facts_of_node(name, node), cluster=True)
         if profile is None:
             continue
         if name not in by_host:

@@ -65,22 +65,23 @@ class _Entry:
     rules: t.Tuple[Rule, ...]
 
 
-def chosen(facts: Facts, asked: str | None = "auto") -> Profile | None:
-    """The profile of a host. asked: its variable gpu_profile: C(auto), C(none), or names. Raises InputError."""
+def chosen(facts: Facts, asked: str | None = "auto", cluster: bool = False) -> Profile | None:
+    """The profile of a host. asked: its variable gpu_profile: C(auto), C(none), or names; cluster: what of it counts
+    where containers deliver. Raises InputError."""
     if asked in (None, "", "auto"):
-        return detect(facts)
+        return detect(facts, cluster)
     if asked == "none":
         return None
-    profile = by_name(str(asked))
+    profile = by_name(str(asked), cluster)
     return replace(profile, because=f"gpu_profile of this host; {profile.because}")
 
 
-def detect(facts: Facts) -> Profile | None:
+def detect(facts: Facts, cluster: bool = False) -> Profile | None:
     """What the facts of a host tell, in the shape of gpu_info, also those made of a Node; None for a plain system."""
-    return _detect(tuple(_fact(facts, path) for path in _paths()))
+    return _detect(tuple(_fact(facts, path) for path in _paths()), cluster)
 
 
-def by_name(name: str) -> Profile:
+def by_name(name: str, cluster: bool = False) -> Profile:
     """A profile, or several joined by C(+). Raises InputError."""
     found = []
     for part in name.split("+"):
@@ -90,7 +91,7 @@ def by_name(name: str) -> Profile:
             allowed = ["auto", "none", *names()]
             raise InputError(f"{part!r} is no profile.", f"{meant}Choose from {', '.join(allowed)}, or join several "
                              "by +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)
-        found.append(_entries()[part].profile)
+        found.append(_entries(cluster)[part].profile)
     return t.cast(Profile, _together(found))
 
 
@@ -123,11 +124,11 @@ def _fact(facts: Facts, path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _detect(values: t.Tuple[str, ...]) -> Profile | None:
+def _detect(values: t.Tuple[str, ...], cluster: bool) -> Profile | None:
     """The profile of hosts whose facts of L(_paths) are these."""
     facts = dict(zip(_paths(), values))
     found = []
-    for entry in _entries().values():
+    for entry in _entries(cluster).values():
         rule = next((rule for rule in entry.rules if all(
             bool(facts[path]) if want is True else facts[path] in want for path, want in rule.items())), None)
         if rule is not None:
@@ -142,11 +143,12 @@ def _paths() -> tuple[str, ...]:
     return tuple(sorted({path for entry in _entries().values() for rule in entry.rules for path in rule}))
 
 
-@functools.lru_cache(maxsize=1)
-def _entries() -> dict[str, _Entry]:
+@functools.lru_cache(maxsize=2)
+def _entries(cluster: bool = False) -> dict[str, _Entry]:
     with open(_FILE, encoding="utf-8") as handle:
         data = load_own(handle.read())
-    return {name: _entry(name, one) for name, one in data["profiles"].items()}
+    return {name: _entry(name, {**one, "components": one.get("in_clusters", one["components"])} if cluster else one)
+            for name, one in data["profiles"].items()}
 
 
 def _entry(name: str, data: t.Mapping[str, t.Any]) -> _Entry:

@@ -27,6 +27,11 @@ class Refused(Exception):
         self.constraints = tuple(constraints)
         self.free = tuple(free)
 
+    @property
+    def reasons(self) -> tuple[Refused, ...]:
+        """Itself, so that it is caught together with several (L(Refusals))."""
+        return (self,)
+
     def of(self, hosts: t.Sequence[str]) -> Refused:
         """The same with the hosts in its reason: C(node-1, node-2: ...)."""
         return Refused(f"{some_of(hosts)}: {self.reason}", self.remedy, self.constraints, self.free)

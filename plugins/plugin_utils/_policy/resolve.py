@@ -103,9 +103,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
             else:
                 plan[name] = part(asked, facts, mine, place, why, said)
             plan[name]["disruption"] = disruption
-        except Refused as error:
-            reasons.append(error)
-        except Refusals as error:
+        except (Refused, Refusals) as error:
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)

@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 
 Hosts = t.Mapping[str, t.Mapping[str, t.Any]]
@@ -29,6 +30,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "namespace": "gpu-operator",
     "image_registry": "nvcr.io",
     "pull_secrets": [],
+    "proxy": None,
     "node_os": [],
     "render_to": None,
     "sharing": None,
@@ -36,7 +38,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
 }
 
 _LISTS = ("pull_secrets", "node_os")
-_ANY = ("policy", "placement", "sharing", "monitoring")  # their readers say what they may be
+_ANY = ("policy", "placement", "proxy", "sharing", "monitoring")  # their readers say what they may be
 
 # What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
@@ -89,10 +91,11 @@ def _of_hosts(option: str, hosts: Hosts) -> list[t.Any]:
         (one, here), (other, there) = found[:2]
         raise InputError(f"it is {_short(one)} on {here} and {_short(other)} on {there}.",
                          "Set it once, for the group 'all' or on the command line.", path=name,
-                         value=[value for value, _first in found])
+                         value=[_short(value) for value, _first in found])
     return [value for value, _host in found]
 
 
 def _short(value: t.Any) -> str:
-    text = repr(value)
+    """As a message has it, without the password of a proxy."""
+    text = masked(repr(value))
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan, pod
 
 NAMES = [component.name for component in components.IN_CLUSTERS]
 # What a policy that says nothing does not deliver.
@@ -217,12 +217,10 @@ def test_a_mapping_places_each() -> None:
      ["sandboxWorkloads.enabled"]),
     ({"driver": {"nvidiaDriverCRD": {"enabled": True, "nodeSelector": {"a": "b"}}}}, None,
      ["driver.nvidiaDriverCRD.nodeSelector: {'a': 'b'}"]),
-    ({"platform": {"openshift": True}}, None, ["platform.openshift"]),
     ({"devicePlugin": {"config": {"create": True, "data": {}}}}, None, ["devicePlugin.config.create"]),
     ({"driver": {"version": "nonsense"}}, None, ["'nonsense'"]), ({"driver": {"version": "999"}}, None, ["branch 999"]),
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
     ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["node_os"]),
-    ({}, facts(node(("rhcos", "418"))), ["CoreOS"]),
     ({"driver": {"version": "595.91.07"}}, facts(node(**{"nvidia.com/gpu.family": "volta"})),
      ["n1: driver.version of gpu_policy asks for driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
     ({}, facts(node(**{"nvidia.com/gpu.family": "volta"}), node(**{"nvidia.com/gpu.family": "hopper"})),
@@ -290,11 +288,14 @@ def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
 
 
 def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
-    """One device plugin serves both kinds of Nodes, and names one path."""
+    """One device plugin serves both kinds of Nodes: its entrypoint takes the host's where the container's is not. Who
+    knows where a prepared system has it is the user."""
     cluster = facts(node(), node())
     mixed = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1"})
-    assert any(note.startswith("n1: ") and "/usr/local/nvidia/toolkit/nvidia-cdi-hook" in note
-               for note in mixed["notes"])
+    assert not [note for note in mixed["notes"] if "nvidia-cdi-hook" in note]
+    talos = {**node(None), "os_image": "Talos (v1.13.0)"}
+    said = plan(cluster=facts(talos, node()))["notes"]
+    assert [note.partition(":")[0] for note in said if "nvidia-cdi-hook" in note] == ["n1"]
     assert mixed["common"]["cdi_hook"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
     for hosts, placement in (({"a": "n1", "b": "n2"}, "hybrid"), ({}, "cluster")):
         made = plan(cluster=cluster, placement=placement, hosts=hosts)
@@ -336,3 +337,32 @@ def test_default_mig_layouts() -> None:
     counts = {device: entry["mig-devices"] for entry in config["all-1g.10gb"] for device in entry["device-filter"]}
     assert (counts["0x20B010DE"], counts["0x233010DE"]) == ({"1g.10gb": 4}, {"1g.10gb": 7})
     assert len(config) > 70
+
+
+@pytest.mark.parametrize(("policy", "placement", "waits"), [
+    ({}, "cluster", True), ({}, "hybrid", True), ({"devicePlugin": {"enabled": False}}, "cluster", False),
+    ({}, {"container_toolkit": "cluster", "validator": "cluster"}, False),
+    ({}, {"container_toolkit": "cluster", "validator": "cluster", "device_plugin": "none"}, False),
+    ({}, {"container_toolkit": "cluster", "validator": "cluster", "device_plugin": "cluster"}, True),
+])
+def test_nobody_waits_for_a_device_plugin_that_nobody_delivers(policy: Any, placement: Any, waits: bool) -> None:
+    """GPU Operator 26.7 takes the check out with devicePlugin.enabled false; a placement is ours alone."""
+    checks = [one["name"] for one in pod(objects(policy, placement=placement), "nvidia-operator-validator")[
+        "initContainers"]]
+    assert ("plugin-validation" in checks) is waits
+
+
+def test_a_device_plugin_of_the_system_is_waited_for() -> None:
+    bottlerocket = {**node(None), "os_image": "Bottlerocket OS 1.34.0 (aws-k8s-1.33-nvidia)"}
+    found = objects(cluster=facts(bottlerocket))
+    assert "DaemonSet/nvidia-device-plugin-daemonset" not in found
+    assert "plugin-validation" in [one["name"] for one in pod(found, "nvidia-operator-validator")["initContainers"]]
+
+
+@pytest.mark.parametrize(("policy", "placement", "told"), [
+    ({"driver": {"upgradePolicy": {"autoUpgrade": True}}}, "cluster", True),
+    ({"driver": {"upgradePolicy": {"autoUpgrade": False}}}, "cluster", False), ({}, "cluster", False),
+    ({"driver": {"enabled": False, "upgradePolicy": {"autoUpgrade": True}}}, "cluster", False),
+])
+def test_who_expects_automatic_upgrades_is_told(policy: Any, placement: str, told: bool) -> None:
+    assert any("autoUpgrade" in note for note in plan(policy, placement=placement)["notes"]) is told

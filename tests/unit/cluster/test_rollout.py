@@ -192,27 +192,58 @@ def test_a_lost_node_does_not_end_the_wait_for_others() -> None:
     assert [one["level"] for one in checks["driver"]["nodes"]] == ["pending", "failed"]
 
 
-def test_pods_of_a_former_revision_are_pending() -> None:
-    revisions = [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": name},
-                               "ownerReferences": [{"uid": "uid-driver"}]}, "revision": number}
-                 for number, name in ((9, "old"), (10, "new"))]
+def revisions(*tags: str) -> list[dict[str, Any]]:
+    """Of the driver's DaemonSet: the oldest first, by the tag of its image; the newest is called new."""
+    return [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": name},
+                          "ownerReferences": [{"uid": "uid-driver"}]}, "revision": number,
+             "data": {"spec": {"template": {"spec": {"containers": [
+                 {"image": f"r.example:5000/nvidia/driver:{tag}"}]}}}}}
+            for number, (name, tag) in enumerate(zip(["old"] * (len(tags) - 1) + ["new"], tags), 9)]
+
+
+def outdated(ready: bool = True, image: str = "nvcr.io/nvidia/driver:570.158.01-ubuntu22.04",
+             cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The check of the driver where n1 has what is wanted and n2 has not."""
     client = FakeClient(
-        DaemonSet=[daemon_set("driver", 2, 1, updated=1, updateStrategy={"type": "OnDelete"})],
-        Node=[node("n1"), node("n2")], ControllerRevision=revisions,
-        Pod=[pod("driver", "n1", ready=True), pod("driver", "n2", 0, "CrashLoopBackOff", revision="old")])
-    check = follow(client, ["driver"], timeout=5)[0]["driver"]
-    assert check["state"] == "pending" and "former revision" in check["detail"] and "gpu_disruption" in check["hint"]
-    assert [one["node"] for one in check["nodes"]] == ["n2"]
+        DaemonSet=[daemon_set("driver", 2, 1 + ready, updated=1, updateStrategy={"type": "OnDelete"})],
+        Node=[node("n1"), node("n2")], ControllerRevision=revisions("570.158.01-ubuntu22.04", "580.95.05-ubuntu22.04"),
+        Pod=[pod("driver", "n1", ready=True), pod("driver", "n2", None if ready else 0, "" if ready else
+                                                  "CrashLoopBackOff", ready=ready, revision="old", image=image)])
+    checks, _told, seconds = follow(client, ["driver"], cluster, timeout=5)
+    assert seconds == 0 or not ready
+    return checks["driver"]
 
 
-def test_ready_pods_of_a_former_revision_are_not_waited_for() -> None:
-    revisions = [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": "new"},
-                               "ownerReferences": [{"uid": "uid-driver"}]}, "revision": 2}]
-    client = FakeClient(DaemonSet=[daemon_set("driver", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})],
-                        Node=[node("n1")], ControllerRevision=revisions,
-                        Pod=[pod("driver", "n1", ready=True, revision="old")])
-    checks, _told, seconds = follow(client, ["driver"])
-    assert checks["driver"]["state"] == "pending" and seconds == 0
+@pytest.mark.parametrize("ready", [True, False])
+def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) -> None:
+    check = outdated(ready)
+    assert check["state"] == "pending" and [one["node"] for one in check["nodes"]] == ["n2"]
+    assert "n2: " in check["detail"] and "n1" not in check["detail"]
+    assert "(it runs 570.158.01-ubuntu22.04, wanted is 580.95.05-ubuntu22.04) and stays" in check["detail"]
+    for command in ("kubectl drain n2 --ignore-daemonsets", "kubectl -n gpu-operator delete pod driver-n2",
+                    "kubectl uncordon n2"):
+        assert command in check["hint"]
+
+
+def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
+    allowed = plan("n1", "n2")
+    allowed["components"]["driver"]["pools"] = [{"manager_env": {"ENABLE_GPU_POD_EVICTION": "true"}}]
+    hint = outdated(cluster=allowed)["hint"]
+    assert "drain n2" not in hint and "delete pod driver-n2; its driver manager evicts" in hint
+    allowed["components"]["driver"]["pools"].append({"manager_env": {"ENABLE_GPU_POD_EVICTION": "false"}})
+    assert "drain n2" in outdated(cluster=allowed)["hint"]
+
+
+def test_settings_alone_make_a_pod_outdated_too() -> None:
+    detail = outdated(image="nvcr.io/nvidia/driver:580.95.05-ubuntu22.04")["detail"]
+    assert "the pod is of a former revision and stays until it is deleted" in detail
+
+
+def test_what_is_up_to_date_costs_no_list_of_revisions() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 1, 1, updateStrategy={"type": "OnDelete"})], Node=[node("n1")],
+                        ControllerRevision=revisions("a", "b"))
+    assert follow(client, ["driver"])[0]["driver"]["ok"]
+    assert "list ControllerRevision" not in client.asked and "list Pod" not in client.asked
 
 
 def test_a_rolling_update_is_waited_for() -> None:

@@ -33,7 +33,7 @@ print(json.dumps(sizes))
 """
 # KB. Which package manager and which source of drivers a host has is known there only: these modules bring them all,
 # and import those they need. mig_config brings the program that puts MIG back at boot, too.
-LIMIT, LIMITS = 100, {"nvidia_driver": 242, "nvidia_software": 166, "container_toolkit": 140, "mig_config": 108}
+LIMIT, LIMITS = 100, {"nvidia_driver": 245, "nvidia_software": 170, "container_toolkit": 140, "mig_config": 108}
 
 
 def test_payloads(tmp_path: Path) -> None:

@@ -64,3 +64,10 @@ def test_what_a_server_would_refuse_is_refused_before(option: str, good: tuple[A
 def test_a_variable_of_another_type_is_refused(option: str, bad: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         settle({}, {"a": {f"gpu_{option}": bad}}, {})
+
+
+def test_hosts_that_disagree_about_a_proxy_show_no_password() -> None:
+    hosts = {name: {"gpu_proxy": {"https": f"http://me:s3cret{name}@p:1"}} for name in "ab"}
+    with pytest.raises(InputError, match="gpu_proxy: it is .*on a and .*on b") as caught:
+        settle({}, hosts, {})
+    assert "s3cret" not in str(caught.value.as_result())

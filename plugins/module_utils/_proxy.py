@@ -1,0 +1,89 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The proxy through which things are downloaded, as users write it and as programs read it. PRIVATE."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+from urllib.parse import urlsplit
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+# As in the options of modules: the variable of the environment, by which users may call it as well.
+NAMES = {"http": "HTTP_PROXY", "https": "HTTPS_PROXY", "no_proxy": "NO_PROXY"}
+_SCHEMES = ("http", "https")
+# Of modules. The names that users know from the environment serve too.
+OPTION: dict[str, t.Any] = {"type": "dict", "options": {
+    "http": {"type": "str", "aliases": ["HTTP_PROXY", "http_proxy"], "no_log": True},
+    "https": {"type": "str", "aliases": ["HTTPS_PROXY", "https_proxy"], "no_log": True},
+    "no_proxy": {"type": "list", "elements": "str", "aliases": ["NO_PROXY"]}}}
+
+
+def read(given: t.Any, path: str = "proxy") -> dict[str, str]:
+    """C({http, https, no_proxy}), of these what is set. Raises InputError, in which no password is shown.
+
+    no_proxy: hosts with commas between them, or a list.
+    """
+    if given in (None, ""):
+        return {}
+    if not isinstance(given, t.Mapping):
+        raise InputError(f"a mapping is expected, {masked(str(given))} is given.",
+                         "Write {http: http://proxy.example:3128, https: http://proxy.example:3128, no_proxy: .example}"
+                         ".", path=path)
+    words = {word: name for name, upper in NAMES.items() for word in (name, upper, upper.lower())}
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        if key not in words:
+            raise InputError(f"{key!r} is no key of it.", f"Write {', '.join(NAMES)} (or {', '.join(NAMES.values())}).",
+                             path=path, allowed=list(NAMES))
+        text = _hosts(value, f"{path}.{key}") if words[key] == "no_proxy" else _url(value, f"{path}.{key}")
+        if text and found.setdefault(words[key], text) != text:
+            raise InputError(f"it is said twice, as {key} too, and differs.", "Write it once.",
+                             path=f"{path}.{words[key]}")
+    return found
+
+
+def variables(proxy: t.Mapping[str, str]) -> dict[str, str]:
+    """The environment: each in capitals and in small letters, as programs read one or the other."""
+    return {word: proxy[name] for name in NAMES if name in proxy for word in (NAMES[name], NAMES[name].lower())}
+
+
+def use(given: t.Any) -> None:
+    """What this process and its commands download comes through it. Raises InputError."""
+    os.environ.update(variables(read(given)))
+
+
+def has_password(proxy: t.Mapping[str, str]) -> bool:
+    """Whether a URL of it names a user."""
+    return any(masked(text) != text for text in proxy.values())
+
+
+def masked(text: str) -> str:
+    """Without user and password: C(http://***@proxy.example:3128)."""
+    return re.sub(r"^(\w+://)?.*@", r"\1***@", text, flags=re.DOTALL)
+
+
+def _url(value: t.Any, path: str) -> str:
+    text = "" if value is None else str(value)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if text and (not good or re.search(r"\s", text)):
+        raise InputError(f"{masked(text)!r} is no URL of a proxy.",
+                         "Write http://HOST:PORT; what is special in a password in percent-encoding.", path=path)
+    return text
+
+
+def _hosts(value: t.Any, path: str) -> str:
+    words = [str(one).strip() for one in (value if isinstance(value, (list, tuple)) else str(value or "").split(","))]
+    strange = [word for word in words if re.search(r"[\s,]|://", word)]
+    if strange:
+        raise InputError(f"{masked(strange[0])!r} is no host.",
+                         "Write hosts, domains such as .example.com or networks such as 10.0.0.0/8, with commas.",
+                         path=path)
+    return ",".join(filter(None, words))

@@ -1,0 +1,61 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is different on OpenShift, as far as it takes none of OpenShift's own APIs. Pure. PRIVATE.
+
+Source of all differences: GPU Operator 26.7 (what its controllers and assets do on OpenShift alone).
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+
+Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
+
+# Elsewhere others may live, whom neither labels of Pod Security nor the cluster's own Prometheus are for.
+NAMESPACE = "nvidia-gpu-operator"
+_LABEL = "node.openshift.io/os_id"
+_COREOS = "Red Hat Enterprise Linux CoreOS"
+
+
+def found(policy: Policy, nodes: Nodes) -> bool:
+    """Whether the cluster is OpenShift: as the policy says, or by any of its Nodes."""
+    return bool(policy.get("platform.openshift")) or any(
+        _LABEL in node["labels"] or _coreos(node) for node in nodes.values())
+
+
+def version(system: tuple[str, str]) -> dict[str, str]:
+    """The variable by which a driver's container knows OpenShift's version, which is that of CoreOS, to 4.18 as its
+    own system."""
+    name, text = system
+    return {"OPENSHIFT_VERSION": text} if name == "rhcos" and re.fullmatch(r"\d\.\d+", text) else {}
+
+
+def needs_toolkit(policy: Policy, served: t.Iterable[tuple[Policy, str]], nodes: Nodes,
+                  asked: t.Iterable[tuple[str, str]]) -> list[Refused]:
+    """What only the driver toolkit of OpenShift could build. served: Nodes with their policy; asked: systems that the
+    user names. The chart's default is not a user's word: it is made for other clusters."""
+    if any(look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources):
+        return []
+    built = [name for mine, name in served if not mine.get("driver.usePrecompiled") and _coreos(nodes[name])]
+    if not policy.get("driver.usePrecompiled"):
+        built += [f"{name}{text} of gpu_node_os" for name, text in asked if name == "rhcos"]
+    if not built:
+        return []
+    return [Refused(
+        f"{some_of(built)}: on {_COREOS} a driver's modules are built by the image of OpenShift's driver toolkit, "
+        "which is found by an API of OpenShift that this version does not speak",
+        "Set driver.usePrecompiled, driver.repository to your own images and driver.version to a branch; or "
+        "operator.use_ocp_driver_toolkit to false, where the container is entitled to fetch kernel headers; or leave "
+        "the driver to the system (driver.enabled: false).")]
+
+
+def _coreos(node: t.Mapping[str, t.Any]) -> bool:
+    """From OpenShift 4.19 on its os-release has the id rhel."""
+    return (node["os"] or {}).get("id") == "rhcos" or str(node.get("os_image") or "").startswith(_COREOS)
