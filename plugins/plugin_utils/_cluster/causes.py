@@ -10,13 +10,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.known_causes import (
-    CREATED,
-    ENDED,
-    LOGGED,
-    SAID,
-    Row,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.known_causes import CREATED, LOGGED, SAID, Row
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 
 
@@ -60,7 +54,7 @@ def log_command(stuck: Stuck, namespace: str) -> str:
 
 def of_former(stuck: Stuck) -> bool:
     """Whether the log that tells is that of the container before: it waits to be started again."""
-    return stuck.restarts > 0 and stuck.reason in ENDED and stuck.reason != "Error"
+    return stuck.restarts > 0 and stuck.failed and stuck.reason != "Error"
 
 
 def _fits(row: Row, stuck: Stuck, said: str) -> bool:

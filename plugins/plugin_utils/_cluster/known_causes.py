@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import RESTARTED
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import ENDED
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class Row:
 _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError")
 _START = ("RunContainerError", "ContainerCannotRun", "StartError", *_CONFIG)
-ENDED = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerStatusUnknown", RESTARTED)
 _BEFORE_VALIDATOR = ("driver", "container_toolkit")
 _BEFORE_REST = ("driver", "container_toolkit", "validator")
 _READ = "Read its log: {log}"
@@ -48,8 +47,8 @@ _NOT_THERE = r"not found|manifest unknown|no such manifest|does not exist"
 _RESTART_TOOLKIT = ("kubectl --namespace {namespace} delete pod --selector app=nvidia-container-toolkit-daemonset "
                     "--field-selector spec.nodeName={node}")
 _RESTART = "kubectl --namespace {namespace} delete pod {pod}"
-_UNSTARTED = ("Wait, or raise the timeout; kubectl --namespace {namespace} describe pod {pod} tells more. Where it stays "
-              "so for minutes, delete the pod.")
+_UNSTARTED = ("Wait, or raise the timeout; kubectl --namespace {namespace} describe pod {pod} tells more. Where it "
+              "stays so for minutes, delete the pod.")
 _VALIDATIONS = ("driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation")
 # A state of ours, besides those of L(pods.Stuck): its container has not run, and nothing says why.
 CREATED = "created"
@@ -92,8 +91,8 @@ SAID: t.Tuple[Row, ...] = (
     Row("{registry} limits how many images may be pulled", "Wait, name a pull secret of an account in "
         "gpu_pull_secrets, or a mirror in gpu_image_registry.", reasons=_PULL,
         words=r"toomanyrequests|rate limit|\b429\b"),
-    Row("the runtime of {node} does not trust the certificate of {registry}",
-        "Give the runtime on the node the certificate of the registry's authority; driver.certConfig is for the "
+    Row("the node's runtime does not trust the certificate of {registry}",
+        "Give the runtime on {node} the certificate of the registry's authority; driver.certConfig is for the "
         "driver's packages, not for images.", reasons=_PULL, words=r"x509|certificate|tls: "),
     Row("{image} is not made for the node's machine architecture", "Choose a version whose image is made for it.",
         reasons=_PULL, words=r"no match for platform|no matching manifest", certain=True),
@@ -178,8 +177,9 @@ LOGGED: t.Tuple[Row, ...] = (
         "Look at name resolution, proxy (gpu_proxy) and firewall of {node}; offline: name a mirror in "
         "driver.repoConfig and its authority in driver.certConfig, or use precompiled drivers.",
         component="driver", words=r"Failed to update package cache|failed to reach .*repositories|"
-                                  r"Could not resolve host|Temporary failure (in name )?resol|failed to update the dnf metadata|"
-                                  r"Failed to (download|fetch|retrieve) |Could not connect to|Cannot download repomd"),
+                                  r"Could not resolve host|Temporary failure (in name )?resol|"
+                                  r"failed to update the dnf metadata|Failed to (download|fetch|retrieve) |"
+                                  r"Could not connect to|Cannot download repomd"),
     Row("the node's subscription to packages of its system does not count in the container",
         "Register {node}, or name repositories in driver.repoConfig.", component="driver",
         words=r"RHEL entitlement|not registered|subscription-manager"),
@@ -207,7 +207,8 @@ LOGGED: t.Tuple[Row, ...] = (
                                   r"version magic", do=("ssh {node} uname -r", _RESTART)),
     Row("the driver finds no GPU that it can drive: other kernel modules (driver.kernelModuleType) or another branch "
         "are needed, or the GPU is not well",
-        "Compare the GPU with the driver by preflight.yml (driver.kernelModuleType, driver.version); look for NVRM and Xid in the kernel's messages of {node}.",
+        "Compare the GPU with driver.kernelModuleType and driver.version (preflight.yml does); look for NVRM and Xid "
+        "in the kernel's messages of {node}.",
         component="driver", words=r"could not insert '?nvidia'?: No such device|RmInitAdapter failed|"
                                   r"not supported by (the )?open|requires use of the NVIDIA open|No NVIDIA GPU",
         do=("ssh {node} \"sudo dmesg | grep -E 'NVRM|Xid' | tail\"",)),

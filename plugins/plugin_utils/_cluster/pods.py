@@ -13,6 +13,8 @@ Pod = t.Mapping[str, t.Any]
 _TURN = ("PodInitializing", "ContainerCreating", "")
 # Our word for a container that runs once more after it had failed; the API has none.
 RESTARTED = "Restarted"
+# Reasons of a container that has run and failed.
+ENDED = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerStatusUnknown", RESTARTED)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Stuck:
     image: str = ""
     started: bool = True
     since: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its container has ended in failure, and is or waits to be started again."""
+        return self.reason in ENDED
 
 
 def node_of(pod: Pod) -> str:

@@ -236,13 +236,46 @@ def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:
 
 
 def progress(told: t.Mapping[str, t.Any], style: Style) -> str:
-    """One line on the way: C(device plugin  18/23 ready  waiting: gpu-a1 (toolkit-validation)), cut to the width."""
-    text = f"{title_of(told['component']):<{TITLE_WIDTH}}  {told['ready']:>4}/{told['desired']} ready"
-    if told["waiting"]:
-        text += "  waiting: " + ", ".join(
-            f"{one['node'] or 'no node'}{' (' + one['container'] + ')' if one['container'] else ''}"
-            for one in told["waiting"])
-    return text if len(text) <= style.width else f"{text[:style.width - 3]}..."
+    """What has changed on the way, a line for what is ready now and one for what is waited for, cut to the width.
+
+    C( 1:05  driver ████░░░░ 37/100, 1 failing: gpu-07 (nouveau holds the GPU); behind it validator 30/100)
+    """
+    minutes, seconds = divmod(int(told["elapsed"]), 60)
+    clock = f"{minutes:>2}:{seconds:02}  "
+    lines = []
+    if told["done"]:
+        names = ", ".join(f"{title_of(one['component'])} ({one['ready']})" for one in told["done"])
+        lines.append(f"{clock}{style.sign('ok')} ready: {names}{'' if told['open'] else '; that is all'}")
+    if told["open"]:
+        front = next((one for one in told["open"] if one["failing"]), told["open"][0])
+        lines.append(clock + _front(front, style) + _behind([one for one in told["open"] if one is not front]))
+    if told["ends"]:
+        lines.append(f"{clock}{style.sign('failed')} {told['ends']}; what is lacking is told in the result")
+    return "\n".join(text if len(text) <= style.width else f"{text[:style.width - 3]}..." for text in lines)
+
+
+_BAR = 12
+
+
+def _front(one: t.Mapping[str, t.Any], style: Style) -> str:
+    """The component that the others wait for: how many are ready, what fails, who is waited for."""
+    full = _BAR * one["ready"] // max(one["desired"], 1)
+    bar = style.sign("full") * full + style.sign("empty") * (_BAR - full)
+    text = f"{title_of(one['component'])} {bar} {one['ready']}/{one['desired']}"
+    if one["failing"]:
+        first = one["failing"][0]
+        text += f", {len(one['failing'])} failing: {first['node'] or 'no node'} ({first['why']})"
+    elif one["waiting"]:
+        first = one["waiting"][0]
+        more = f" and {len(one['waiting']) - 1} more" if one["waiting"][1:] else ""
+        inside = f" ({first['container']})" if first["container"] else ""
+        text += f", waiting: {first['node'] or 'no node'}{inside}{more}"
+    return text
+
+
+def _behind(others: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    return "; then " + ", ".join(f"{title_of(one['component'])} {one['ready']}/{one['desired']}"
+                                 for one in others) if others else ""
 
 
 def verdict(cluster: Cluster) -> str:

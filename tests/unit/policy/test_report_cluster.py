@@ -158,14 +158,35 @@ def test_a_removal_without_a_plan_names_what_went() -> None:
     assert "delete DaemonSet d0, DaemonSet d1" in render_state(report, Style())
 
 
+def on_the_way(**more: Any) -> dict[str, Any]:
+    return {"elapsed": 65.2, "left": 1134.8, "ends": "", "done": [], "open": [], **more}
+
+
 @pytest.mark.parametrize("width", [60, 100])
 def test_progress_is_one_line(width: int) -> None:
-    told = {"component": "device_plugin", "ready": 18, "desired": 23, "waiting": [
-        {"node": f"gpu-{number}", "container": "toolkit-validation"} for number in range(5)]}
+    told = on_the_way(open=[
+        {"component": "driver", "ready": 18, "desired": 24, "failing": [], "waiting": [
+            {"node": f"gpu-{number}", "container": "k8s-driver-manager"} for number in range(6)]},
+        {"component": "device_plugin", "ready": 3, "desired": 24, "failing": [], "waiting": []}])
     line = report_cluster.progress(told, Style(width))
-    assert line.startswith("device plugin        18/23 ready  waiting: gpu-0 (toolkit")
-    assert len(line) <= width and line.endswith("...")
-    assert report_cluster.progress({**told, "ready": 23, "waiting": []}, Style()).endswith("23/23 ready")
+    assert line.startswith(" 1:05  driver █████████░░░ 18/24, waiting: gpu-0 (k8s-")
+    assert len(line) <= width and (width > 60 or line.endswith("..."))
+    assert report_cluster.progress(told, Style(200, fancy=False)).endswith(
+        "driver #########... 18/24, waiting: gpu-0 (k8s-driver-manager) and 5 more; then device plugin 3/24")
+
+
+def test_progress_names_what_fails_and_what_is_done() -> None:
+    told = on_the_way(done=[{"component": "nfd", "ready": 3}], open=[
+        {"component": "driver", "ready": 0, "desired": 2, "failing": [], "waiting": []},
+        {"component": "validator", "ready": 0, "desired": 2, "waiting": [], "failing": [
+            {"node": "gpu-7", "why": "nouveau holds the GPU"}]}])
+    lines = report_cluster.progress(told, Style(120)).splitlines()
+    assert lines[0] == " 1:05  ✔ ready: NFD (3)"
+    assert lines[1] == (" 1:05  validator ░░░░░░░░░░░░ 0/2, 1 failing: gpu-7 (nouveau holds the GPU); then driver 0/2")
+    last = report_cluster.progress(on_the_way(done=[{"component": "driver", "ready": 2}]), Style(120))
+    assert last == " 1:05  ✔ ready: driver (2); that is all"
+    over = report_cluster.progress({**told, "done": [], "ends": "the time is over"}, Style(120)).splitlines()
+    assert len(over) == 2 and "the time is over" in over[1]
 
 
 def test_page() -> None:
