@@ -127,7 +127,5 @@ def _problems(check: Data) -> list[str]:
     causes = [cause for cause in check.get("causes") or () if cause["level"] == "failed"]
     if not causes:
         return [f"{title}: {check['detail']}. {check['hint']}".strip()]
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import sentence
-
-    return [f"{title}: {check['ready']}/{check['desired']} ready; {sentence(cause)}. {cause['hint']}".strip()
+    return [f"{title}: {check['ready']}/{check['desired']} ready; {cause['text']}. {cause['hint']}".strip()
             for cause in causes]

@@ -134,9 +134,10 @@ def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
 
 
 def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list[Data]:
-    """What stands alike once: an entry, the one whose log was read before others, with C(nodes) and C(holds_up).
+    """What stands alike once: an entry, the one whose log was read before others, with C(nodes), C(holds_up), C(text).
 
-    everything: the entries of all components; holds_up: by component on how many of the nodes it waits for this one.
+    everything: the entries of all components; holds_up: by component on how many of the nodes it waits for this one;
+    text: all in one line.
     """
     alike: dict[tuple[str, ...], list[Data]] = {}
     for entry in entries:
@@ -151,7 +152,8 @@ def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list
         first = next((entry for entry in group if entry["log"]), group[0])
         hint = first["hint"] if len(nodes) < 2 else re.sub(
             rf"(?<![\w.-]){re.escape(first['node'])}(?![\w-])", "each of these nodes", first["hint"])
-        found.append({**first, "hint": hint, "nodes": sorted(nodes), "holds_up": waiting})
+        group_of = {**first, "hint": hint, "nodes": sorted(nodes), "holds_up": waiting}
+        found.append({**group_of, "text": sentence(group_of)})
     return sorted(found, key=lambda one: (one["level"] != "failed", -len(one["nodes"])))
 
 
@@ -235,7 +237,7 @@ def _check(name: str, works: t.Sequence[Workload], everything: t.Sequence[Data],
                 "hint": "Run site.yml; its plan names the objects."}
     if causes:
         more = f"; {len(causes) - 1} more causes" if len(causes) > 2 else "; 1 more cause" if causes[1:] else ""
-        return {**check, "state": causes[0]["level"], "detail": f"{ready}/{desired} ready; {sentence(causes[0])}{more}",
+        return {**check, "state": causes[0]["level"], "detail": f"{ready}/{desired} ready; {causes[0]['text']}{more}",
                 "hint": causes[0]["hint"]}
     unseen = [work.name for work in works if not work.seen]
     if unseen:

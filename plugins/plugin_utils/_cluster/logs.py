@@ -76,7 +76,8 @@ def read(client: Reads, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, L
     """
     kinds: dict[t.Tuple[str, ...], list[Stuck]] = {}
     for stuck in roots:
-        if stuck.pod and stuck.container and stuck.started:
+        # One that waits for its image or configuration says nothing of it in a log of former days.
+        if stuck.pod and stuck.container and stuck.started and (stuck.failed or not stuck.reason):
             kinds.setdefault((stuck.component, stuck.container, stuck.reason, stuck.message), []).append(stuck)
     turns = max(map(len, kinds.values()), default=0)
     chosen = [alike[turn] for turn in range(min(turns, MOST)) for alike in kinds.values() if turn < len(alike)][:MOST]
@@ -110,7 +111,7 @@ def _of_sample(client: Reads, namespace: str, node: str) -> t.Sequence[str]:
 def told(text: str) -> list[str]:
     """The last lines of a log as they may be shown: without colours, empty lines, repetitions and secrets, cut."""
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         # A line that is drawn again and again, such as a progress bar, counts as it was at last.
         line = masked(_COLOURS.sub("", line.rstrip().rpartition("\r")[2])).replace("\t", " ")
         line = "".join(sign for sign in line if sign.isprintable()).rstrip()

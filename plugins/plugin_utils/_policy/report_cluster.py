@@ -207,12 +207,57 @@ def _rendered(cluster: Cluster) -> str:
 
 def _checks(checks: t.Sequence[t.Mapping[str, t.Any]], style: Style) -> list[str]:
     lines = [style.table(RESULT_HEAD, result_rows(checks))] if checks else []
-    for titles, detail, check in _alike(checks):
-        lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {', '.join(titles)}:", detail, 0),
-                                 check["state"]))
-        if check["hint"]:
-            lines.append(style.entry("", f"→ {check['hint']}", 4))
+    for titles, detail, check in _alike([check for check in checks if not check.get("causes")]):
+        lines += _told(titles, detail, check["state"], check["hint"], style)
+    for titles, cause in roots(checks):
+        lines += [*_told(titles, cause["text"], cause["level"], cause["hint"], style), *_evidence(cause, style)]
     return lines
+
+
+def _told(titles: t.Sequence[str], detail: str, state: str, hint: str, style: Style) -> list[str]:
+    lines = [style.paint(style.entry(f"{style.sign(state)} {', '.join(titles)}:", detail, 0), state)]
+    return [*lines, style.entry("", f"→ {hint}", 4)] if hint else lines
+
+
+def _evidence(cause: t.Mapping[str, t.Any], style: Style) -> list[str]:
+    """What a cause was found by and what can be done: the pod's last lines, commands, who waits."""
+    lines = [style.entry("", stand(cause), 4)] if cause["level"] == "failed" and cause["pod"] else []
+    room = max(style.width, 40) - 8
+    for line in cause["log"]:
+        lines.append(f"      {style.sign('vertical')} " + style.text(line if len(line) <= room else
+                                                                     f"{line[:room - 3]}..."))
+    # Commands stand as they are: wrapped they could not be pasted.
+    lines += [f"      {style.text(command)}" for command in cause["do"]] if cause["level"] == "failed" else []
+    return [*lines, style.entry("", held_up(cause), 4)] if cause["holds_up"] else lines
+
+
+def roots(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], t.Mapping[str, t.Any]]]:
+    """Why components of a cluster are not ready: C((titles, cause)), what waits for another one left out.
+
+    Components that lack for the same reason on the same nodes, such as lost ones, stand together.
+    """
+    found: dict[tuple[str, ...], tuple[list[str], t.Mapping[str, t.Any]]] = {}
+    for check in checks:
+        for cause in check.get("causes") or ():
+            if not cause["waits_for"]:
+                key = (cause["level"], cause["text"], cause["hint"])
+                found.setdefault(key, ([], cause))[0].append(title_of(check["component"]))
+    return sorted(found.values(), key=lambda one: one[1]["level"] != "failed")
+
+
+def stand(cause: t.Mapping[str, t.Any]) -> str:
+    """C(pod driver-x1, container nvidia-driver-ctr: not ready since 10:02 UTC, 6 restarts; its last lines:)."""
+    restarts = f", {cause['restarts']} restarts" if cause["restarts"] else ""
+    since = f" since {cause['since'].replace('T', ' ').replace('Z', ' UTC')}" if cause["since"] else ""
+    container = f", container {cause['container']}" if cause["container"] else ""
+    where = f" on {cause['node']}" if len(cause["nodes"]) > 1 else ""
+    last = f"; {cause['log_problem']}" if cause["log_problem"] else "; its last lines:" if cause["log"] else ""
+    return f"pod {cause['pod']}{where}{container}: not ready{since}{restarts}{last}"
+
+
+def held_up(cause: t.Mapping[str, t.Any]) -> str:
+    """C(behind it wait: container toolkit (12), validator (12))."""
+    return "behind it wait: " + ", ".join(f"{title_of(name)} ({count})" for name, count in cause["holds_up"].items())
 
 
 def _alike(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], str, t.Mapping[str, t.Any]]]:
