@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import known_causes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME
 
 INITS = {
     "driver": ["k8s-driver-manager"], "container_toolkit": ["driver-validation"],
@@ -242,3 +243,15 @@ def test_what_no_waiting_mends_is_known() -> None:
 def test_every_row_is_for_people() -> None:
     for row in (*known_causes.SAID, *known_causes.LOGGED):
         assert not row.cause.endswith(".") and row.hint and row.hint[0].isupper(), row.cause
+
+
+def test_the_page_has_every_cause_in_this_order() -> None:
+    names = {name: name.upper() for name in ("image", "registry", "node", "pod", "container", "namespace")}
+    lines = (HOME / "docs" / "diagnose.md").read_text().splitlines()
+    page = [row.split(" | ") for row in lines if row.startswith("| ")]
+    told = [row[1] for row in page]
+    wanted = list(dict.fromkeys(row.cause.format(**names) for row in (*known_causes.SAID, *known_causes.LOGGED)))
+    assert [cause for cause in told if cause in wanted] == wanted
+    for row in (*known_causes.SAID, *known_causes.LOGGED):
+        hint = row.hint.format(**names, log="`kubectl logs`")
+        assert any(hint in cells[2] for cells in page if cells[1] == row.cause.format(**names)), row.cause
