@@ -137,7 +137,7 @@ def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list
     """What stands alike once: an entry, the one whose log was read before others, with C(nodes), C(holds_up), C(text).
 
     everything: the entries of all components; holds_up: by component on how many of the nodes it waits for this one;
-    text: all in one line.
+    where: these nodes in words; text: all in one line.
     """
     alike: dict[tuple[str, ...], list[Data]] = {}
     for entry in entries:
@@ -152,14 +152,14 @@ def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list
         first = next((entry for entry in group if entry["log"]), group[0])
         hint = first["hint"] if len(nodes) < 2 else re.sub(
             rf"(?<![\w.-]){re.escape(first['node'])}(?![\w-])", "each of these nodes", first["hint"])
-        group_of = {**first, "hint": hint, "nodes": sorted(nodes), "holds_up": waiting}
-        found.append({**group_of, "text": sentence(group_of)})
+        whole = {**first, "hint": hint, "nodes": sorted(nodes), "where": _where(nodes), "holds_up": waiting}
+        found.append({**whole, "text": sentence(whole)})
     return sorted(found, key=lambda one: (one["level"] != "failed", -len(one["nodes"])))
 
 
 def sentence(cause: Data) -> str:
     """One of L(groups) in one line: where, how it stands, why."""
-    where = _where(cause["nodes"])
+    where = cause["where"]
     if cause["waits_for"]:
         return f"waits for {cause['waits_for'].replace('_', ' ')} on {where}"
     place = f" {cause['container']}" if cause["container"] else ""
@@ -169,8 +169,8 @@ def sentence(cause: Data) -> str:
     return f"{where}:{place} {cause['state']}{reason}; {likely}{cause['cause']}{said}"
 
 
-def _where(nodes: t.Sequence[str]) -> str:
-    folded = fold(set(nodes)) if nodes else "no node"
+def _where(nodes: t.AbstractSet[str]) -> str:
+    folded = fold(nodes) if nodes else "no node"
     return f"{len(nodes)} nodes, {folded}" if len(nodes) > 1 else folded
 
 

@@ -48,9 +48,11 @@ class Progress:
         if not at_once and (passed - self._when < self._every or not done and moves == self._before
                             and passed - self._when < AGAIN):
             return
+        if ends and moves == self._before:
+            opened = []  # it has just been told
         self._when, self._before = passed, moves
         self._done |= {one["component"] for one in done}
-        self._done -= {one["component"] for one in opened}
+        self._done -= {one["component"] for one in there if not one["done"]}
         self._tell({"elapsed": passed, "left": max(timeout - passed, 0.0), "ends": ends,
                     "done": [{"component": one["component"], "ready": one["ready"]} for one in done],
                     "open": [{key: one[key] for key in ("component", "ready", "desired", "failing", "waiting")}

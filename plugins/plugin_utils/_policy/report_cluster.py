@@ -236,13 +236,16 @@ def roots(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], t.
 
     Components that lack for the same reason on the same nodes, such as lost ones, stand together.
     """
-    found: dict[tuple[str, ...], tuple[list[str], t.Mapping[str, t.Any]]] = {}
+    found: dict[tuple[str, ...], tuple[list[str], t.Dict[str, t.Any]]] = {}
     for check in checks:
         for cause in check.get("causes") or ():
             if not cause["waits_for"]:
-                key = (cause["level"], cause["text"], cause["hint"])
+                key = (cause["level"], cause["where"], cause["cause"], cause["hint"])
                 found.setdefault(key, ([], cause))[0].append(title_of(check["component"]))
-    return sorted(found.values(), key=lambda one: one[1]["level"] != "failed")
+    # Of several components the container of one does not count.
+    alike = [(titles, {**cause, "text": f"{cause['where']}: {cause['cause']}"} if titles[1:] else cause)
+             for titles, cause in found.values()]
+    return sorted(alike, key=lambda one: one[1]["level"] != "failed")
 
 
 def stand(cause: t.Mapping[str, t.Any]) -> str:
