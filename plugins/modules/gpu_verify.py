@@ -144,8 +144,8 @@ checks:
     causes:
       description:
         - The same once for all Nodes that stand alike, in C(nodes). C(text) has it in one line, C(pod) is an example,
-          C(log) its last lines, C(log_problem) why there are none, C(since) from when on it is not ready, C(do) commands
-          that tell more or mend it, C(holds_up) by component how many pods wait for these.
+          C(log) its last lines, C(log_problem) why there are none, C(since) from when on it is not ready, C(do)
+          commands that tell more or mend it, C(holds_up) by component how many pods wait for these.
       type: list
       elements: dict
 verified:
