@@ -228,8 +228,8 @@ def test_a_user_sees_progress_and_the_reason(site: Site, kubeconfig: str, tmp_pa
     site.until(lambda: site.ready("validator") == 1)
     run = play(site, tmp_path, kubeconfig=kubeconfig, timeout=3, components=["driver", "validator"])
     assert run.returncode == 2, run.stdout
-    lines = [line for line in run.stdout.splitlines() if line.startswith("validator ")]
-    assert lines and lines[0].endswith(f"1/2 ready  waiting: {site.nodes[0]} (toolkit-validation)")
+    lines = [line for line in run.stdout.splitlines() if line.startswith(" 0:0")]
+    assert lines and "validator " in lines[0] and f"1/2, waiting: {site.nodes[0]} (toolkit-validation)" in lines[0]
     assert f"{site.nodes[0]}: toolkit-validation Init:1/4" in run.stdout + run.stderr
     site.heal()
     run = play(site, tmp_path, kubeconfig=kubeconfig, timeout=60, components=["driver", "validator"])

@@ -49,7 +49,7 @@ td small{display:block;color:var(--soft);margin-top:4px}
 ol,ul{margin:0;padding:12px 16px 12px 40px}li{margin:2px 0}li small{color:var(--soft)}
 details{background:var(--paper);border:1px solid var(--line);border-radius:10px;margin:8px 0}
 summary{cursor:pointer;padding:10px 16px;font-weight:600}h3{font-size:14px;margin:0;padding:4px 16px 0}
-.name{white-space:nowrap}details>p{margin:4px 16px 8px}
+.name{white-space:nowrap}details>p,details>p.soft{margin:4px 16px 8px}
 pre{margin:4px 16px 12px;padding:10px 14px;overflow-x:auto;background:var(--ground);border:1px solid var(--line);
 border-radius:8px;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace}
 code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
@@ -179,7 +179,8 @@ def _causes(checks: t.Sequence[t.Mapping[str, t.Any]]) -> str:
         commands = "".join(f"{_e(command)}\n" for command in cause["do"])
         text += (f"<details open><summary>{_mark(cause['level'], cause['level'])} {_e(', '.join(titles))}: "
                  f"{_e(cause['cause'])}</summary><p>{_e(cause['text'])}.</p>")
-        text += f"<p class=soft>{_e(report_cluster.stand(cause))}</p>" if cause["pod"] else ""
+        if cause["level"] == "failed" and cause["pod"]:
+            text += f"<p class=soft>{_e(report_cluster.stand(cause))}</p>"
         text += f"<pre>{lines}</pre>" if lines else ""
         text += f"<p><b>→ {_e(cause['hint'])}</b></p>" + (f"<pre>{commands}</pre>" if commands else "")
         text += f"<p class=soft>{_e(report_cluster.held_up(cause))}</p>" if cause["holds_up"] else ""
