@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import typing as t
@@ -33,9 +34,9 @@ def explain(stuck: Stuck, events: t.Sequence[str] = (), namespace: str = "", log
 
     events: messages of warnings about it, the newest last; log: the last lines of the container at which it stands.
     """
-    said = "\n".join([stuck.reason, stuck.message, *events])
-    row = next((row for row in SAID if _fits(row, stuck, said)), None) or next(
-        row for row in LOGGED if _fits(row, stuck, "\n".join([said, *log])))
+    state = CREATED if stuck.container and not stuck.started and not stuck.reason else stuck.state
+    row = _row(stuck.component, stuck.container, stuck.reason, stuck.state, state,
+               "\n".join([stuck.reason, stuck.message, *events]), "\n".join(log))
     command = log_command(stuck, namespace)
     words = {"image": stuck.image or "its image", "registry": _registry(stuck.image), "node": stuck.node or "the node",
              "pod": stuck.pod, "container": stuck.container, "namespace": namespace, "log": command}
@@ -57,14 +58,19 @@ def of_former(stuck: Stuck) -> bool:
     return stuck.restarts > 0 and stuck.failed and stuck.reason != "Error"
 
 
-def _fits(row: Row, stuck: Stuck, said: str) -> bool:
-    """Whether a row speaks of that pod."""
-    state = CREATED if stuck.container and not stuck.started and not stuck.reason else ""
-    return ((not row.component or stuck.component == row.component)
-            and (not row.containers or stuck.container in row.containers)
-            and (not row.reasons or stuck.reason in row.reasons)
-            and (not row.states or stuck.state in row.states or state in row.states)
-            and (not row.words or re.search(row.words, said, re.IGNORECASE) is not None))
+# On a thousand nodes most pods stand alike.
+@functools.lru_cache(maxsize=1024)
+def _row(component: str, container: str, reason: str, state: str, ours: str, said: str, log: str) -> Row:
+    """The first row that speaks of such a pod. ours: its state, or C(created)."""
+    def fits(row: Row, text: str) -> bool:
+        return ((not row.component or component == row.component)
+                and (not row.containers or container in row.containers)
+                and (not row.reasons or reason in row.reasons)
+                and (not row.states or state in row.states or ours in row.states)
+                and (not row.words or re.search(row.words, text, re.IGNORECASE) is not None))
+
+    return next((row for row in SAID if fits(row, said)), None) or next(
+        row for row in LOGGED if fits(row, f"{said}\n{log}"))
 
 
 def _registry(image: str) -> str:

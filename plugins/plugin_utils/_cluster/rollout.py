@@ -137,8 +137,9 @@ class Rollout:
     def _explain(self) -> list[findings.Standing]:
         """Why the pods are not ready, and since when that is certain of some."""
         seen = findings.Seen(self._stuck, frozenset(self._lost), labels=self._labels)
-        seen = seen._replace(logs=self._logs.of(findings.roots(self._cluster, seen)))
         stands = findings.standings(self._cluster, seen)
+        seen = seen._replace(logs=self._logs.of([one.stuck for one in stands if not one.before]))
+        stands = findings.standings(self._cluster, seen) if seen.logs else stands
         now, sure = self._clock(), {}
         for stuck, cause, _before in stands:
             # The log of another pod makes nothing certain.
