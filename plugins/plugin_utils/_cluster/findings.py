@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.logs import SHOWN, Log
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.logs import SHOWN, Log, masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
 
@@ -120,14 +120,14 @@ def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: 
         events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
         entry = _entry(stuck, _on_host(cause, stuck, cluster), "pending" if before else "failed")
         log = Log() if before else seen.logs.get(stuck.pod, Log())
-        found.append({**entry, "message": entry["message"] or (events[-1] if events else ""), "waits_for": before,
+        found.append({**entry, "message": entry["message"] or masked(events[-1] if events else ""), "waits_for": before,
                       "log": [*log.lines[-SHOWN:]] if log.of == stuck.pod else [], "log_problem": log.problem})
     return found
 
 
 def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
     return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
-            "state": stuck.state, "reason": stuck.reason, "message": stuck.message, "since": stuck.since,
+            "state": stuck.state, "reason": stuck.reason, "message": masked(stuck.message), "since": stuck.since,
             "restarts": stuck.restarts, "cause": cause.cause, "hint": cause.hint.format(node=stuck.node),
             "do": [one.format(node=stuck.node) for one in cause.do], "log": [], "log_problem": "", "waits_for": "",
             "level": level}

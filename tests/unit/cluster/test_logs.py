@@ -128,6 +128,15 @@ def test_the_wait_goes_on_for_others() -> None:
     assert clock.now - 100 >= 200
 
 
+def test_messages_are_without_secrets() -> None:
+    said = "fetch https://user:hunter2@mirror.example failed"
+    client = FakeClient(DaemonSet=[daemon_set("nfd", 1, 0)], Node=[node("n1")],
+                        Pod=[pod("nfd", "n1", reason="CrashLoopBackOff", message=said)])
+    clock = Clock()
+    [check] = Rollout(client, plan("n1"), ["nfd"], clock=clock, sleep=clock.sleep).follow(1)
+    assert "hunter2" not in str(check) and "********@mirror.example" in check["detail"]
+
+
 def test_lines_are_fit_to_be_shown() -> None:
     text = ("\x1b[31mred\x1b[0m\n\nagain\nagain\nProgress 1%\rProgress 100%\n" + "x" * 500 +
             "\nfetch https://user:hunter2@mirror.example/x\nHTTP_PASSWORD=hunter2 TOKEN: 'a b' done\n"
