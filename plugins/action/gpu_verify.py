@@ -12,9 +12,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_fi
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, piped, style
 
 Data = t.Dict[str, t.Any]
+# Seconds between two lines on the way, on a terminal and in a file.
+_OFTEN, _SELDOM = 5.0, 30.0
 
 
 class ActionModule(ControllerAction):
@@ -45,7 +47,7 @@ class ActionModule(ControllerAction):
                              "Give expected for a host, cluster for a cluster.", path="expected, cluster")
         look = self._host if arguments["cluster"] is None else self._cluster
         checks = look(arguments, task_vars)
-        problems = [_problem(check) for check in checks if _wrong(check)]
+        problems = [problem for check in checks if _wrong(check) for problem in _problems(check)]
         result: Data = {"changed": False, "checks": checks, "problems": problems}
         if arguments["cluster"] is not None:
             from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import verified
@@ -98,8 +100,8 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
         screen = style()
         seen = [Workload(**one) for one in arguments["workloads"]]
-        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)),
-                          seen=seen)
+        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)), seen=seen,
+                          every=_SELDOM if piped() else _OFTEN)
         return rollout.now(check_mode=True) if self._task.check_mode else rollout.follow(arguments["timeout"])
 
     def _gather(self, task_vars: Data) -> Data:
@@ -119,5 +121,11 @@ def _wrong(check: Data) -> bool:
     return check["state"] in ("failed", "absent")
 
 
-def _problem(check: Data) -> str:
-    return f"{components.by_name(check['component']).title}: {check['detail']}. {check['hint']}".strip()
+def _problems(check: Data) -> list[str]:
+    """A sentence, of a cluster one for each cause."""
+    title = components.by_name(check["component"]).title
+    causes = [cause for cause in check.get("causes") or () if cause["level"] == "failed"]
+    if not causes:
+        return [f"{title}: {check['detail']}. {check['hint']}".strip()]
+    return [f"{title}: {check['ready']}/{check['desired']} ready; {cause['text']}. {cause['hint']}".strip()
+            for cause in causes]

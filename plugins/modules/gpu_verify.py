@@ -15,7 +15,8 @@ description:
     driver by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
   - With O(cluster) it runs on the controller, waits until the components that the plan has in the cluster are ready,
     prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
-    for each other on a Node the first is named as the cause.
+    for each other on a Node the first is named as the cause, with the last lines of its log. Of many pods that stand
+    alike a few logs are read; one that cannot be read fails nothing.
   - Pods of Nodes that are NotReady, and pods of a driver that wait for their restart, are V(pending) and not waited
     for.
   - Where the cluster's MIG manager serves Nodes, the layouts that their labels C(nvidia.com/mig.config) ask for are
@@ -78,7 +79,9 @@ options:
     elements: dict
     default: []
   timeout:
-    description: Seconds to wait for the components of a cluster. V(0) only looks.
+    description:
+      - Seconds to wait for the components of a cluster. V(0) only looks.
+      - It ends earlier where waiting cannot help, such as for an image that its registry does not have.
     type: int
     default: 900
   enforce:
@@ -136,6 +139,13 @@ checks:
         - Where the component is not ready. C(container) is the container or init container that it stands at, C(state)
           and C(reason) how, C(message) what was said, C(cause) the likely cause, C(hint) what to do.
         - C(waits_for) names the component that must be ready there first, C(level) is V(failed) or V(pending).
+      type: list
+      elements: dict
+    causes:
+      description:
+        - The same once for all Nodes that stand alike, in C(nodes). C(text) has it in one line, C(pod) is an example,
+          C(log) its last lines, C(log_problem) why there are none, C(since) from when on it is not ready, C(do)
+          commands that tell more or mend it, C(holds_up) by component how many pods wait for these.
       type: list
       elements: dict
 verified:

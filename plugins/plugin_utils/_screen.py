@@ -16,6 +16,11 @@ _COLOURS = {"ok": "green", "pending": "yellow", "warning": "yellow", "failed": "
 display = Display()
 
 
+def piped() -> bool:
+    """Whether output goes to a file or a pipe, as under AWX and in CI."""
+    return not ANSIBLE_COLOR and display.columns <= 79
+
+
 def style() -> Style:
     """The style of this terminal. Where output goes to a file or a pipe, lines are kept to 119 columns.
 
@@ -23,7 +28,7 @@ def style() -> Style:
     itself from a pipe, which has 79 columns to Ansible, by being wider.
     """
     utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
-    width = min(display.columns, 160) if ANSIBLE_COLOR or display.columns > 79 else 119
+    width = 119 if piped() else min(display.columns, 160)
     return Style(width, utf8 and os.environ.get("TERM") != "dumb", _paint)
 
 

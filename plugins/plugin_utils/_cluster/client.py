@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import
 
 MANAGER = "gpuops.nvidia"
 PAGE = 500
+LOG_BYTES = 65536
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -171,6 +172,17 @@ class Client:
             return False
         _checked(answer, "delete", target)
         return True
+
+    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
+        """The last lines of a container's log, with previous those of the one before it.
+
+        Asked once: where the kubelet does not answer the server, it has waited long enough. Raises ClusterError.
+        """
+        target = f"the log of Pod {namespace}/{name}"
+        answer = self._wire.send("read", target, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log", {
+            "container": container, "previous": "true" if previous else None, "tailLines": lines,
+            "limitBytes": LOG_BYTES}, accept="application/json, */*", tries=1)
+        return str(_checked(answer, "read", target).get("message") or "")
 
     def evict(self, name: str, namespace: str, uid: str, grace_period: int | None = None) -> Later | None:
         """Asks for a pod's eviction (policy/v1): of the very pod of this uid, with its own grace period by default.

@@ -3,25 +3,32 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From counts and stuck pods to one check a component, the first cause on a node first. Pure. PRIVATE.
 
-A check is C({component, ok, state, detail, hint, desired, ready, updated, nodes}), as on hosts with counts and
+A check is C({component, ok, state, detail, hint, desired, ready, updated, nodes, causes}), as on hosts with counts and
 C(nodes: [{node, pod, container, state, reason, message, cause, hint, waits_for, level}]) besides; level is C(failed),
 or C(pending) for what comes by itself or waits for another component, named by waits_for.
+C(causes) has the same once for all nodes that stand alike (L(groups)).
 """
 
 from __future__ import annotations
 
+import re
 import typing as t
+from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.logs import SHOWN, Log, masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
 
 Data = t.Dict[str, t.Any]
-LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.")
+LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.",
+             do=("kubectl describe node {node}",))
 _SAID = 160
 _LAYOUT = "layout "  # begins the state of a Node whose MIG layout is not settled
+_ALIKE = ("level", "waits_for", "container", "cause")
 
 
 class Former(t.NamedTuple):
@@ -38,7 +45,8 @@ class Seen(t.NamedTuple):
 
     stuck: pods that are not ready; lost: nodes that are NotReady; away: C((component, node)) of lost nodes that the
     counts leave out; former: OnDelete pods of a former revision;
-    events: by C((kind, name)) the messages of warnings; layouts: of MIG that are not settled, with the manager's pod.
+    events: by C((kind, name)) the messages of warnings; layouts: of MIG that are not settled, with the manager's pod;
+    logs: by pod; labels: by node, of those where a pod is not ready.
     """
 
     stuck: t.Sequence[Stuck] = ()
@@ -47,6 +55,36 @@ class Seen(t.NamedTuple):
     former: t.Sequence[Former] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
     layouts: t.Sequence[t.Tuple[mig.Stand, str]] = ()
+    logs: t.Mapping[str, Log] = {}
+    labels: t.Mapping[str, t.Mapping[str, str]] = {}
+
+
+class Standing(t.NamedTuple):
+    """A pod that is not ready, why, and the component that it waits for on its node (empty: none)."""
+
+    stuck: Stuck
+    cause: Cause
+    before: str
+
+
+def standings(cluster: t.Mapping[str, t.Any], seen: Seen) -> list[Standing]:
+    """Why each pod is not ready. Those of lost nodes are left out."""
+    held = {(stuck.component, stuck.node) for stuck in seen.stuck}
+    found = []
+    for stuck in seen.stuck:
+        if stuck.node in seen.lost:
+            continue
+        events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
+        log = seen.logs.get(stuck.pod, Log()).lines
+        cause = explain(stuck, events, cluster["namespace"], log)
+        before = next((name for name in cause.waits_for if (name, stuck.node) in held), "")
+        found.append(Standing(stuck, cause if before else _kept_away(cause, stuck, cluster, seen), before))
+    return found
+
+
+def roots(cluster: t.Mapping[str, t.Any], seen: Seen) -> list[Stuck]:
+    """The pods that wait for nobody: it is they whose logs tell."""
+    return [one.stuck for one in standings(cluster, seen) if not one.before]
 
 
 def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t.Sequence[Workload],
@@ -56,7 +94,7 @@ def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t
     found = []
     for name in components:
         mine = [work for work in works if work.component == name]
-        check = _check(name, mine, [entry for entry in entries if entry["component"] == name], cluster)
+        check = _check(name, mine, entries, cluster)
         if check_mode and not check["ok"]:
             check.update(state="pending", detail=f"check mode: {check['detail']}")
         found.append(check)
@@ -79,39 +117,84 @@ def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: 
     found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
               for component, node in seen.away if (component, node) not in held]
     found += [_layout(stand, pod, cluster["namespace"]) for stand, pod in seen.layouts]
-    for stuck in [*_uncreated(works, seen), *seen.stuck]:
+    for stuck in _uncreated(works, seen):
+        found.append(_entry(stuck, explain(stuck, (), cluster["namespace"]), "failed"))
+    found += [_entry(stuck, LOST, "pending") for stuck in seen.stuck
+              if stuck.node in seen.lost and stuck.pod not in former]
+    for stuck, cause, before in standings(cluster, seen):
         if stuck.pod and stuck.pod in former:
             continue
-        if stuck.node in seen.lost:
-            found.append(_entry(stuck, LOST, "pending"))
-            continue
         events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
-        cause = explain(stuck, events, cluster["namespace"])
-        before = next((name for name in cause.waits_for if (name, stuck.node) in held), "")
         entry = _entry(stuck, _on_host(cause, stuck, cluster), "pending" if before else "failed")
-        found.append({**entry, "message": entry["message"] or (events[-1] if events else ""), "waits_for": before})
+        log = Log() if before else seen.logs.get(stuck.pod, Log())
+        found.append({**entry, "message": entry["message"] or masked(events[-1] if events else ""), "waits_for": before,
+                      "log": [*log.lines[-SHOWN:]] if log.of == stuck.pod else [], "log_problem": log.problem})
     return found
 
 
 def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
     return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
-            "state": stuck.state, "reason": stuck.reason, "message": stuck.message, "cause": cause.cause,
-            "hint": cause.hint.format(node=stuck.node), "waits_for": "", "level": level}
+            "state": stuck.state, "reason": stuck.reason, "message": masked(stuck.message), "since": stuck.since,
+            "restarts": stuck.restarts, "cause": cause.cause, "hint": cause.hint.format(node=stuck.node),
+            "do": [one.format(node=stuck.node) for one in cause.do], "log": [], "log_problem": "", "waits_for": "",
+            "level": level}
+
+
+def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list[Data]:
+    """What stands alike once: an entry, the one whose log was read before others, with C(nodes), C(holds_up), C(text).
+
+    everything: the entries of all components; holds_up: by component on how many of the nodes it waits for this one;
+    where: these nodes in words; text: all in one line.
+    """
+    alike: dict[tuple[str, ...], list[Data]] = {}
+    for entry in entries:
+        alike.setdefault(tuple(str(entry[key]) for key in _ALIKE), []).append(entry)
+    found = []
+    for group in alike.values():
+        nodes = {entry["node"] for entry in group if entry["node"]}
+        waiting: dict[str, int] = {}
+        for one in everything:
+            if one["waits_for"] == group[0]["component"] and one["node"] in nodes:
+                waiting[one["component"]] = waiting.get(one["component"], 0) + 1
+        first = next((entry for entry in group if entry["log"]), group[0])
+        hint = first["hint"] if len(nodes) < 2 else re.sub(
+            rf"(?<![\w.-]){re.escape(first['node'])}(?![\w-])", "each of these nodes", first["hint"])
+        whole = {**first, "hint": hint, "nodes": sorted(nodes), "where": _where(nodes), "holds_up": waiting}
+        found.append({**whole, "text": sentence(whole)})
+    return sorted(found, key=lambda one: (one["level"] != "failed", -len(one["nodes"])))
+
+
+def sentence(cause: Data) -> str:
+    """One of L(groups) in one line: where, how it stands, why."""
+    where = cause["where"]
+    if cause["waits_for"]:
+        return f"waits for {cause['waits_for'].replace('_', ' ')} on {where}"
+    place = f" {cause['container']}" if cause["container"] else ""
+    reason = f", {cause['reason']}" if cause["reason"] else ""
+    said = f" (it said: {_end(cause['message'])})" if cause["message"] else ""
+    likely = "likely cause: " if cause["level"] == "failed" and not cause["state"].startswith(_LAYOUT) else ""
+    return f"{where}:{place} {cause['state']}{reason}; {likely}{cause['cause']}{said}"
+
+
+def _where(nodes: t.AbstractSet[str]) -> str:
+    folded = fold(nodes) if nodes else "no node"
+    return f"{len(nodes)} nodes, {folded}" if len(nodes) > 1 else folded
 
 
 def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
     """Nobody restarts such a pod but its user. A driver manager that may evict makes room by itself."""
     differs = "" if one.runs == one.wanted else f" (it runs {one.runs}, wanted is {one.wanted})"
     delete = f"kubectl -n {cluster['namespace']} delete pod {one.stuck.pod}"
-    hint = f"Restart it when that suits you: {delete}."
+    hint, do = "Delete it when that suits you.", (delete,)
     if one.stuck.component == "driver":
         pools = ((cluster.get("components") or {}).get("driver") or {}).get("pools") or ()
-        evicts = pools and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools)
-        hint = (f"Node by Node, here {{node}}: {delete}; its driver manager evicts the GPU pods there first "
-                "(gpu_disruption)." if evicts else
-                f"Node by Node, here {{node}}: kubectl drain {{node}} --ignore-daemonsets, {delete}, and, once the new "
-                "one is ready, kubectl uncordon {node}.")
-    return Cause(f"the pod is of a former revision{differs} and stays until it is deleted", hint)
+        if pools and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools):
+            hint = ("Node by Node: delete the pod; its driver manager evicts the GPU pods of {node} first "
+                    "(gpu_disruption).")
+        else:
+            hint = "Node by Node: drain {node}, delete the pod and, once the new one is ready, uncordon."
+            do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
+    return Cause(f"the pod is of a former revision{differs} and stays until it is deleted", hint, do=do)
 
 
 def _layout(stand: mig.Stand, pod: str, namespace: str) -> Data:
@@ -135,23 +218,50 @@ def _on_host(cause: Cause, stuck: Stuck, cluster: t.Mapping[str, t.Any]) -> Caus
     if not delivered:
         return cause
     host = cluster["nodes"]["by_host"].get(stuck.node, stuck.node)
-    return Cause(cause.cause, f"{' and '.join(delivered)} of this node are delivered on the host {host}: look at its "
-                              "checks.", cause.waits_for)
+    return replace(cause, hint=f"{' and '.join(delivered)} of this node are delivered on the host {host}: look at its "
+                               "checks.")
 
 
-def _check(name: str, works: t.Sequence[Workload], entries: t.Sequence[Data],
+def _kept_away(cause: Cause, stuck: Stuck, cluster: t.Mapping[str, t.Any], seen: Seen) -> Cause:
+    """The cause, or that what it waits for is kept off the node by a value of its deploy label."""
+    for name in cause.waits_for:
+        key, delivered = LABELS.get(name, ""), name not in cluster["deploy"]["on_host"].get(stuck.node, ())
+        value = seen.labels.get(stuck.node, {}).get(key, "true")
+        if value == "true" or not delivered or (cluster["components"].get(name) or {}).get("state") != "present":
+            continue
+        label, what = f"{key}={value}", name.replace("_", " ")
+        away = f"kubectl label node {stuck.node} {key}-"
+        if value == "pre-installed":
+            return Cause(f"the node is labelled {label}, so no driver comes to it, but no driver of its own works",
+                         "Make the host's driver work (nvidia-smi there). Where it is to have none: remove the stray "
+                         "nvidia-smi, take the label away and run site.yml.", cause.waits_for, False,
+                         (f"ssh {stuck.node} command -v nvidia-smi", away))
+        if value.startswith("paused-"):
+            return Cause(f"the {what} of the node is paused by the label {label}", "A driver upgrade or a change of "
+                         "MIG is under way there. If none is, it has ended in between: set the label to true.",
+                         cause.waits_for, False, (f"kubectl label node {stuck.node} --overwrite {key}=true",))
+        return Cause(f"the {what} is kept off the node by the label {label}",
+                     "Take the label away and run site.yml, or deliver it on the host.", cause.waits_for, False,
+                     (away,))
+    return cause
+
+
+def _check(name: str, works: t.Sequence[Workload], everything: t.Sequence[Data],
            cluster: t.Mapping[str, t.Any]) -> Data:
     desired, ready = sum(work.desired for work in works), sum(work.ready for work in works)
+    entries = [entry for entry in everything if entry["component"] == name]
+    causes = groups(entries, everything)
     check: Data = {"component": name, "ok": False, "state": "failed", "detail": "", "hint": "", "desired": desired,
                    "ready": ready, "updated": sum(work.updated for work in works),
-                   "nodes": [{key: value for key, value in entry.items() if key != "component"} for entry in entries]}
+                   "nodes": [{key: value for key, value in entry.items() if key != "component"} for entry in entries],
+                   "causes": causes}
     if not works:
         return {**check, "state": "absent", "detail": "nothing of it is in the cluster",
                 "hint": "Run site.yml; its plan names the objects."}
-    if entries:
-        worst = "failed" if any(entry["level"] == "failed" for entry in entries) else "pending"
-        first = [entry for entry in entries if entry["level"] == worst]
-        return {**check, "state": worst, "detail": f"{ready}/{desired} ready; {_told(first)}", "hint": first[0]["hint"]}
+    if causes:
+        more = f"; {len(causes) - 1} more causes" if len(causes) > 2 else "; 1 more cause" if causes[1:] else ""
+        return {**check, "state": causes[0]["level"], "detail": f"{ready}/{desired} ready; {causes[0]['text']}{more}",
+                "hint": causes[0]["hint"]}
     unseen = [work.name for work in works if not work.seen]
     if unseen:
         return {**check, "detail": f"its controller has taken no notice of {', '.join(unseen)}",
@@ -163,24 +273,6 @@ def _check(name: str, works: t.Sequence[Workload], entries: t.Sequence[Data],
         return {**check, "detail": f"{count}/{desired} {what} when the time was over", "hint": "Raise the timeout."}
     detail = f"{ready}/{desired} ready" if desired else f"no node asks for it: {_why_none(name, cluster)}"
     return {**check, "ok": True, "state": "ok", "detail": detail}
-
-
-def _told(entries: t.Sequence[Data]) -> str:
-    """The first cause and where; others are counted."""
-    first = entries[0]
-    alike = [entry for entry in entries if all(entry[key] == first[key] for key in ("container", "state", "cause"))]
-    if first["waits_for"]:
-        alike = [entry for entry in entries if entry["waits_for"] == first["waits_for"]]
-    others = len(entries) - len(alike)
-    more = f"; {others} more with other causes" if others else ""
-    where = fold({entry["node"] or "no node" for entry in alike})
-    if first["waits_for"]:
-        return f"waits for {first['waits_for'].replace('_', ' ')} on {where}{more}"
-    place = f" {first['container']}" if first["container"] else ""
-    reason = f", {first['reason']}" if first["reason"] else ""
-    said = f" (it said: {_end(first['message'])})" if first["message"] else ""
-    likely = "likely cause: " if first["level"] == "failed" and not first["state"].startswith(_LAYOUT) else ""
-    return f"{where}:{place} {first['state']}{reason}; {likely}{first['cause']}{said}{more}"
 
 
 def _end(message: str) -> str:

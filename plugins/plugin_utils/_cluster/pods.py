@@ -11,6 +11,10 @@ from dataclasses import dataclass
 Pod = t.Mapping[str, t.Any]
 # Reasons of a waiting container that say nothing more than that its turn has not come.
 _TURN = ("PodInitializing", "ContainerCreating", "")
+# Our word for a container that runs once more after it had failed; the API has none.
+RESTARTED = "Restarted"
+# Reasons of a container that has run and failed.
+ENDED = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerStatusUnknown", RESTARTED)
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Stuck:
 
     node: empty where none is chosen; container: the first one that is not done or not ready, empty where the pod has
     not come so far; state: as kubectl shows it (C(Init:1/4), C(Pending), C(Running)); reason: the machine's word
-    (C(CrashLoopBackOff)); message: what was said besides; restarts: of that container; image: what it runs.
+    (C(CrashLoopBackOff)); message: what was said besides; restarts: of that container; image: what it runs;
+    started: whether that container has run, so that it has a log; since: from when on the pod is not ready (RFC 3339).
     """
 
     component: str
@@ -31,6 +36,13 @@ class Stuck:
     message: str = ""
     restarts: int = 0
     image: str = ""
+    started: bool = True
+    since: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its container has ended in failure, and is or waits to be started again."""
+        return self.reason in ENDED
 
 
 def node_of(pod: Pod) -> str:
@@ -52,9 +64,9 @@ def where_it_stands(pod: Pod, component: str) -> Stuck:
     status = pod.get("status") or {}
 
     def at(state: str, container: str = "", reason: str = "", message: str = "", restarts: int = 0,
-           image: str = "") -> Stuck:
+           started: bool = False, image: str = "") -> Stuck:
         return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason, message.strip(),
-                     restarts, image)
+                     restarts, image, started, _since(pod))
 
     if "deletionTimestamp" in pod["metadata"]:
         return at("Terminating")
@@ -98,12 +110,22 @@ def _image(pod: Pod, section: str, name: str) -> str:
     return next((one.get("image") or "" for one in pod["spec"][section] if one["name"] == name), "")
 
 
-def _told(status: t.Mapping[str, t.Any]) -> tuple[str, str, int]:
-    """(reason, message, restarts) of a container. How it ended last is told where nothing else is."""
+def _since(pod: Pod) -> str:
+    """From when on the pod is not ready: since it was so last, or since it was made."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    ready: t.Mapping[str, t.Any] = next((one for one in conditions if one["type"] == "Ready"), {})
+    return str(ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or "")
+
+
+def _told(status: t.Mapping[str, t.Any]) -> tuple[str, str, int, bool]:
+    """(reason, message, restarts, started) of a container. How it ended last is told where nothing else is."""
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason = waiting.get("reason") or ended.get("reason") or ""
     reason = "" if reason in _TURN else reason
+    # It runs once more after it had failed: what ended it tells more than that it runs. 255: its node was restarted.
+    if "running" in state and last.get("exitCode") not in (None, 0, 255):
+        reason = RESTARTED
     message = waiting.get("message") or ended.get("message") or ""
     code = (ended or last).get("exitCode")
     # «back-off 5m0s restarting failed container=...» tells less than how the container ended.
@@ -111,4 +133,7 @@ def _told(status: t.Mapping[str, t.Any]) -> tuple[str, str, int]:
         message = ""
     if not message and code is not None:
         message = (ended or last).get("message") or f"it ended with exit code {code}"
-    return reason, message, int(status.get("restartCount") or 0)
+        if (ended or last).get("reason") == "OOMKilled":
+            message = f"OOMKilled: {message}"
+    restarts = int(status.get("restartCount") or 0)
+    return reason, message, restarts, bool(restarts or ended or last or "running" in state)

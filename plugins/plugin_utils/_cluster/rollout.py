@@ -12,24 +12,22 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, logs, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, node_of, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 # Seconds. A DaemonSet counts nodes that were labelled a moment ago a little later; a lost node may be a short break;
-# a line about one component comes at most so often, and again after a while in which nothing moved.
-_SETTLE, _LOST, _LINE, _AGAIN, _FRESH = 3.0, 15.0, 5.0, 60.0, 0.5
+# what only somebody else can mend may be mended at once; pods are looked at at most so often.
+_SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 3.0, 15.0, 45.0, 5.0, 0.5
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
 _NODES_ONE_BY_ONE = 50
 _REVISION = "controller-revision-hash"
 
 Data = t.Dict[str, t.Any]
-# Told on the way: {component, ready, desired, waiting: [{node, container}]}.
-Tell = t.Callable[[Data], None]
 
 
 class Asked(t.Protocol):
@@ -42,8 +40,10 @@ class Asked(t.Protocol):
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Data | None:
         """An object."""
 
-    def many(self, do: t.Callable[[str], Data | None], items: t.Iterable[str]
-             ) -> t.Sequence[Data | GpuopsError | None]:
+    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
+        """The last lines of a container's log."""
+
+    def many(self, do: t.Callable[[t.Any], t.Any], items: t.Iterable[t.Any]) -> t.Sequence[t.Any]:
         """The same for all."""
 
 
@@ -51,19 +51,25 @@ class Rollout:
     """Follows the components of one cluster.
 
     seen: the workloads as somebody has just read them; where they are settled the cluster is not asked again.
+    every: seconds between two things that are told.
     clock, sleep: seconds, as of the module time.
     """
 
     def __init__(self, client: Asked, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
                  tell: Tell = lambda progress: None, clock: t.Callable[[], float] = time.monotonic,
-                 sleep: t.Callable[[float], None] = time.sleep, seen: t.Sequence[Workload] = ()) -> None:
+                 sleep: t.Callable[[float], None] = time.sleep, seen: t.Sequence[Workload] = (),
+                 every: float = 5.0) -> None:
         self._client, self._cluster, self._components = client, cluster, list(components)
         self._namespace = str(cluster["namespace"])
-        self._clock, self._sleep, self._tell = clock, sleep, tell
+        self._clock, self._sleep = clock, sleep
+        self._progress = Progress(tell, self._components, every)
+        self._logs = logs.OnTheWay(client, self._namespace)
         self._seen = [work for work in seen if work.component in self._components]
-        self._told: dict[str, tuple[float, tuple[int, int, int]]] = {}
         self._stuck: list[Stuck] = []
+        self._stands: list[findings.Standing] = []
+        self._sure: dict[tuple[str, str], float] = {}
         self._lost: set[str] = set()
+        self._labels: dict[str, t.Mapping[str, str]] = {}
         self._look_at, self._looked = 0.0, float("-inf")
         self._layouts: list[mig.Stand] = []
 
@@ -95,10 +101,12 @@ class Rollout:
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
                 self._look(lacking)
-            self._speak(works, bool(lacking or self._layouts))
             hope = late or any(one.waits for one in self._layouts) or any(
                 self._hopeful(work, passed) for work in lacking)
-            if passed >= timeout or not hope:
+            over = passed >= timeout or not hope
+            ends = "" if not over or not lacking else "the time is over" if hope else "waiting cannot help"
+            self._progress.look(passed, timeout, works, self._stands if lacking else (), self._layouts, ends)
+            if over:
                 return self._conclude(works)
             self._sleep(min(pause, max(timeout - passed, 0.05)))
             pause = min(pause * 1.2, _PAUSE_LAST)
@@ -122,8 +130,23 @@ class Rollout:
         self._stuck = [where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
                        if not says_ready(pod)]
         self._lost = self._not_ready({stuck.node for stuck in self._stuck if stuck.node})
+        self._stands = self._explain()
         self._looked = self._clock()
-        self._look_at = self._looked + max(_LINE, 10 * (self._clock() - begin))
+        self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
+
+    def _explain(self) -> list[findings.Standing]:
+        """Why the pods are not ready, and since when that is certain of some."""
+        seen = findings.Seen(self._stuck, frozenset(self._lost), labels=self._labels)
+        stands = findings.standings(self._cluster, seen)
+        seen = seen._replace(logs=self._logs.of([one.stuck for one in stands if not one.before]))
+        stands = findings.standings(self._cluster, seen) if seen.logs else stands
+        now, sure = self._clock(), {}
+        for stuck, cause, _before in stands:
+            # The log of another pod makes nothing certain.
+            if cause.certain and seen.logs.get(stuck.pod, logs.Log(of=stuck.pod)).of == stuck.pod:
+                sure[stuck.component, stuck.node] = self._sure.get((stuck.component, stuck.node), now)
+        self._sure = sure
+        return stands
 
     def _pods(self, work: Workload) -> list[Data]:
         pods = self._client.list("v1", "Pod", namespace=self._namespace, label_selector=work.selector)
@@ -137,36 +160,21 @@ class Rollout:
             found: t.Sequence[Data | None] = self._client.list("v1", "Node")
         else:
             found = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes)))
+        self._labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in found if node}
         return {str(node["metadata"]["name"]) for node in _silent(found)} & nodes
 
     def _hopeful(self, work: Workload, passed: float) -> bool:
-        """Whether waiting may help: not where all that lacks is on lost nodes."""
+        """Whether waiting may help: not where all that lacks is on lost nodes, or only somebody else can mend it."""
         mine = [stuck for stuck in self._stuck if stuck.component == work.component]
-        only_lost = bool(mine) and work.seen and len(mine) >= work.desired - work.ready and all(
-            stuck.node in self._lost for stuck in mine)
-        return not only_lost or passed < _LOST
-
-    def _speak(self, works: t.Sequence[Workload], lacking: bool) -> None:
-        """Tells what has changed. A cluster that is ready at the first look needs no lines."""
+        if not mine or not work.seen or len(mine) < work.desired - work.ready:
+            return True
         now = self._clock()
-        if not self._told and not lacking:
-            return
-        for name in self._components:
-            mine = [work for work in works if work.component == name]
-            counts = (sum(work.ready for work in mine), sum(work.desired for work in mine))
-            layouts = [one for one in self._layouts if one.waits and name == "mig_manager"]
-            done = all(work.settled for work in mine) and not layouts
-            moves = (*counts, len(layouts))
-            if name not in self._told and done:
-                self._told[name] = (now, moves)
-            when, before = self._told.get(name, (now - _LINE, (-1, -1, -1)))
-            if (moves == before and (done or now - when < _AGAIN)) or (now - when < _LINE and not done):
-                continue
-            self._told[name] = (now, moves)
-            waiting = [] if done else [{"node": stuck.node, "container": stuck.container} for stuck in self._stuck
-                                       if stuck.component == name]
-            waiting += [{"node": one.node, "container": f"{one.asked} {one.state or 'not begun'}"} for one in layouts]
-            self._tell({"component": name, "ready": counts[0], "desired": counts[1], "waiting": waiting})
+        sure = {key for key, since in self._sure.items() if now - since >= _CERTAIN}
+        behind = {(stuck.component, stuck.node) for stuck, _cause, before in self._stands
+                  if (before, stuck.node) in sure}
+        away = sure | behind
+        return not all((stuck.component, stuck.node) in away or stuck.node in self._lost and passed >= _LOST
+                       for stuck in mine)
 
     def _conclude(self, works: t.Sequence[Workload], check_mode: bool = False) -> list[Data]:
         lacking = [work for work in works if not work.settled]
@@ -178,7 +186,8 @@ class Rollout:
                 self._look(lacking)
             events = self._warnings()
         seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), self._away(works), former, events,
-                             self._explained(works))
+                             self._explained(works), {}, self._labels)
+        seen = seen._replace(logs=logs.read(self._client, self._namespace, findings.roots(self._cluster, seen)))
         return findings.checks(self._cluster, self._components, works, seen, check_mode)
 
     def _explained(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:

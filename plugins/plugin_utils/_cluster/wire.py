@@ -74,11 +74,11 @@ class Wire:
 
     def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
              content_type: str = "application/json", accept: str = "application/json",
-             retry: t.Sequence[int] = (), final: t.Sequence[int] = ()) -> Answer:
+             retry: t.Sequence[int] = (), final: t.Sequence[int] = (), tries: int = TRIES) -> Answer:
         """One request, tried again while the server is busy or the connection breaks, and on the statuses in retry.
 
         Every request of this collection may be sent twice without harm. verb and target: for messages. final: statuses
-        that are answers to this request, though others may mean a busy server by them.
+        that are answers to this request, though others may mean a busy server by them. tries: at most so many.
         Raises ClusterError (status 0) where no answer comes.
         """
         url = self.server + quote(path)
@@ -86,7 +86,7 @@ class Wire:
         if given:
             url += "?" + urlencode(given)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        pause, left = FIRST_PAUSE, TRIES
+        pause, left = FIRST_PAUSE, tries
         while True:
             left -= 1
             try:
@@ -109,7 +109,9 @@ class Wire:
         reply = self._pool.request(method, url, body=data, headers=headers, retries=False, redirect=False,
                                    timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=READ_TIMEOUT))
         try:
-            decoded = json.loads(reply.data)
+            # A log may be JSON by itself.
+            text = reply.headers.get("Content-Type", "").startswith("text/plain")
+            decoded = None if text else json.loads(reply.data)
         except ValueError:
             decoded = None
         if not isinstance(decoded, dict):

@@ -207,12 +207,60 @@ def _rendered(cluster: Cluster) -> str:
 
 def _checks(checks: t.Sequence[t.Mapping[str, t.Any]], style: Style) -> list[str]:
     lines = [style.table(RESULT_HEAD, result_rows(checks))] if checks else []
-    for titles, detail, check in _alike(checks):
-        lines.append(style.paint(style.entry(f"{style.sign(check['state'])} {', '.join(titles)}:", detail, 0),
-                                 check["state"]))
-        if check["hint"]:
-            lines.append(style.entry("", f"→ {check['hint']}", 4))
+    for titles, detail, check in _alike([check for check in checks if not check.get("causes")]):
+        lines += _told(titles, detail, check["state"], check["hint"], style)
+    for titles, cause in roots(checks):
+        lines += [*_told(titles, cause["text"], cause["level"], cause["hint"], style), *_evidence(cause, style)]
     return lines
+
+
+def _told(titles: t.Sequence[str], detail: str, state: str, hint: str, style: Style) -> list[str]:
+    lines = [style.paint(style.entry(f"{style.sign(state)} {', '.join(titles)}:", detail, 0), state)]
+    return [*lines, style.entry("", f"→ {hint}", 4)] if hint else lines
+
+
+def _evidence(cause: t.Mapping[str, t.Any], style: Style) -> list[str]:
+    """What a cause was found by and what can be done: the pod's last lines, commands, who waits."""
+    lines = [style.entry("", stand(cause), 4)] if cause["level"] == "failed" and cause["pod"] else []
+    room = max(style.width, 40) - 8
+    for line in cause["log"]:
+        lines.append(f"      {style.sign('vertical')} " + style.text(line if len(line) <= room else
+                                                                     f"{line[:room - 3]}..."))
+    # Commands stand as they are: wrapped they could not be pasted.
+    lines += [f"      {style.text(command)}" for command in cause["do"]]
+    return [*lines, style.entry("", held_up(cause), 4)] if cause["holds_up"] else lines
+
+
+def roots(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], t.Mapping[str, t.Any]]]:
+    """Why components of a cluster are not ready: C((titles, cause)), what waits for another one left out.
+
+    Components that lack for the same reason on the same nodes, such as lost ones, stand together.
+    """
+    found: dict[tuple[str, ...], tuple[list[str], t.Dict[str, t.Any]]] = {}
+    for check in checks:
+        for cause in check.get("causes") or ():
+            if not cause["waits_for"]:
+                key = (cause["level"], cause["where"], cause["cause"], cause["hint"])
+                found.setdefault(key, ([], cause))[0].append(title_of(check["component"]))
+    # Of several components the container of one does not count.
+    alike = [(titles, {**cause, "text": f"{cause['where']}: {cause['cause']}"} if titles[1:] else cause)
+             for titles, cause in found.values()]
+    return sorted(alike, key=lambda one: one[1]["level"] != "failed")
+
+
+def stand(cause: t.Mapping[str, t.Any]) -> str:
+    """C(pod driver-x1, container nvidia-driver-ctr: not ready since 10:02 UTC, 6 restarts; its last lines:)."""
+    restarts = f", {cause['restarts']} restarts" if cause["restarts"] else ""
+    since = f" since {cause['since'].replace('T', ' ').replace('Z', ' UTC')}" if cause["since"] else ""
+    container = f", container {cause['container']}" if cause["container"] else ""
+    where = f" on {cause['node']}" if len(cause["nodes"]) > 1 else ""
+    last = f"; {cause['log_problem']}" if cause["log_problem"] else "; its last lines:" if cause["log"] else ""
+    return f"pod {cause['pod']}{where}{container}: not ready{since}{restarts}{last}"
+
+
+def held_up(cause: t.Mapping[str, t.Any]) -> str:
+    """C(behind it wait: container toolkit (12), validator (12))."""
+    return "behind it wait: " + ", ".join(f"{title_of(name)} ({count})" for name, count in cause["holds_up"].items())
 
 
 def _alike(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], str, t.Mapping[str, t.Any]]]:
@@ -236,13 +284,46 @@ def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:
 
 
 def progress(told: t.Mapping[str, t.Any], style: Style) -> str:
-    """One line on the way: C(device plugin  18/23 ready  waiting: gpu-a1 (toolkit-validation)), cut to the width."""
-    text = f"{title_of(told['component']):<{TITLE_WIDTH}}  {told['ready']:>4}/{told['desired']} ready"
-    if told["waiting"]:
-        text += "  waiting: " + ", ".join(
-            f"{one['node'] or 'no node'}{' (' + one['container'] + ')' if one['container'] else ''}"
-            for one in told["waiting"])
-    return text if len(text) <= style.width else f"{text[:style.width - 3]}..."
+    """What has changed on the way, a line for what is ready now and one for what is waited for, cut to the width.
+
+    C( 1:05  driver ████░░░░ 37/100, 1 failing: gpu-07 (nouveau holds the GPU); behind it validator 30/100)
+    """
+    minutes, seconds = divmod(int(told["elapsed"]), 60)
+    clock = f"{minutes:>2}:{seconds:02}  "
+    lines = []
+    if told["done"]:
+        names = ", ".join(f"{title_of(one['component'])} ({one['ready']})" for one in told["done"])
+        lines.append(f"{clock}{style.sign('ok')} ready: {names}{'' if told['open'] else '; that is all'}")
+    if told["open"]:
+        front = next((one for one in told["open"] if one["failing"]), told["open"][0])
+        lines.append(clock + _front(front, style) + _behind([one for one in told["open"] if one is not front]))
+    if told["ends"]:
+        lines.append(f"{clock}{style.sign('failed')} {told['ends']}; what is lacking is told in the result")
+    return "\n".join(text if len(text) <= style.width else f"{text[:style.width - 3]}..." for text in lines)
+
+
+_BAR = 12
+
+
+def _front(one: t.Mapping[str, t.Any], style: Style) -> str:
+    """The component that the others wait for: how many are ready, what fails, who is waited for."""
+    full = _BAR * one["ready"] // max(one["desired"], 1)
+    bar = style.sign("full") * full + style.sign("empty") * (_BAR - full)
+    text = f"{title_of(one['component'])} {bar} {one['ready']}/{one['desired']}"
+    if one["failing"]:
+        first = one["failing"][0]
+        text += f", {len(one['failing'])} failing: {first['node'] or 'no node'} ({first['why']})"
+    elif one["waiting"]:
+        first = one["waiting"][0]
+        more = f" and {len(one['waiting']) - 1} more" if one["waiting"][1:] else ""
+        inside = f" ({first['container']})" if first["container"] else ""
+        text += f", waiting: {first['node'] or 'no node'}{inside}{more}"
+    return text
+
+
+def _behind(others: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    return "; then " + ", ".join(f"{title_of(one['component'])} {one['ready']}/{one['desired']}"
+                                 for one in others) if others else ""
 
 
 def verdict(cluster: Cluster) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 _SIGNS = {
     "ok": ("✔", "ok"), "pending": ("…", ".."), "failed": ("✖", "XX"), "absent": ("✖", "XX"), "none": ("–", "-"),
     "error": ("✖", "XX"), "warning": ("▲", "!!"), "info": ("·", "--"),
-    "arrow": ("→", "->"), "horizontal": ("─", "-"), "vertical": ("│", "|"),
+    "full": ("█", "#"), "empty": ("░", "."), "arrow": ("→", "->"), "horizontal": ("─", "-"), "vertical": ("│", "|"),
     "top": ("┌┬┐", "+++"), "middle": ("├┼┤", "+++"), "bottom": ("└┴┘", "+++"),
 }
 Paint = t.Callable[[str, str], str]

@@ -49,7 +49,9 @@ td small{display:block;color:var(--soft);margin-top:4px}
 ol,ul{margin:0;padding:12px 16px 12px 40px}li{margin:2px 0}li small{color:var(--soft)}
 details{background:var(--paper);border:1px solid var(--line);border-radius:10px;margin:8px 0}
 summary{cursor:pointer;padding:10px 16px;font-weight:600}h3{font-size:14px;margin:0;padding:4px 16px 0}
-.name{white-space:nowrap}
+.name{white-space:nowrap}details>p,details>p.soft{margin:4px 16px 8px}
+pre{margin:4px 16px 12px;padding:10px 14px;overflow-x:auto;background:var(--ground);border:1px solid var(--line);
+border-radius:8px;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace}
 code{font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
 """
 # Places of one component on the page; the result of gpu_verify has them all.
@@ -150,6 +152,7 @@ def _cluster(cluster: report_cluster.Cluster) -> str:
         rows = [[_e(row[0].text), _e(row[1].text or "–"), _mark(row[2].text, check["state"]) + _why(check)]
                 for row, check in zip(report_cluster.result_rows(checks), checks)]
         text += f"{_table(report_cluster.RESULT_HEAD, rows)}<p class=soft>{_e(report_cluster.verdict(cluster))}.</p>"
+        text += _causes(checks)
     pools = [[_e(cell.text or "–") for cell in row] for row in report_cluster.pool_rows(cluster)]
     text += f"<h2>GPU nodes</h2>{_table(report_cluster.POOL_HEAD, pools)}" if pools else ""
     images = [[_e(row[0].text), _e(row[1].text), _e(row[2].text or "–")]
@@ -167,10 +170,30 @@ def _mark(text: str, state: str) -> str:
     return f"<span class='mark {_e(state)}'>{_e(text)}</span>"
 
 
+def _causes(checks: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    """Why components are not ready, each cause once, with what it was found by and what to do."""
+    found = report_cluster.roots(checks)
+    text = ""
+    for titles, cause in found:
+        lines = "".join(f"{_e(line)}\n" for line in cause["log"])
+        commands = "".join(f"{_e(command)}\n" for command in cause["do"])
+        text += (f"<details open><summary>{_mark(cause['level'], cause['level'])} {_e(', '.join(titles))}: "
+                 f"{_e(cause['cause'])}</summary><p>{_e(cause['text'])}.</p>")
+        if cause["level"] == "failed" and cause["pod"]:
+            text += f"<p class=soft>{_e(report_cluster.stand(cause))}</p>"
+        text += f"<pre>{lines}</pre>" if lines else ""
+        text += f"<p><b>→ {_e(cause['hint'])}</b></p>" + (f"<pre>{commands}</pre>" if commands else "")
+        text += f"<p class=soft>{_e(report_cluster.held_up(cause))}</p>" if cause["holds_up"] else ""
+        text += "</details>"
+    return f"<h2>Why components are not ready</h2>{text}" if text else ""
+
+
 def _why(check: t.Mapping[str, t.Any]) -> str:
     """Every place where a component of the cluster is not ready."""
     if check["state"] == "ok":
         return ""
+    if check.get("causes"):
+        return "".join(f"<small>{_e(cause['text'])}</small>" for cause in check["causes"])
     if not check["nodes"]:
         return f"<small>{_e(check['detail'])}</small><small>→ {_e(check['hint'])}</small>"
     more = len(check["nodes"]) - _SHOWN

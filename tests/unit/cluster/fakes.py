@@ -85,6 +85,7 @@ class FakeClient:
     def __init__(self, each: Callable[[FakeClient, int], None] | None = None, **objects: list[dict[str, Any]]) -> None:
         self.objects, self._each = objects, each
         self.asked: list[str] = []
+        self.logs: dict[str, Any] = {}  # by pod: a text, or what is raised
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> list[dict[str, Any]]:
@@ -101,6 +102,14 @@ class FakeClient:
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         self.asked.append(f"get {kind}")
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
+
+    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
+        assert namespace == NAMESPACE
+        self.asked.append(f"log {name} {container}{' previous' if previous else ''}")
+        said = self.logs.get(name, "")
+        if isinstance(said, Exception):
+            raise said
+        return said
 
     many = staticmethod(one_by_one)
 

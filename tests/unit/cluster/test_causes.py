@@ -70,7 +70,7 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
      "fabric manager does not run on gpu-a1"),
     (stuck("dcgm_exporter", "nvidia-dcgm-exporter", "Running", "CrashLoopBackOff", "boom"), [],
      "exporter cannot read", "the exporter asks it"),
-    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "again and again", "--previous"),
+    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "again and again", "logs pod-1 --container"),
     (stuck("nfd", "worker", "Running"), [], "runs but says that it is not ready", "logs"),
     (stuck("nfd", "worker", "Pending"), [], "still starting", "describe pod pod-1"),
 ])

@@ -61,10 +61,11 @@ def test_lines_tell_what_changes_and_whom_it_waits_for() -> None:
     client = FakeClient(each, Node=[node("n1"), node("n2")], Pod=[pod("validator", "n2", 1)])
     checks, told, seconds = follow(client, ["driver", "validator"])
     assert all(check["ok"] for check in checks.values())
-    assert told == [
-        {"component": "validator", "ready": 1, "desired": 2, "waiting": [
-            {"node": "n2", "container": "toolkit-validation"}]},
-        {"component": "validator", "ready": 2, "desired": 2, "waiting": []}]
+    assert [(one["open"], one["done"], one["ends"]) for one in told] == [
+        ([{"component": "validator", "ready": 1, "desired": 2, "failing": [], "waiting": [
+            {"node": "n2", "container": "toolkit-validation"}]}], [], ""),
+        ([], [{"component": "validator", "ready": 2}], "")]
+    assert told[0]["elapsed"] == 0 and told[0]["left"] == 60 and 5 < told[1]["elapsed"] < 10
     assert 5 < seconds < 10
 
 
@@ -79,7 +80,8 @@ def test_one_component_gets_one_line_in_five_seconds() -> None:
 def test_who_waits_long_is_told_again() -> None:
     client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[])
     told = follow(client, ["driver"], timeout=150)[1]
-    assert len(told) == 3 and told[0] == told[1] == told[2]
+    assert [one["open"] for one in told] == [told[0]["open"]] * 3 + [[]] and told[0]["open"]
+    assert [one["ends"] for one in told] == ["", "", "", "the time is over"]
 
 
 def test_a_long_message_is_told_by_its_end() -> None:
@@ -220,16 +222,17 @@ def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) ->
     assert check["state"] == "pending" and [one["node"] for one in check["nodes"]] == ["n2"]
     assert "n2: " in check["detail"] and "n1" not in check["detail"]
     assert "(it runs 570.158.01-ubuntu22.04, wanted is 580.95.05-ubuntu22.04) and stays" in check["detail"]
-    for command in ("kubectl drain n2 --ignore-daemonsets", "kubectl -n gpu-operator delete pod driver-n2",
-                    "kubectl uncordon n2"):
-        assert command in check["hint"]
+    assert check["nodes"][0]["do"] == ["kubectl drain n2 --ignore-daemonsets",
+                                       "kubectl -n gpu-operator delete pod driver-n2", "kubectl uncordon n2"]
+    assert "drain n2, delete the pod" in check["hint"]
 
 
 def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
     allowed = plan("n1", "n2")
     allowed["components"]["driver"]["pools"] = [{"manager_env": {"ENABLE_GPU_POD_EVICTION": "true"}}]
-    hint = outdated(cluster=allowed)["hint"]
-    assert "drain n2" not in hint and "delete pod driver-n2; its driver manager evicts" in hint
+    check = outdated(cluster=allowed)
+    assert check["nodes"][0]["do"] == ["kubectl -n gpu-operator delete pod driver-n2"]
+    assert "drain" not in check["hint"] and "its driver manager evicts" in check["hint"]
     allowed["components"]["driver"]["pools"].append({"manager_env": {"ENABLE_GPU_POD_EVICTION": "false"}})
     assert "drain n2" in outdated(cluster=allowed)["hint"]
 
@@ -308,7 +311,8 @@ def test_a_layout_is_waited_for_and_told_on_the_way() -> None:
     client = FakeClient(each, DaemonSet=[daemon_set("mig_manager", 2, 2)], Node=[asked("n1", "all-1g.10gb")])
     checks, told, seconds = follow(client, ["mig_manager"])
     assert checks["mig_manager"]["ok"] and 7 < seconds < 25
-    assert [one["waiting"] for one in told] == [[{"node": "n1", "container": "all-1g.10gb not begun"}], []]
+    assert told[0]["open"][0]["waiting"] == [{"node": "n1", "container": "all-1g.10gb not begun"}]
+    assert told[-1]["open"] == [] and told[-1]["done"] == [{"component": "mig_manager", "ready": 2}]
 
 
 def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:

@@ -94,4 +94,5 @@ CLIENTS = {
     "container_toolkit": {"DaemonSet gpu-operator/nvidia-device-plugin-daemonset",
                           "DaemonSet gpu-operator/nvidia-mig-manager"},
     "dcgm": {"DaemonSet gpu-operator/nvidia-dcgm-exporter"},
+    "device_plugin": {"DaemonSet gpu-operator/nvidia-operator-validator"},  # it proves no plugin that nobody delivers
 }

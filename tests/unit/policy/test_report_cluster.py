@@ -158,14 +158,35 @@ def test_a_removal_without_a_plan_names_what_went() -> None:
     assert "delete DaemonSet d0, DaemonSet d1" in render_state(report, Style())
 
 
+def on_the_way(**more: Any) -> dict[str, Any]:
+    return {"elapsed": 65.2, "left": 1134.8, "ends": "", "done": [], "open": [], **more}
+
+
 @pytest.mark.parametrize("width", [60, 100])
 def test_progress_is_one_line(width: int) -> None:
-    told = {"component": "device_plugin", "ready": 18, "desired": 23, "waiting": [
-        {"node": f"gpu-{number}", "container": "toolkit-validation"} for number in range(5)]}
+    told = on_the_way(open=[
+        {"component": "driver", "ready": 18, "desired": 24, "failing": [], "waiting": [
+            {"node": f"gpu-{number}", "container": "k8s-driver-manager"} for number in range(6)]},
+        {"component": "device_plugin", "ready": 3, "desired": 24, "failing": [], "waiting": []}])
     line = report_cluster.progress(told, Style(width))
-    assert line.startswith("device plugin        18/23 ready  waiting: gpu-0 (toolkit")
-    assert len(line) <= width and line.endswith("...")
-    assert report_cluster.progress({**told, "ready": 23, "waiting": []}, Style()).endswith("23/23 ready")
+    assert line.startswith(" 1:05  driver █████████░░░ 18/24, waiting: gpu-0 (k8s-")
+    assert len(line) <= width and (width > 60 or line.endswith("..."))
+    assert report_cluster.progress(told, Style(200, fancy=False)).endswith(
+        "driver #########... 18/24, waiting: gpu-0 (k8s-driver-manager) and 5 more; then device plugin 3/24")
+
+
+def test_progress_names_what_fails_and_what_is_done() -> None:
+    told = on_the_way(done=[{"component": "nfd", "ready": 3}], open=[
+        {"component": "driver", "ready": 0, "desired": 2, "failing": [], "waiting": []},
+        {"component": "validator", "ready": 0, "desired": 2, "waiting": [], "failing": [
+            {"node": "gpu-7", "why": "nouveau holds the GPU"}]}])
+    lines = report_cluster.progress(told, Style(120)).splitlines()
+    assert lines[0] == " 1:05  ✔ ready: NFD (3)"
+    assert lines[1] == (" 1:05  validator ░░░░░░░░░░░░ 0/2, 1 failing: gpu-7 (nouveau holds the GPU); then driver 0/2")
+    last = report_cluster.progress(on_the_way(done=[{"component": "driver", "ready": 2}]), Style(120))
+    assert last == " 1:05  ✔ ready: driver (2); that is all"
+    over = report_cluster.progress({**told, "done": [], "ends": "the time is over"}, Style(120)).splitlines()
+    assert len(over) == 2 and "the time is over" in over[1]
 
 
 def test_page() -> None:
@@ -214,3 +235,49 @@ def test_driver_images_by_pools() -> None:
 def test_hosts_are_named_where_a_cluster_stands_beside() -> None:
     calm = {**both(), "hosts": {"gpu03": both()["hosts"]["gpu03"]}}
     assert "Nothing to do on hosts: every host is as the policy says." in render_plan(calm, Style())
+
+
+def cause(**more: Any) -> dict[str, Any]:
+    """What gpu_verify says once of all nodes that stand alike."""
+    words = "nvidia-driver-ctr Running, CrashLoopBackOff; likely cause: it is <broken>"
+    return {
+        "level": "failed", "waits_for": "", "node": "gpu-01", "pod": "nvidia-driver-daemonset-x7",
+        "nodes": ["gpu-01", "gpu-02"], "where": "2 nodes, gpu-[01-02]", "container": "nvidia-driver-ctr",
+        "cause": "it is <broken>", "state": "Running", "reason": "CrashLoopBackOff", "restarts": 6,
+        "since": "2026-01-01T10:02:00Z", "text": f"2 nodes, gpu-[01-02]: {words}", "hint": "Mend it.",
+        "log": ["one", "two " * 40], "log_problem": "", "do": ["kubectl logs x --previous"],
+        "holds_up": {"validator": 2, "device_plugin": 1}, **more}
+
+
+def test_a_cause_is_told_once_with_its_evidence() -> None:
+    waits = cause(level="pending", waits_for="driver", text="waits for driver on 2 nodes")
+    report = alone()
+    report["cluster"]["checks"] = [
+        check("driver", state="failed", ready=19, nodes=[{}], causes=[cause()]),
+        check("validator", state="pending", ready=19, nodes=[{}], causes=[waits])]
+    lines = report_cluster.render_result(report["cluster"], Style(80))
+    text = "\n".join(lines)
+    start = text.index("✖ driver:  2 nodes")
+    told = text[start:]
+    assert "waits for driver on" not in told and told.count("likely cause") == 1
+    assert "pod nvidia-driver-daemonset-x7 on gpu-01, container nvidia-driver-ctr" in told
+    assert "2026-01-01 10:02:00 UTC" in told and "6 restarts" in told and "\n      │ one\n" in told
+    assert "\n      kubectl logs x --previous\n" in told
+    assert told.endswith("behind it wait: validator (2), device plugin (1)")
+    assert max(map(len, told.splitlines())) <= 80
+    page = webpage.page(report)
+    assert "Why components are not ready" in page and "it is &lt;broken&gt;" in page and "<pre>one\n" in page
+    assert "kubectl logs x --previous\n</pre>" in page
+
+
+def test_a_log_that_was_not_read_is_said() -> None:
+    problem = "its log may not be read: the user of this kubeconfig lacks the right get pods/log"
+    assert report_cluster.stand(cause(log=[], log_problem=problem)).endswith(f"6 restarts; {problem}")
+
+
+def test_a_lost_node_is_one_entry_for_all_components() -> None:
+    lost = {"level": "pending", "nodes": ["n1"], "where": "n1", "cause": "the node is NotReady", "hint": "Mend it."}
+    checks = [check(name, state="pending", causes=[cause(**lost, container=name, text=f"n1: {name} Pending")])
+              for name in ("driver", "validator")]
+    [(titles, one)] = report_cluster.roots(checks)
+    assert titles == ["driver", "validator"] and one["text"] == "n1: the node is NotReady"

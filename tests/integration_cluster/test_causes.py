@@ -1,0 +1,107 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The root of what does not come up, by the log that the API server gives of it. About 35 s."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from lab.controlplane import cluster as clusters
+from tests.integration_cluster.conftest import Audit
+from tests.integration_cluster.test_verify import INITS, Site, play
+
+SAID = "Unloading nouveau driver\nfailed to unload nouveau driver: rmmod: ERROR: Module nouveau is in use\n"
+
+
+class Kubelet(http.server.BaseHTTPRequestHandler):
+    """Answers for the logs of all containers, which simulated nodes do not have."""
+
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        self.wfile.write(SAID.encode())
+
+    def log_message(self, *words: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def kubelet(cluster: clusters.Cluster) -> Iterator[int]:
+    """The port of such a kubelet."""
+    keys = next(Path(cluster.folder).rglob("server.key")).parent
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.crt", keys / "server.key")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+
+
+@pytest.fixture
+def site(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Site]:
+    """Two nodes on which the driver fails and all others wait."""
+    made = Site(cluster, client, fresh())
+    made.deliver(*INITS)
+    for component, container, words in (("driver", "k8s-driver-manager", ()),
+                                        ("validator", "driver-validation", ("--running",)),
+                                        ("device_plugin", "toolkit-validation", ("--running",))):
+        made.lab("crash", "on", "--app", made.app(component), "--container", container, *words)
+        made.faults.append(("crash", "--app", made.app(component)))
+    yield made
+    made.close()
+
+
+def endpoint(site: Site, node: str, port: int) -> None:
+    """Has the API server ask this port for the node's logs."""
+    with site.made.api() as server:
+        server.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"daemonEndpoints": {"kubeletEndpoint": {
+            "Port": port}}}}, "application/strategic-merge-patch+json")
+
+
+def test_the_root_is_told_once_with_its_log(site: Site, kubelet: int, kubeconfig: str, audit: Audit,
+                                            tmp_path: Path) -> None:
+    # A kubelet that does not answer fails nothing.
+    for node in site.nodes:
+        endpoint(site, node, 9)
+    [cause] = site.follow(*INITS, timeout=1)["driver"]["causes"]
+    assert "the kubelet of the node does not answer" in cause["log_problem"] and cause["log"] == []
+    assert cause["cause"].startswith("the driver manager cannot clear the node") and cause["pod"] in cause["do"][0]
+    for node in site.nodes:
+        endpoint(site, node, kubelet)
+    audit.start()
+    run = play(site, tmp_path, kubeconfig=kubeconfig, timeout=2)
+    text = run.stdout + run.stderr
+    assert run.returncode == 2 and "1 failing" not in text
+    assert "2 failing: " in text and "(nouveau holds the GPU)" in text
+    problems = [line for line in text.splitlines() if "likely cause" in line and not line.startswith("fatal")]
+    assert len(problems) == 1 and "2 nodes" in problems[0] and "k8s-driver-manager Init:0/1" in problems[0], text
+    asked = [one["uri"] for one in audit.requests if "/log?" in one["uri"]]
+    # One on the way, each pod's at the end; the server notes when an answer begins and when it ends.
+    assert len(asked) <= 6 and len(set(asked)) == 2
+    assert all("container=k8s-driver-manager&previous=true" in uri for uri in asked)
+    checks = site.follow(*INITS, timeout=1)
+    [cause] = checks["driver"]["causes"]
+    assert cause["nodes"] == site.nodes and cause["log"] == SAID.splitlines()
+    assert cause["holds_up"] == {"validator": 2, "device_plugin": 2} and cause["since"]
+    assert checks["validator"]["detail"].endswith(f"waits for driver on 2 nodes, {short(site)}")
+
+
+def short(site: Site) -> str:
+    """The two nodes in one word, as the message has them."""
+    first, second = site.nodes
+    same = len([one for one, other in zip(first, second) if one == other])
+    return f"{first[:same]}[{first[same:]}-{second[same:]}]"
