@@ -130,7 +130,8 @@ def _problem(error: GpuopsError) -> str:
     """Why a log could not be read, in one line."""
     if isinstance(error, ClusterError) and error.status == 403:
         return "its log may not be read: the user of this kubeconfig lacks the right get pods/log"
-    said = " ".join(str(error).split())
+    said = " ".join(error.message.split()).rstrip(".")
     if isinstance(error, ClusterError) and error.status >= 500:
-        return f"its log cannot be read: the kubelet of the node does not answer ({said[-120:]})"
+        # Before it stands the whole address.
+        return f"its log cannot be read: the kubelet of the node does not answer ({said.rpartition('dial ')[2][-120:]})"
     return f"its log cannot be read: {said[:160]}"

@@ -72,7 +72,9 @@ def test_alike_in_status_but_not_in_why() -> None:
 
 @pytest.mark.parametrize(("error", "words"), [
     (ClusterError("forbidden", status=403), "lacks the right get pods/log"),
-    (ClusterError("dial tcp 10.0.0.9:10250: connection refused", status=500), "kubelet of the node does not answer"),
+    (ClusterError('the log of Pod a/b: InternalError: Get "https://10.0.0.9:10250/containerLogs/a/b?c=d": dial tcp '
+                  "10.0.0.9:10250: connection refused.", "Look.", status=500),
+     "the kubelet of the node does not answer (tcp 10.0.0.9:10250: connection refused)"),
     (ClusterError("gone", status=404), "cannot be read"),
 ])
 def test_a_log_that_cannot_be_read_is_said_in_one_line(error: ClusterError, words: str) -> None:
