@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.integration_cluster.drifts import ENV, ON_COMPONENTS, ON_SAMPLES, container, ds, hand, patch, repaired
+from tests.integration_cluster.drifts import ENV, ON_COMPONENTS, ON_SAMPLES, container, ds, patch, repaired
 from tests.integration_cluster.world import World
 
 
@@ -114,3 +119,67 @@ def test_the_diff_of_a_repair_shows_the_drift_and_nothing_else(world: World) -> 
     assert [line.strip() for line in before if line not in after] == ["- name: ADDED", "value: x"]
     assert [line for line in after if line not in before] == []
     world.run()
+
+
+INJECT: dict[str, Any] = {
+    "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {"name": "inject"},
+    "spec": {
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["daemonsets"],
+            "operations": ["CREATE", "UPDATE"]}]},
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": (
+            "Object{spec: Object.spec{template: Object.spec.template{metadata: Object.spec.template.metadata{"
+            "annotations: {'injected': 'yes'}}}}}")}}]}}
+BOUND = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+         "metadata": {"name": "inject"}, "spec": {"policyName": "inject", "matchResources": {
+             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "drift"}}}}}
+
+
+def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit) -> None:
+    for one in (INJECT, BOUND):
+        world.kubectl("apply", "--server-side", "--filename", "-", stdin=one)
+
+    def injected() -> bool:
+        annotations = world.get("daemonset", "agent")["spec"]["template"]["metadata"].get("annotations") or {}
+        return "injected" in annotations
+
+    for number in range(60):  # it takes the server a moment to take notice of the policy
+        ds("containers/0/image", "replace", f"evil:{number}")(world)
+        assert world.run()["counts"]["repair"] == 1
+        if injected():
+            break
+        time.sleep(0.5)
+    audit.start()
+    assert injected() and not world.run()["changed"] and not audit.writes
+    world.kubectl("delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "inject")
+
+
+def test_an_addition_that_comes_back_ends_no_run_late(world: World) -> None:
+    over = threading.Event()
+
+    def stubborn() -> None:
+        """Writes hostPID whenever it is not there."""
+        hand = Client(world.tool.kubeconfig)
+        while not over.is_set():
+            found = hand.get("apps/v1", "DaemonSet", "agent", "drift") or {}
+            if "hostPID" not in found["spec"]["template"]["spec"]:
+                with contextlib.suppress(ClusterError):
+                    hand.merge_patch("apps/v1", "DaemonSet", "agent", "drift", {
+                        "spec": {"template": {"spec": {"hostPID": True}}}}, field_manager="stubborn")
+
+    other = threading.Thread(target=stubborn)
+    other.start()
+    try:
+        for _time in range(3):
+            while "hostPID" not in world.get("daemonset", "agent")["spec"]["template"]["spec"]:
+                time.sleep(0.1)
+            try:
+                assert world.run()["counts"]["repair"] == 1
+            except ClusterError as error:
+                assert "others write it faster than it can be repaired: stubborn" in error.message
+    finally:
+        over.set()
+        other.join()
+    world.run()
+    assert not world.run()["changed"]

@@ -25,7 +25,6 @@ from tests.unit.cluster.clusters import plan
 
 NAME, SPACE = f"releases-{os.getpid()}", "gpu-operator"
 OLD, NEW = "24.6.2", "26.7.0"
-METRICS = {"dcgmExporter": {"config": {"create": True, "name": "metrics", "data": "DCGM_FI_DEV_GPU_TEMP, gauge, T\n"}}}
 
 
 class Site:
@@ -116,28 +115,38 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
     assert site.labels() == labels
 
 
-def test_pods_follow_what_they_read(site: Site) -> None:
-    """Metrics are the exporter's alone; sharing is read by the device plugin and by feature discovery."""
-    site.run(NEW, gpu_policy=METRICS)
+def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> None:
+    """Counters are read by the exporter alone, sharing by the device plugin and by feature discovery."""
+    counters = {"gpu_policy": metrics("DCGM_FI_DEV_GPU_TEMP, gauge, T")}
+    site.run(OLD, gpu_sharing=shared(2), **counters)
     before = site.pods()
-    config = METRICS["dcgmExporter"]["config"]
-    site.run(NEW, gpu_policy={"dcgmExporter": {"config": {**config, "data": "DCGM_FI_DEV_SM_CLOCK, gauge, C\n"}}})
-    assert restarted(before, site.pods()) == {"nvidia-dcgm-exporter"}
+    counters["gpu_policy"] = metrics("DCGM_FI_DEV_SM_CLOCK, gauge, C")
+    site.run(OLD, gpu_sharing=shared(2), **counters)
+    counted = site.pods()
+    assert restarted(before, counted) == {"nvidia-dcgm-exporter"}
+    site.run(OLD, gpu_sharing=shared(4), **counters)
+    here, labels = site.pods(), site.labels()
+    assert restarted(counted, here) == {"nvidia-device-plugin-daemonset", "gpu-feature-discovery"}
 
-
-def test_a_component_that_is_switched_off_leaves_no_pod_and_no_label(site: Site) -> None:
-    site.run(NEW)
     label = "nvidia.com/gpu.deploy.dcgm-exporter"
-    before, labels = site.pods(), site.labels()
     assert labels["gpu-1"][label] == "true"
-    site.run(NEW, gpu_policy={"dcgmExporter": {"enabled": False}})
-    off = site.pods()
-    assert off == {name: pods for name, pods in before.items() if name != "nvidia-dcgm-exporter"}
+    site.run(OLD, gpu_sharing=shared(4), gpu_policy={"dcgmExporter": {"enabled": False}})
+    assert site.pods() == {name: pods for name, pods in here.items() if name != "nvidia-dcgm-exporter"}
     assert site.labels() == {node: {key: value for key, value in mine.items() if key != label}
                              for node, mine in labels.items()}
-    site.run(NEW)
+    site.run(OLD, gpu_sharing=shared(4), **counters)
     assert site.labels() == labels
-    assert restarted(before, site.pods()) == {"nvidia-dcgm-exporter"}
+    assert restarted(here, site.pods()) == {"nvidia-dcgm-exporter"}
+
+
+def metrics(line: str) -> dict[str, Any]:
+    """A policy with counters of its own."""
+    return {"dcgmExporter": {"config": {"create": True, "name": "metrics", "data": f"{line}\n"}}}
+
+
+def shared(replicas: int) -> dict[str, Any]:
+    """Each GPU for so many pods."""
+    return {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]}}
 
 
 def restarted(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) -> set[str]:
