@@ -178,9 +178,9 @@ plan:
   description:
     - The steps in order. C(action) is V(create), V(update) (what is wanted has changed), V(repair) (a foreign hand has
       changed the object), V(replace) (either of them, where the server allows it only with a new object), V(adopt) (a
-      GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and V(start) of an operator, V(hand over) of an object and V(forget) of a Node
-      (our annotations go) to it; with O(render_to) V(write file) or V(remove file). C(reason) names the fields that
-      differ.
+      GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
+      V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
+      O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
   returned: success
   type: list
   elements: dict
