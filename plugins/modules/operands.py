@@ -15,7 +15,11 @@ description:
   - What foreign hands changed, removed or added inside the objects is repaired, such as an image, an environment
     variable, C(hostPID), a container or a rule. Their labels and annotations on an object and its status stay, as does
     the annotation by which C(kubectl rollout restart) restarts pods, since taking it out would restart them again.
-    What an autoscaler or a controller writes through a subresource stays where the manifest does not name it.
+    What an autoscaler or a controller writes through a subresource stays where the manifest does not name it, and so
+    does what a mutating webhook adds to what we apply.
+  - What the server never changes in place is made anew, such as the role of a binding, the handler of a runtime class
+    or a ConfigMap that was made immutable. A DaemonSet whose pods only users may restart (OnDelete) leaves them to its
+    successor, or is refused where that would not know them.
   - Objects of ours carry the label C(app.kubernetes.io/managed-by=gpuops.nvidia), the label C(gpuops.nvidia/component)
     and the annotation C(gpuops.nvidia/applied). By these they are found again and removed when they are no longer
     wanted.
@@ -173,10 +177,10 @@ RETURN = r"""
 plan:
   description:
     - The steps in order. C(action) is V(create), V(update) (what is wanted has changed), V(repair) (a foreign hand has
-      changed the object), V(adopt) (a GPU Operator's object becomes ours), V(delete), or V(release) (an object that
-      stays loses our marks); V(stop) and V(start) of an operator, V(hand over) of an object and V(forget) of a Node
-      (our annotations go) to it; with O(render_to) V(write file) or V(remove file). C(reason) names the fields that
-      differ.
+      changed the object), V(replace) (either of them, where the server allows it only with a new object), V(adopt) (a
+      GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
+      V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
+      O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
   returned: success
   type: list
   elements: dict
@@ -212,7 +216,7 @@ counts:
   description: How many objects had each action.
   returned: success
   type: dict
-  sample: {create: 0, update: 0, repair: 1, adopt: 0, delete: 0, release: 0, reuse: 0, keep: 58}
+  sample: {create: 0, update: 0, repair: 1, replace: 0, adopt: 0, delete: 0, release: 0, reuse: 0, keep: 58}
 workloads:
   description:
     - The DaemonSets and Deployments of ours as they are, where nothing was written; empty otherwise. Made for the

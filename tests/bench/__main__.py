@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from lab.stages import ROOT
-from tests.bench import cluster, features, labels, mig, resolve
+from tests.bench import cluster, features, fleet, labels, mig, resolve
 from tests.integration import user
 
 HOST = "gpu-a2"
@@ -69,6 +69,7 @@ def main() -> int:
         *labels.rows(),
         *features.rows(),
         *mig.rows(),
+        *fleet.rows(),
     ]
     for what, figure, budget, good in rows:
         print(f"{what:<55} {figure:>12}  {budget:<8} {'' if good else 'MISSED'}".rstrip())

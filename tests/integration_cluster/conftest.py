@@ -19,6 +19,7 @@ from lab.controlplane import binary
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
 
+pytest.register_assert_rewrite("tests.integration_cluster.drifts")
 NAME = f"itest-{os.getpid()}"  # sessions side by side have a cluster each
 _NUMBERS = itertools.count()
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
@@ -72,10 +73,11 @@ class Kubectl:
         self.command = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", f"{kubeconfig}.cache"]
         self.program = binary.program()
 
-    def __call__(self, *words: str, stdin: object = None) -> str:
-        """What it prints. stdin: an object, passed as JSON."""
+    def __call__(self, *words: str, stdin: object = None, editor: str = "") -> str:
+        """What it prints. stdin: an object, passed as JSON; editor: the program that C(edit) opens."""
         done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
-                              input=None if stdin is None else json.dumps(stdin), check=False, timeout=300)
+                              input=None if stdin is None else json.dumps(stdin), check=False, timeout=300,
+                              env={**os.environ, "KUBE_EDITOR": editor})
         assert done.returncode == 0, f"kubectl {words}: {done.stderr}"
         return done.stdout
 

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,39 +16,52 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
 
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired
 from tests.integration_cluster.test_operands import crd
+from tests.integration_cluster.world import Object, World
 from tests.unit.cluster.clusters import facts, node, plan
 from tests.unit.cluster.test_switching import CLIENTS, EVERYTHING, NAMES
 
-SPACE = "components"
-MONITORS = crd("monitoring.coreos.com", "ServiceMonitor", "servicemonitors", "v1", "Namespaced")
-# Most kinds, by which it is seen whether anything was left.
-KINDS = "daemonset,deployment,service,serviceaccount,configmap,role,rolebinding,servicemonitor,clusterrole," \
-        "clusterrolebinding,runtimeclass"
+SPACE = COMPONENTS
+MONITORS = [crd("monitoring.coreos.com", kind, f"{kind.lower()}s", "v1", "Namespaced")
+            for kind in ("ServiceMonitor", "PrometheusRule")]
+SEEN = {**facts(node(), monitors=True), "prometheus_rules": True}
+
+
+@dataclass
+class Whole(World):
+    """All components of a plan."""
+
+    cluster: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, check: bool = False) -> Object:
+        """What site.yml does."""
+        return run(self.client, self.cluster, check)
 
 
 @pytest.fixture(scope="module")
 def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[dict[str, Any]]:
     """The plan with everything switched on, delivered."""
     client = Client(kubeconfig)
-    kubectl("apply", "--server-side", "--filename", "-", stdin=MONITORS)
-    kubectl("wait", "--for", "condition=Established", "crd/servicemonitors.monitoring.coreos.com")
-    whole = plan(EVERYTHING, facts(node(), monitors=True), namespace=SPACE, node_os=["ubuntu22.04"])
+    for one in MONITORS:
+        kubectl("apply", "--server-side", "--filename", "-", stdin=one)
+        kubectl("wait", "--for", "condition=Established", f"crd/{one['metadata']['name']}")
+    whole = plan(EVERYTHING, SEEN, namespace=SPACE, node_os=["ubuntu22.04"])
     assert {action for action, count in run(client, whole)["counts"].items() if count} <= {"create", "update"}
     yield whole
     deliver.absent(client, list(ORDER), 60, False)
     kubectl("delete", "namespace", SPACE)
-    kubectl("delete", "crd", "servicemonitors.monitoring.coreos.com")
+    kubectl("delete", "crd", *(one["metadata"]["name"] for one in MONITORS))
 
 
-def run(client: Client, cluster: dict[str, Any]) -> dict[str, Any]:
+def run(client: Client, cluster: dict[str, Any], check: bool = False) -> dict[str, Any]:
     wanted = objects.wanted({name: render(name, cluster) for name in ORDER})
-    return deliver.present(client, wanted, list(ORDER), False)
+    return deliver.present(client, wanted, list(ORDER), check)
 
 
 def without(cluster: dict[str, Any], component: str) -> dict[str, Any]:
     places = {name: "none" if name == component else "cluster" for name in NAMES}
-    return plan(EVERYTHING, facts(node(), monitors=True), placement=places, namespace=cluster["namespace"],
+    return plan(EVERYTHING, SEEN, placement=places, namespace=cluster["namespace"],
                 node_os=["ubuntu22.04"])
 
 
@@ -67,9 +79,10 @@ def test_off_and_on_again(made: dict[str, Any], client: Client, kubectl: Kubectl
     done = {step["id"] for step in off["plan"]}
     clients = {f"update: {name.replace('gpu-operator', SPACE)}" for name in CLIENTS.get(component, ())}
     assert done == {f"delete: {label}" for label in own} | clients
-    mark = f"gpuops.nvidia/component={component}"
+    kinds = kubectl("api-resources", "--verbs", "list", "--cached=false", "--output", "name").split()
     for _try in range(60):  # those with pods go after them
-        left = kubectl("get", KINDS, "--all-namespaces", "--selector", mark, "--output", "name")
+        left = kubectl("get", ",".join(kinds), "--all-namespaces", "--output", "name", "--ignore-not-found",
+                       "--selector", f"gpuops.nvidia/component={component}")
         if not left:
             break
         time.sleep(0.5)
@@ -80,26 +93,7 @@ def test_off_and_on_again(made: dict[str, Any], client: Client, kubectl: Kubectl
     assert not run(client, made)["changed"]
 
 
-@pytest.mark.parametrize(("kind", "name", "operation"), [
-    ("daemonset", "nvidia-dcgm", {"op": "add", "path": "/spec/template/spec/hostPID", "value": True}),
-    ("daemonset", "nvidia-dcgm", {
-        "op": "replace", "path": "/spec/template/spec/containers/0/readinessProbe/tcpSocket/port", "value": 5556}),
-    ("service", "nvidia-dcgm", {"op": "replace", "path": "/spec/internalTrafficPolicy", "value": "Cluster"}),
-    ("daemonset", "nvidia-node-status-exporter", {"op": "add", "path": "/spec/template/spec/containers/0/env/-",
-                                                  "value": {"name": "ADDED", "value": "1"}}),
-    ("role", "nvidia-node-status-exporter", {"op": "add", "path": "/rules/0/verbs/-", "value": "delete"}),
-    ("clusterrole", "nvidia-dcgm-exporter-read-pods", {
-        "op": "add", "path": "/rules/0/resources/-", "value": "secrets"}),
-    ("servicemonitor", "nvidia-dcgm-exporter", {"op": "replace", "path": "/spec/endpoints/0/interval", "value": "1h"}),
-    ("nodefeaturerule", "nvidia-kernel-modules", {"op": "remove", "path": "/spec/rules/0"}),
-])
-def test_drift(made: dict[str, Any], client: Client, kubectl: Kubectl, kind: str, name: str,
-               operation: dict[str, Any]) -> None:
-    place = ("--namespace", SPACE) if kind not in ("clusterrole", "nodefeaturerule") else ()
-    before = kubectl.get(*place, kind, name)
-    kubectl(*place, "patch", kind, name, "--type", "json", "--patch", json.dumps([operation]))
-    repaired = run(client, made)
-    step, = repaired["plan"]
-    assert step["action"] == "repair" and re.split("[ /]", step["target"])[-1] == name
-    part = "rules" if "role" in kind else "spec"
-    assert kubectl.get(*place, kind, name)[part] == before[part]
+@pytest.mark.parametrize("drift", ON_COMPONENTS)
+def test_a_drift_is_repaired(made: dict[str, Any], client: Client, kubectl: Kubectl, audit: Audit,
+                             drift: str) -> None:
+    repaired(Whole(kubectl, client, SPACE, cluster=made), audit, ON_COMPONENTS[drift])

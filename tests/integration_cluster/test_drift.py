@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.integration_cluster.world import Object, World
+from tests.integration_cluster.drifts import ENV, ON_COMPONENTS, ON_SAMPLES, container, ds, patch, repaired
+from tests.integration_cluster.world import World
 
 
 @pytest.fixture(scope="module")
@@ -25,105 +29,23 @@ def world(kubectl: Kubectl, kubeconfig: str) -> World:
     return made
 
 
-def ds(path: str, op: str, value: Any = None) -> Callable[[World], None]:
-    place = os.path.normpath(f"/spec/template/spec/{path}")
-    operation = {"op": op, "path": place, **({} if op == "remove" else {"value": value})}
-    return lambda world: world.patch("daemonset", "agent", operation)
-
-
-def part(kind: str, name: str, path: str, op: str, value: Any = None) -> Callable[[World], None]:
-    operation = {"op": op, "path": path, **({} if op == "remove" else {"value": value})}
-    return lambda world: world.patch(kind, name, operation)
-
-
-def container(**more: Any) -> Object:
-    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"},
-            "spec": {"template": {"spec": {"containers": [{"name": "agent", **more}]}}}}
-
-
-ENV = {"name": "ADDED", "value": "x"}
-AGENT, SETTINGS, ROLE = "DaemonSet drift/agent", "ConfigMap drift/settings", "Role drift/agent"
-DRIFTS: dict[str, tuple[str, Callable[[World], object]]] = {
-    "image": (AGENT, ds("containers/0/image", "replace", "evil:1")),
-    "image of an init container": (AGENT, ds("initContainers/0/image", "replace", "evil:1")),
-    "env added": (AGENT, ds("containers/0/env/-", "add", ENV)),
-    "env changed": (AGENT, ds("containers/0/env/0/value", "replace", "none")),
-    "env removed": (AGENT, ds("containers/0/env/0", "remove")),
-    "empty env set": (AGENT, ds("containers/0/env/1/value", "add", "something")),
-    "hostPID": (AGENT, ds("hostPID", "add", True)),
-    "nodeSelector key added": (AGENT, ds("nodeSelector/zone", "add", "a")),
-    "container added": (AGENT, ds("containers/-", "add", {"name": "extra", "image": "evil:1"})),
-    "toleration removed": (AGENT, ds("tolerations", "remove")),
-    "toleration added": (AGENT, ds("tolerations/-", "add", {"operator": "Exists"})),
-    "volume added": (AGENT, ds("volumes/-", "add", {"name": "etc", "hostPath": {"path": "/etc"}})),
-    "volume changed": (AGENT, ds("volumes/0/hostPath/path", "replace", "/")),
-    "mount removed": (AGENT, ds("containers/0/volumeMounts/1", "remove")),
-    "limits changed": (AGENT, ds("containers/0/resources/limits/cpu", "replace", "2")),
-    "command argument added": (AGENT, ds("initContainers/0/command/-", "add", "x")),
-    "label in the pod template": (AGENT, ds("../metadata/labels/extra", "add", "x")),
-    "update strategy": (AGENT, part("daemonset", "agent", "/spec/updateStrategy", "replace", {"type": "OnDelete"})),
-    "security context added": (AGENT, ds("containers/0/securityContext", "add", {"privileged": True})),
-    "env added by server-side apply": (AGENT, lambda world: world.server_side(container(env=[ENV]))),
-    "image by server-side apply": (AGENT, lambda world: world.server_side(container(image="evil:2"))),
-    "replaced as a whole": (AGENT, lambda world: world.replace(
-        "daemonset", "agent", lambda item: item["spec"]["template"]["spec"].update(hostNetwork=True))),
-    "managedFields cleared": (AGENT, part("daemonset", "agent", "/metadata/managedFields", "replace", [{}])),
-    "rule deleted": (ROLE, part("role", "agent", "/rules/1", "remove")),
-    "rule added": (ROLE, part("role", "agent", "/rules/-", "add",
-                              {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})),
-    "all rules deleted": (ROLE, part("role", "agent", "/rules", "replace", [])),
-    "cluster role": ("ClusterRole drift", part("clusterrole", "drift", "/rules/0/verbs/-", "add", "*")),
-    "subject added": ("ClusterRoleBinding drift", part(
-        "clusterrolebinding", "drift", "/subjects/-", "add",
-        {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"})),
-    "ConfigMap edited": (SETTINGS, part("configmap", "settings", "/data/config.yaml", "replace", "other")),
-    "ConfigMap key added": (SETTINGS, part("configmap", "settings", "/data/more", "add", "x")),
-    "ConfigMap binary key added": (SETTINGS, part("configmap", "settings", "/binaryData", "add", {"b": "eA=="})),
-    "Secret edited": ("Secret drift/token", part("secret", "token", "/data/password", "replace", "eA==")),
-    "Service port added": ("Service drift/metrics", part("service", "metrics", "/spec/ports/-", "add",
-                                                         {"name": "more", "port": 9500})),
-    "our label removed": (AGENT, lambda world: world.kubectl("label", "daemonset", "agent",
-                                                             "app.kubernetes.io/managed-by-")),
-    "our label changed": (SETTINGS, lambda world: world.kubectl("label", "--overwrite", "configmap", "settings",
-                                                                "app.kubernetes.io/managed-by=Helm")),
-    "our annotation removed": (SETTINGS, lambda world: world.kubectl("annotate", "configmap", "settings",
-                                                                     "gpuops.nvidia/applied-")),
-    "label of the Namespace changed": ("Namespace drift", lambda world: world.kubectl(
-        "label", "--overwrite", "namespace", "drift", "pod-security.kubernetes.io/enforce=baseline")),
-    "scaled": ("Deployment drift/master", lambda world: world.kubectl("scale", "deployment", "master",
-                                                                      "--replicas", "5")),
-    "deleted": (SETTINGS, lambda world: world.kubectl("delete", "configmap", "settings")),
-    "DaemonSet deleted": (AGENT, lambda world: world.kubectl("delete", "daemonset", "agent")),
-    "RuntimeClass deleted": ("RuntimeClass drift", lambda world: world.kubectl("delete", "runtimeclass", "drift")),
-}
-
-
-@pytest.mark.parametrize("drift", DRIFTS)
+@pytest.mark.parametrize("drift", ON_SAMPLES)
 def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
-    target, change = DRIFTS[drift]
+    found = ON_SAMPLES[drift]
     assert not world.run()["changed"], "the former test left something"
     before = world.settled()
-    change(world)
-    audit.start()
-    preview = world.run(check=True)
-    assert not audit.writes
-    done = world.run()
-    assert [step["target"] for step in done["plan"]] == [target]
-    assert preview["plan"] == done["plan"] and preview["diff"] == done["diff"]
-    assert done["plan"][0]["action"] == ("create" if "deleted" in drift and "rule" not in drift else "update"
-                                         if drift == "our annotation removed" else "repair")
-    name = target.split()[1].split("/")[-1]
-    assert {one["name"] for one in audit.writes} == {name}
-    assert len(audit.writes) <= 3
+    repaired(world, audit, found)
     after = world.settled()
     moved = {key for key in after if before.get(key) != after[key]}
-    assert all(re.search(rf"'{target.split()[0]}', .*'{name}'", key) for key in moved)
-    audit.start()
-    again = world.run()
-    assert not again["changed"] and not again["plan"] and not again["diff"]
-    assert not audit.writes
-    assert world.versions() == after
+    assert all(re.search(rf"'{found.kind}', .*'{found.name}'", key) for key in moved)
     assert not world.run(check=True)["changed"]
+
+
+def test_drifts_are_many_and_a_third_of_them_additions() -> None:
+    every = [*ON_SAMPLES.values(), *ON_COMPONENTS.values()]
+    assert len(every) >= 80 and sum(one.added for one in every) >= 40
+    assert not {*ON_SAMPLES} & {*ON_COMPONENTS}
+    assert sum(one.added for one in ON_COMPONENTS.values()) * 3 >= len(ON_COMPONENTS)
 
 
 KEPT: dict[str, Callable[[World], object]] = {
@@ -133,9 +55,9 @@ KEPT: dict[str, Callable[[World], object]] = {
     "status": lambda world: world.kubectl("patch", "daemonset", "agent", "--subresource", "status", "--type", "merge",
                                           "--patch", '{"status": {"collisionCount": 7}}'),
     "rollout restart": lambda world: world.kubectl("rollout", "restart", "daemonset", "agent"),
-    "image pull secret of a ServiceAccount": part("serviceaccount", "agent", "/imagePullSecrets", "add",
-                                                  [{"name": "theirs"}]),
-    "finalizer": part("configmap", "settings", "/metadata/finalizers", "add", ["example.org/keep"]),
+    "image pull secret of a ServiceAccount": patch("serviceaccount", "agent", "add", "/imagePullSecrets",
+                                                   [{"name": "theirs"}]),
+    "finalizer": patch("configmap", "settings", "add", "/metadata/finalizers", ["example.org/keep"]),
     "the same value by another manager": lambda world: world.server_side(container(image="example.org/agent:1")),
 }
 
@@ -197,3 +119,67 @@ def test_the_diff_of_a_repair_shows_the_drift_and_nothing_else(world: World) -> 
     assert [line.strip() for line in before if line not in after] == ["- name: ADDED", "value: x"]
     assert [line for line in after if line not in before] == []
     world.run()
+
+
+INJECT: dict[str, Any] = {
+    "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {"name": "inject"},
+    "spec": {
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["daemonsets"],
+            "operations": ["CREATE", "UPDATE"]}]},
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": (
+            "Object{spec: Object.spec{template: Object.spec.template{metadata: Object.spec.template.metadata{"
+            "annotations: {'injected': 'yes'}}}}}")}}]}}
+BOUND = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+         "metadata": {"name": "inject"}, "spec": {"policyName": "inject", "matchResources": {
+             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "drift"}}}}}
+
+
+def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit) -> None:
+    for one in (INJECT, BOUND):
+        world.kubectl("apply", "--server-side", "--filename", "-", stdin=one)
+
+    def injected() -> bool:
+        annotations = world.get("daemonset", "agent")["spec"]["template"]["metadata"].get("annotations") or {}
+        return "injected" in annotations
+
+    for number in range(60):  # it takes the server a moment to take notice of the policy
+        ds("containers/0/image", "replace", f"evil:{number}")(world)
+        assert world.run()["counts"]["repair"] == 1
+        if injected():
+            break
+        time.sleep(0.5)
+    audit.start()
+    assert injected() and not world.run()["changed"] and not audit.writes
+    world.kubectl("delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "inject")
+
+
+def test_an_addition_that_comes_back_ends_no_run_late(world: World) -> None:
+    over = threading.Event()
+
+    def stubborn() -> None:
+        """Writes hostPID whenever it is not there."""
+        hand = Client(world.tool.kubeconfig)
+        while not over.is_set():
+            found = hand.get("apps/v1", "DaemonSet", "agent", "drift") or {}
+            if "hostPID" not in found["spec"]["template"]["spec"]:
+                with contextlib.suppress(ClusterError):
+                    hand.merge_patch("apps/v1", "DaemonSet", "agent", "drift", {
+                        "spec": {"template": {"spec": {"hostPID": True}}}}, field_manager="stubborn")
+
+    other = threading.Thread(target=stubborn)
+    other.start()
+    try:
+        for _time in range(3):
+            while "hostPID" not in world.get("daemonset", "agent")["spec"]["template"]["spec"]:
+                time.sleep(0.1)
+            try:
+                assert world.run()["counts"]["repair"] == 1
+            except ClusterError as error:
+                assert "others write it faster than it can be repaired: stubborn" in error.message
+    finally:
+        over.set()
+        other.join()
+    world.run()
+    assert not world.run()["changed"]

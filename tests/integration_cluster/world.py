@@ -55,6 +55,15 @@ class World:
         change(item)
         self.kubectl("replace", "--filename", "-", stdin=item)
 
+    def recreate(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
+        """Deleted and made anew by another user."""
+        item = self.get(kind, name)
+        for key in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
+            item["metadata"].pop(key, None)
+        change(item)
+        self.kubectl("delete", kind, name)
+        self.kubectl("create", "--filename", "-", stdin=item)
+
     def get(self, kind: str, name: str) -> Object:
         """An object as it is now."""
         return self.tool.get("--namespace", self.name, kind, name)

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fiel
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MANAGER_NAME, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import WORKLOADS, Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import WORKLOADS, Change, keeps_pods
 
 # How often an object is taken over again from others that write it at the same time.
 _ROUNDS = 6
@@ -80,7 +80,9 @@ def _execute(client: Client, change: Change) -> None:
 def _apply(client: Client, change: Change) -> None:
     manifest = t.cast(Object, change.manifest)
     live = change.live
-    if _is_going(change):
+    if change.action == "replace":
+        _delete(client, change)
+    if _is_going(change) or change.action == "replace":
         _wait_gone(client, change)
         live = None
     for _ignored in range(_ROUNDS):
@@ -125,6 +127,8 @@ def _delete(client: Client, change: Change) -> None:
     metadata = t.cast(Object, change.live)["metadata"]
     # Pods go before their DaemonSet, so that a DaemonSet that is gone means that its pods are.
     propagation = "Foreground" if change.kind.kind in WORKLOADS else "Background"
+    if keeps_pods(change):
+        propagation = "Orphan"
     client.delete(change.kind.api_version, change.kind.kind, metadata["name"], metadata.get("namespace"),
                   metadata["uid"], propagation)
 

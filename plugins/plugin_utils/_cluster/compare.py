@@ -117,8 +117,11 @@ def _lists(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> list[
 def _drift(want: t.Any, have: t.Any, tree: fields.Tree | None, path: str) -> list[str]:
     if tree is None:
         return differences(want, have, path)
-    if not tree or want is None:
+    if want is None:
         return []
+    if not tree:
+        # A mapping that is owned as a whole, or one that has lost all fields of ours to others.
+        return differences(want, have, path) if isinstance(want, dict) else []
     if isinstance(want, dict):
         return [place for name, value in want.items()
                 for place in _drift(value, have.get(name) if isinstance(have, dict) else None,

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import COMPONENT, workload
 
-_ACTIONS = ("create", "update", "repair", "adopt", "delete", "release", "reuse", "keep")
+_ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
 
 

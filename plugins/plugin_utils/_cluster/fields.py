@@ -75,7 +75,8 @@ def minus(tree: Tree, other: Tree) -> Tree:
             # The container itself counts as long as there is no such container in the other tree.
             if name != "." or not other:
                 left[name] = sub
-        elif sub and other[name]:
+        elif sub:
+            # Also below a mapping that is a leaf there: who applied it empty, or lost its fields, has nothing below.
             below = minus(sub, other[name])
             if below:
                 left[name] = below

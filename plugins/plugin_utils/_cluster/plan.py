@@ -17,8 +17,12 @@ Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _MARK = f"metadata.annotations[{objects.APPLIED}]"
+# Fields that the API server keeps as they were when the object was made; those of workloads are their selectors.
+_FIXED: t.Mapping[str, t.Sequence[str]] = {"RuntimeClass": ("handler",), "RoleBinding": ("roleRef",),
+                                           "ClusterRoleBinding": ("roleRef",), "Secret": ("type",)}
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
             "for the operands.")
 
@@ -27,9 +31,10 @@ _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or nam
 class Change:
     """One object and what is to be done with it.
 
-    action: create, update (what we want has changed), repair (a foreign hand changed it), adopt (it was a GPU
-    Operator's), delete, release (a foreign object that carries marks of ours loses them), stop and start (of an
-    operator), or, without any write: keep (it is as wanted), reuse (a foreign object that does what we want).
+    action: create, update (what we want has changed), repair (a foreign hand changed it), replace (the same, where only
+    a new object can have what is wanted), adopt (it was a GPU Operator's), delete, release (a foreign object that
+    carries marks of ours loses them), stop and start (of an operator), or, without any write: keep (it is as wanted),
+    reuse (a foreign object that does what we want).
     reasons: the fields that differ.
     """
 
@@ -90,6 +95,7 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
         else:
             changes.append(_change(client, one, have))
     problems += [(problem, _RELABEL) for problem in _refused_pods(changes)]
+    problems += [(problem, _MAKE_ANEW) for problem in _left_behind(changes)]
     if problems:
         hints = dict.fromkeys(hint for _problem, hint in problems)
         raise ClusterError(" ".join(problem for problem, _hint in problems), f"{' '.join(hints)} Nothing has been "
@@ -132,8 +138,42 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
     # Our mark says that something is wanted otherwise; what that is says more.
-    return Change("update" if renewed else "repair", one.kind, one.component, one.manifest, _whole(client, have),
+    action = "replace" if _is_fixed(one.manifest, have) else "update" if renewed else "repair"
+    return Change(action, one.kind, one.component, one.manifest, _whole(client, have),
                   sorted(reasons - {_MARK} or reasons))
+
+
+def _is_fixed(manifest: Object, have: Object) -> bool:
+    """Whether an object that differs does so where the server changes nothing in place."""
+    if have.get("immutable"):  # of a ConfigMap or a Secret
+        return True
+    kind = manifest["kind"]
+    if kind in WORKLOADS:
+        want, there = (one["spec"].get("selector") for one in (manifest, have))
+        # A Job without a selector gets one from the server.
+        return want is not None and bool(compare.differences(want, there, "") or compare.differences(there, want, ""))
+    return any(compare.differences(manifest[name], have.get(name), name) for name in _FIXED.get(kind, ())
+               if name in manifest)
+
+
+def keeps_pods(change: Change) -> bool:
+    """Whether a DaemonSet that is replaced leaves its pods, as they go only when somebody deletes them (OnDelete)."""
+    spec = (change.manifest or {}).get("spec") or {}
+    return change.action == "replace" and (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
+
+
+def _left_behind(changes: t.Sequence[Change]) -> list[str]:
+    """DaemonSets whose successors would not know the pods that stay."""
+    found = []
+    for one in changes:
+        if keeps_pods(one):
+            selector = t.cast(Object, one.manifest)["spec"]["selector"].get("matchLabels") or {}
+            labels = t.cast(Object, one.live)["spec"]["template"]["metadata"].get("labels") or {}
+            if not selector.items() <= labels.items():
+                found.append(f"{one.label} has another selector than is wanted, which cannot be changed in place, and "
+                             "its pods, which only a user may restart, lack the labels by which a new one would know "
+                             "them.")
+    return found
 
 
 def _is_going(have: Object) -> bool:

@@ -16,7 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import
 Right = t.Tuple[str, kinds.Kind, str]
 
 # An apply that makes an object needs both.
-_VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",)}
+_VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
+                                             "replace": ("delete", "create", "patch")}
 
 
 def require(client: Client, changes: t.Sequence[Change]) -> None:

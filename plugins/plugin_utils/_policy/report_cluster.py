@@ -22,7 +22,7 @@ _TITLES = {component.name: component.title for component in COMPONENTS}
 TITLE_WIDTH = max(len(title) for title in _TITLES.values())
 _NAMED = 3
 # What operands does with an object; the other actions write nothing.
-_VERBS = ("create", "update", "repair", "release", "delete")
+_VERBS = ("create", "update", "repair", "replace", "release", "delete")
 
 
 def title_of(name: str) -> str:

@@ -128,3 +128,21 @@ def test_scripts_are_blocks() -> None:
 def test_a_manifest_that_changed_is_compared_by_value() -> None:
     want = {**MANIFEST, "spec": {**SPEC, "replicas": 3}}
     assert compare.changed(want, live(SPEC, entry(TREE))) == ["spec.replicas"]
+
+
+def test_a_mapping_that_has_lost_its_fields_is_no_leaf() -> None:
+    """A resource without a schema: who changes the only field of spec leaves us C(f:spec) with nothing below."""
+    rules = {"apiVersion": "m/v1", "kind": "PrometheusRule", "metadata": {"name": "x"},
+             "spec": {"groups": [{"name": "a", "rules": [{"alert": "A"}]}]}}
+    theirs = entry({"f:spec": {"f:groups": {}}}, "kubectl-edit", "Update")
+    have = {**live({"groups": [{"name": "a", "rules": []}]}, entry({"f:spec": {}}), theirs), "kind": "PrometheusRule"}
+    assert compare.drifted(rules, have) == ["spec.groups[0].rules"]
+    assert fields.foreign(have) == {"kubectl-edit": {"f:spec": {"f:groups": {}}}}
+
+
+def test_what_is_added_inside_an_empty_mapping_is_foreign() -> None:
+    ours = {"f:spec": {"f:emptyDir": {}}}
+    have = live({"emptyDir": {"medium": "Memory"}}, entry(ours), entry(
+        {"f:spec": {"f:emptyDir": {"f:medium": {}}}}, "kubectl-patch", "Update"))
+    assert fields.foreign(have) == {"kubectl-patch": {"f:spec": {"f:emptyDir": {"f:medium": {}}}}}
+    assert fields.foreign(live({"emptyDir": {}}, entry(ours), entry(ours, "kubectl-patch", "Update"))) == {}

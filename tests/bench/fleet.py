@@ -1,0 +1,132 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""site.yml from an empty cluster to 1,000 Nodes with all operands ready, against C(kubectl apply) of the same objects.
+
+Each has a cluster of its own, one after the other: what is left of thousands of pods would slow the second one down.
+site.yml starts from Nodes as node feature discovery labels them; kubectl's Nodes carry all labels already, and it is
+only asked for DaemonSets until all are ready.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+from lab.controlplane import binary
+from lab.stages import ROOT
+from tests.integration import user
+
+NAME, NODES, BUDGET, MEMORY, PATIENCE = "bench", 1000, 1.3, 300, 900.0
+# Runs a command; the last line is the memory of its largest process in MiB.
+MEASURED = """import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+sys.exit(done.returncode)
+"""
+Row = tuple[str, str, str, bool]
+Object = dict[str, Any]
+
+
+def rows() -> list[Row]:
+    """C((what, figure, budget, whether it is kept))."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with cluster() as kubeconfig:
+            ours, mib = site(kubeconfig, folder)
+            labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
+                                                if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
+            late = lacking(Client(kubeconfig))
+            pods = wanted(Client(kubeconfig))
+        with cluster() as kubeconfig:
+            plain = apply(kubeconfig, folder, labels, pods)
+    ratio = ours / plain
+    return [
+        (f"site.yml, empty to {NODES} Nodes ready, against kubectl apply", f"{ratio:.2f}", f"< {BUDGET}",
+         ratio < BUDGET and not late),
+        (f"  seconds for {sum(pods.values())} pods: site.yml / kubectl", f"{ours:.0f} / {plain:.0f}", "", True),
+        ("  DaemonSets that were not ready when it ended", ", ".join(late) or "0", "0", not late),
+        ("  memory of the largest process, MiB", f"{mib:.0f}", f"< {MEMORY}", mib < MEMORY),
+    ]
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """The kubeconfig of a new cluster with the Nodes."""
+    lab = [sys.executable, "-m", "lab", "cluster"]
+    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", str(NODES)], cwd=ROOT, check=True)
+    try:
+        shown = subprocess.run([*lab, "kubeconfig", "--name", NAME], cwd=ROOT, check=True, capture_output=True,
+                               text=True)
+        yield shown.stdout.strip().splitlines()[-1]
+    finally:
+        subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True)
+
+
+def site(kubeconfig: str, folder: Path) -> tuple[float, float]:
+    """C((seconds, MiB)) of site.yml; the manifests are then in a folder, too."""
+    inventory = folder / "inventory.yml"
+    inventory.write_text(yaml.safe_dump({
+        "all": {"vars": {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig}},
+        "gpu_control": {"hosts": {"cluster": {
+            "ansible_connection": "local", "ansible_become": False,
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}"}}}}))
+    words = [str(user.HOME / "venv" / "bin" / "ansible-playbook"), f"-i{inventory}", "gpuops.nvidia.site"]
+    started = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", MEASURED, *words], check=False, cwd=user.HOME, stdout=subprocess.PIPE,
+                         env=user.environment(), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, text=True)
+    took = time.monotonic() - started
+    if ran.returncode:
+        raise SystemExit(ran.stdout)
+    rendered = user.playbook("site", [inventory], "-e", f"gpu_render_to={folder / 'manifests'}")
+    if rendered.rc:
+        raise SystemExit(rendered.output)
+    return took, float(ran.stdout.splitlines()[-1])
+
+
+def apply(kubeconfig: str, folder: Path, labels: dict[str, dict[str, str]], pods: dict[str, int]) -> float:
+    """Seconds of C(kubectl apply), until as many pods of each DaemonSet are ready."""
+    client = Client(kubeconfig)
+    client.many(lambda name: client.merge_patch("v1", "Node", name, None, {"metadata": {"labels": labels[name]}}),
+                labels)
+    started = time.monotonic()
+    subprocess.run(["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", str(folder / "cache"), "apply",
+                    "--server-side", "--kustomize", str(folder / "manifests")], executable=binary.program(),
+                   check=True, capture_output=True, env={**os.environ, "KUBECONFIG": ""})
+    while wanted(client) != pods or lacking(client):
+        if time.monotonic() - started > PATIENCE:
+            raise SystemExit(f"{', '.join(lacking(client))}: not ready after {PATIENCE:.0f} s")
+        time.sleep(0.5)
+    return time.monotonic() - started
+
+
+def daemon_sets(client: Client) -> list[Object]:
+    """All of the cluster."""
+    return client.list("apps/v1", "DaemonSet")
+
+
+def nodes(kubeconfig: str) -> list[Object]:
+    """All Nodes."""
+    return Client(kubeconfig).list("v1", "Node", metadata_only=True)
+
+
+def wanted(client: Client) -> dict[str, int]:
+    """By DaemonSet how many pods it is to have."""
+    return {one["metadata"]["name"]: one["status"]["desiredNumberScheduled"] for one in daemon_sets(client)}
+
+
+def lacking(client: Client) -> list[str]:
+    """DaemonSets of which not all pods are ready."""
+    return [one["metadata"]["name"] for one in daemon_sets(client)
+            if one["status"]["numberReady"] < one["status"]["desiredNumberScheduled"]]
+

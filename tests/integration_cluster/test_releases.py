@@ -1,0 +1,183 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""site.yml from one release of the GPU Operator to another in place, on a cluster with pods."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+
+from lab.controlplane import cluster as clusters
+from lab.stages import ROOT
+from tests.integration_cluster.conftest import Audit
+from tests.integration_cluster.test_playbooks import LOCAL, playbook
+from tests.unit.cluster.clusters import plan
+
+NAME, SPACE = f"releases-{os.getpid()}", "gpu-operator"
+OLD, NEW = "24.6.2", "26.7.0"
+
+
+class Site:
+    """A cluster of two GPU Nodes that site.yml looks after."""
+
+    def __init__(self, made: clusters.Cluster, folder: Path) -> None:
+        self.client, self.audit = Client(str(made.kubeconfig)), Audit(made.audit_log)
+        self.kubeconfig, self.folder = str(made.kubeconfig), folder
+
+    def run(self, release: str, **more: Any) -> str:
+        """The output of site.yml, which ends when all is ready."""
+        self.audit.start()
+        return playbook(self.folder, "site", {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
+            "gpu_placement": "cluster", "gpu_kubeconfig": self.kubeconfig, "gpu_release": release, **more}}})
+
+    def writes(self) -> set[tuple[str, str]]:
+        """C((verb, resource/name)) of what that run changed."""
+        return {(one["verb"], f"{one['resource']}/{one['name']}") for one in self.audit.writes
+                if one["agent"].startswith("gpuops.nvidia")}
+
+    def pods(self) -> dict[str, dict[str, str]]:
+        """By DaemonSet C({Node: uid}) of the pods that stay."""
+        found: dict[str, dict[str, str]] = {}
+        for pod in self.client.list("v1", "Pod", namespace=SPACE):
+            owner = pod["metadata"]["ownerReferences"][0]
+            if owner["kind"] == "DaemonSet" and "deletionTimestamp" not in pod["metadata"]:
+                found.setdefault(owner["name"], {})[pod["spec"]["nodeName"]] = pod["metadata"]["uid"]
+        return found
+
+    def images(self) -> dict[str, str]:
+        """By DaemonSet the first container's tag."""
+        return {one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[2]
+                for one in self.client.list("apps/v1", "DaemonSet", namespace=SPACE)}
+
+    def labels(self) -> dict[str, dict[str, str]]:
+        """By Node those of ours."""
+        return {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
+                                          if key.startswith("nvidia.com/")}
+                for one in self.client.list("v1", "Node", metadata_only=True)}
+
+    def classes(self) -> set[str]:
+        """Of runtimes."""
+        return {one["metadata"]["name"] for one in self.client.list("node.k8s.io/v1", "RuntimeClass")}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    lab = [sys.executable, "-m", "lab", "cluster"]
+    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", "2", "--os", "ubuntu22.04"], cwd=ROOT,
+                   check=True, timeout=1800)
+    yield Site(clusters.load(NAME), tmp_path_factory.mktemp("releases"))
+    subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True, timeout=120)
+
+
+DRIVER = "nvidia-driver-daemonset"
+# Tags of the charts v24.6.2 and v26.7.0 (values.yaml), and of the driver that each prefers.
+TAGS = {OLD: {"nvidia-container-toolkit-daemonset": "v1.16.2-ubuntu20.04", "nvidia-mig-manager": "v0.8.0-ubuntu20.04",
+              "nvidia-device-plugin-daemonset": "v0.16.2-ubi8", DRIVER: "550.90.07-ubuntu22.04"},
+        NEW: {"nvidia-container-toolkit-daemonset": "v1.20.0", "nvidia-mig-manager": "v0.15.0",
+              "nvidia-device-plugin-daemonset": "v0.20.0"}}
+
+
+def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
+    site.run(OLD)
+    before, labels = site.pods(), site.labels()
+    assert TAGS[OLD].items() <= site.images().items() and site.classes() == {"nvidia"}
+    assert before[DRIVER].keys() == {"gpu-1", "gpu-2"} == {name for name in labels if labels[name]}
+
+    said = site.run(NEW)
+    after = site.pods()
+    assert TAGS[NEW].items() <= site.images().items()
+    assert site.classes() == {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert {verb for verb, _what in site.writes()} == {"patch"}, "something was deleted"
+    assert after.keys() == before.keys() and after[DRIVER] == before[DRIVER]
+    assert not any(set(after[name].values()) & set(before[name].values()) for name in after if name != DRIVER)
+    assert site.labels() == labels
+    told = " ".join(said.split())
+    assert "gpu-[1-2]" in told and "the pod runs the former revision until it is restarted" in told
+
+    site.run(NEW)
+    assert not site.writes() and site.pods() == after
+
+    said = site.run(OLD)
+    assert {what for verb, what in site.writes() if verb == "delete"} == {
+        "runtimeclasses/nvidia-cdi", "runtimeclasses/nvidia-legacy"}
+    assert site.pods()[DRIVER] == before[DRIVER] and TAGS[OLD].items() <= site.images().items()
+    assert "former revision" not in said  # these pods are of it again
+    assert site.labels() == labels
+
+
+def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> None:
+    """Counters are read by the exporter alone, sharing by the device plugin and by feature discovery."""
+    counters = {"gpu_policy": metrics("DCGM_FI_DEV_GPU_TEMP, gauge, T")}
+    site.run(OLD, gpu_sharing=shared(2), **counters)
+    before = site.pods()
+    counters["gpu_policy"] = metrics("DCGM_FI_DEV_SM_CLOCK, gauge, C")
+    site.run(OLD, gpu_sharing=shared(2), **counters)
+    counted = site.pods()
+    assert restarted(before, counted) == {"nvidia-dcgm-exporter"}
+    site.run(OLD, gpu_sharing=shared(4), **counters)
+    here, labels = site.pods(), site.labels()
+    assert restarted(counted, here) == {"nvidia-device-plugin-daemonset", "gpu-feature-discovery"}
+
+    label = "nvidia.com/gpu.deploy.dcgm-exporter"
+    assert labels["gpu-1"][label] == "true"
+    site.run(OLD, gpu_sharing=shared(4), gpu_policy={"dcgmExporter": {"enabled": False}})
+    assert site.pods() == {name: pods for name, pods in here.items() if name != "nvidia-dcgm-exporter"}
+    assert site.labels() == {node: {key: value for key, value in mine.items() if key != label}
+                             for node, mine in labels.items()}
+    site.run(OLD, gpu_sharing=shared(4), **counters)
+    assert site.labels() == labels
+    assert restarted(here, site.pods()) == {"nvidia-dcgm-exporter"}
+
+
+def metrics(line: str) -> dict[str, Any]:
+    """A policy with counters of its own."""
+    return {"dcgmExporter": {"config": {"create": True, "name": "metrics", "data": f"{line}\n"}}}
+
+
+def shared(replicas: int) -> dict[str, Any]:
+    """Each GPU for so many pods."""
+    return {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]}}
+
+
+def restarted(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) -> set[str]:
+    """The DaemonSets of which each pod is another one."""
+    changed = {name for name in before if before[name] != after[name]}
+    assert after.keys() == before.keys()
+    assert not any(set(before[name].values()) & set(after[name].values()) for name in changed)
+    return changed
+
+
+RELEASES = ("24.6.2", "24.9.2", "25.3.4", "25.10.1", "26.3.3", "26.7.0")
+CDI = {"RuntimeClass nvidia-cdi", "RuntimeClass nvidia-legacy"}
+
+
+def test_each_step_between_the_releases(client: Client) -> None:
+    """Objects alone, on no Node. CDI became the default with 25.10; all else is changed in place."""
+    there = ""
+    try:
+        for release in (*RELEASES, *reversed(RELEASES[:-1])):
+            cluster = plan(release=release, namespace="steps", node_os=["ubuntu22.04"])
+            wanted = objects.wanted({name: render(name, cluster) for name in ORDER})
+            done = deliver.present(client, wanted, list(ORDER), False)["plan"]
+            if there:
+                by_action = {action: {step["target"] for step in done if step["action"] == action}
+                             for action in ("create", "update", "delete")}
+                assert sum(map(len, by_action.values())) == len(done)
+                assert by_action["create"] == (CDI if (there, release) == ("25.3.4", "25.10.1") else set())
+                assert by_action["delete"] == (CDI if (there, release) == ("25.10.1", "25.3.4") else set())
+                assert "DaemonSet steps/nvidia-driver-daemonset" in by_action["update"]
+            assert not deliver.present(client, wanted, list(ORDER), False)["changed"]
+            there = release
+    finally:
+        deliver.absent(client, list(ORDER), 60, False)
+        client.delete("v1", "Namespace", "steps")
