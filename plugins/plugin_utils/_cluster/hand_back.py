@@ -8,8 +8,10 @@ owner, which changes no pod; the operator starts last. A run that is killed leav
 one goes on.
 
 The operator writes a DaemonSet only where the hash of what it renders is another than an annotation of its own: that is
-taken away, so that each becomes its own once more. A driver pod that it made itself is then of the newest revision
-again and stays; one that we made is of an older revision, and is replaced as driver.upgradePolicy says.
+taken away, so that each becomes its own once more. A driver pod that it made itself stays; one that we made is of an
+older revision, and is replaced as driver.upgradePolicy says. As the operator looks for pods of older revisions before
+it has rendered anything, the driver's template is put back first to what the operator had last: seen with 26.7.0, which
+else cordons Nodes and ends their GPU pods.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ _NODE_MARKS = (_deploy.ANNOTATION, _deploy.GONE, _deploy.HOST_GONE)
 # A DaemonSet of drivers that the operator makes without NVIDIADrivers has this name, or this label on its pods.
 _DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
 _ROUNDS = 6
+# Seconds for a DaemonSet's controller to see a change.
+_PATIENCE = 120.0
 
 
 def plan(client: Client, policy: Object) -> list[Change] | None:
@@ -54,7 +58,8 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
     policies = client.list(*_POLICY)
     mine = ours(there)
     refuse(mine)
-    return [*policy_step(policy, policies), *_handed(mine), *_forgotten(nodes), *operator.start(deployments)]
+    return [*policy_step(policy, policies), *_handed(mine, _revisions(client, mine)), *_forgotten(nodes),
+            *operator.start(deployments)]
 
 
 def ours(there: t.Mapping[Key, Object]) -> list[Object]:
@@ -66,8 +71,7 @@ def ours(there: t.Mapping[Key, Object]) -> list[Object]:
 
 def refuse(mine: t.Sequence[Object]) -> None:
     """Raises ClusterError for DaemonSets of drivers that no operator would know again. Pure."""
-    odd = [objects.label_of(one) for one in mine if one["kind"] == "DaemonSet"
-           and objects.component_of(one) == "driver" and one["metadata"]["name"] != _DRIVER
+    odd = [objects.label_of(one) for one in mine if _is_driver(one) and one["metadata"]["name"] != _DRIVER
            and (one["spec"]["template"]["metadata"].get("labels") or {}).get(_PRECOMPILED) != "true"]
     if odd:
         raise ClusterError(
@@ -106,6 +110,7 @@ def execute(client: Client, changes: t.Sequence[Change]) -> None:
         policy = policy or client.list(*_POLICY)[0]
         owner = owner_of(policy)
         without_errors(client.many(lambda one: _hand_over(client, one, owner), handed))
+        _wait_noticed(client, [change for change in handed if change.manifest])
     without_errors(client.many(lambda one: _forget(client, one),
                                [change for change in changes if change.action == "forget"]))
     apply.execute(client, [change for change in changes if change.action == "start"])
@@ -117,9 +122,36 @@ def owner_of(policy: Object) -> Object:
             "uid": policy["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
-def _handed(mine: t.Sequence[Object]) -> list[Change]:
-    steps = [Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), None, one)
-             for one in mine]
+def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
+    """The DaemonSet with the template that the operator gave it last; None where it has that, or has never had one.
+
+    revisions: ControllerRevisions, of others too; they carry the annotations that their DaemonSet had. Pure.
+    """
+    own = [one for one in revisions if any(owner["uid"] == daemon["metadata"]["uid"]
+                                           for owner in one["metadata"].get("ownerReferences") or ())]
+    theirs = [one for one in own if objects.APPLIED not in (one["metadata"].get("annotations") or {})]
+    newest, last = (max(items, key=lambda one: int(one["revision"]), default=None) for items in (own, theirs))
+    if last is None or last is newest:
+        return None
+    template = {key: value for key, value in last["data"]["spec"]["template"].items() if key != "$patch"}
+    return {**daemon, "spec": {**daemon["spec"], "template": template}}
+
+
+def _revisions(client: Client, mine: t.Sequence[Object]) -> list[Object]:
+    spaces = sorted({one["metadata"]["namespace"] for one in mine if _is_driver(one)})
+    return [item for space in spaces for item in client.list("apps/v1", "ControllerRevision", space)]
+
+
+def _is_driver(one: Object) -> bool:
+    return bool(one["kind"] == "DaemonSet" and objects.component_of(one) == "driver")
+
+
+def _handed(mine: t.Sequence[Object], revisions: t.Sequence[Object]) -> list[Change]:
+    steps = []
+    for one in mine:
+        back = former(one, revisions) if _is_driver(one) else None
+        steps.append(Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), back,
+                            one, ("spec.template",) if back else ()))
     return sorted(steps, key=lambda one: (one.kind.rank, one.label))
 
 
@@ -146,7 +178,9 @@ def _hand_over(client: Client, change: Change, owner: Object) -> None:
         try:
             client.json_patch(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"), [
                 *apply.unmarked(have, operator.HASH),
-                {"op": "add", "path": "/metadata/ownerReferences", "value": [*operator.other_owners(have), owner]}])
+                {"op": "add", "path": "/metadata/ownerReferences", "value": [*operator.other_owners(have), owner]},
+                *([{"op": "add", "path": "/spec/template", "value": change.manifest["spec"]["template"]}]
+                  if change.manifest else [])])
             return
         except ClusterError as error:
             if error.status not in (404, 409):
@@ -154,6 +188,19 @@ def _hand_over(client: Client, change: Change, owner: Object) -> None:
         have = client.get(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"))
     raise ClusterError(f"{change.label}: others write it all the time.", "Run again.", verb="patch",
                        object=change.label, status=409)
+
+
+def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
+    """Until the newest revision of these DaemonSets is the one that was put back."""
+    for change in changes:
+        def noticed(name: str = t.cast(Object, change.live)["metadata"]["name"], space: str = change.namespace) -> bool:
+            now = client.get("apps/v1", "DaemonSet", name, space)
+            return now is None or now["status"].get("observedGeneration", 0) >= now["metadata"]["generation"]
+
+        if not apply.wait_until(noticed, _PATIENCE):
+            raise ClusterError(f"{change.label}: no controller has seen its change for {_PATIENCE:.0f} s; the operator "
+                               "was not started.", "Look whether kube-controller-manager runs, then run again.",
+                               verb="patch", object=change.label, reason="Timeout")
 
 
 def _forget(client: Client, change: Change) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields, kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields, kinds, objects, spelling
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object, Wanted
@@ -17,6 +17,7 @@ Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _MARK = f"metadata.annotations[{objects.APPLIED}]"
+_TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
@@ -74,8 +75,9 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
     for one in wanted:
         have = live.get(one.key)
         if have is not None and one.kind.kind != "Namespace" and adopts(have):
-            reasons = [path for path in compare.changed(one.manifest, have) if path != _MARK]
-            changes.append(Change("adopt", one.kind, one.component, one.manifest, have, reasons))
+            manifest = spelling.like(one.manifest, have)
+            reasons = [path for path in compare.changed(manifest, have) if path != _MARK]
+            changes.append(Change("adopt", one.kind, one.component, manifest, have, reasons))
             continue
         foreign = have is not None and not objects.is_ours(have)
         if one.kind.kind == "Namespace":
@@ -131,6 +133,9 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
+    if not any(path.startswith(_TEMPLATE) for path in reasons):
+        # No pod is to be restarted for what is beside its template: adopted ones keep their former owner's spelling.
+        one = Wanted(one.component, one.kind, spelling.like(one.manifest, have))
     # Our mark says that something is wanted otherwise; what that is says more.
     return Change("update" if renewed else "repair", one.kind, one.component, one.manifest, _whole(client, have),
                   sorted(reasons - {_MARK} or reasons))

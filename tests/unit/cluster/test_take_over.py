@@ -167,6 +167,26 @@ def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str]
             hand_back.refuse([ours(name, "driver", pod=pod)])
 
 
+def revision(number: int, name: str, ours: bool, owner: str = "nvidia-driver-daemonset") -> dict[str, Any]:
+    return {"metadata": {"ownerReferences": [{"uid": owner}],
+                         "annotations": {objects.APPLIED: "1"} if ours else {"nvidia.com/last-applied-hash": "2"}},
+            "revision": number, "data": {"spec": {"template": {"$patch": "replace", "spec": {"nodeName": name}}}}}
+
+
+@pytest.mark.parametrize(("revisions", "template"), [
+    ([(1, "a", False), (2, "b", False), (3, "c", True), (4, "d", True)], "b"),
+    ([(1, "a", False), (3, "c", True), (5, "b", False)], None),
+    ([(1, "a", True), (2, "b", True)], None),
+    ([], None),
+])
+def test_the_drivers_template_is_the_operators_last(revisions: list[tuple[int, str, bool]], template: Any) -> None:
+    """A template that we took over as it was has still the operator's revision; other DaemonSets' do not count."""
+    daemon = daemon_set("nvidia-driver-daemonset", owner=None)
+    back = hand_back.former(daemon, [*(revision(*one) for one in revisions), revision(9, "x", False, "other")])
+    assert (back and back["spec"]["template"]) == (template and {"spec": {"nodeName": template}})
+    assert back is None or back["spec"]["selector"] == daemon["spec"]["selector"]
+
+
 def test_the_policy_is_written_only_where_it_says_something_else() -> None:
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"},
               "spec": {"driver": {"enabled": True}, "gfd": {}}}
