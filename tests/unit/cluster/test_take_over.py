@@ -161,10 +161,30 @@ def test_what_is_handed_back() -> None:
     ("nvidia-driver-daemonset-rhel9", {}, False), ("nvidia-gpu-driver-volta-ubuntu22.04", {}, False)])
 def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str], known: bool) -> None:
     if known:
-        hand_back.refuse([ours(name, "driver", pod=pod)])
+        hand_back.refuse([ours(name, "driver", pod=pod)], [])
     else:
         with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet gpu-operator/{name}"):
-            hand_back.refuse([ours(name, "driver", pod=pod)])
+            hand_back.refuse([ours(name, "driver", pod=pod)], [])
+
+
+@pytest.mark.parametrize(("name", "uid", "kernel", "known"), [
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "", True),
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "671ab3cd-a8d9-4301-9379-6af4625544c0", "", False),
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "5.15.0-84-generic", False),
+    ("nvidia-gpu-driver-canary-ubuntu22.04", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "", False)])
+def test_drivers_of_nvidia_drivers_are_known_by_their_uid(name: str, uid: str, kernel: str, known: bool) -> None:
+    """As named by the operator of 26.7.0 for an NVIDIADriver of this uid; one that was made anew has another."""
+    daemon = ours(name, "driver", pod={"nvidia.com/node.os-version": "ubuntu22.04"})
+    daemon["metadata"]["annotations"] = {"gpuops.nvidia/driver": "canary"}
+    if kernel:
+        daemon["spec"]["template"]["spec"]["nodeSelector"] = {
+            "feature.node.kubernetes.io/kernel-version.full": kernel}
+    drivers = [{"metadata": {"name": "canary", "uid": uid}, "spec": {"driverType": "gpu"}}]
+    if known:
+        hand_back.refuse([daemon], drivers)
+    else:
+        with pytest.raises(ClusterError, match="an NVIDIADriver is new"):
+            hand_back.refuse([daemon], drivers)
 
 
 def revision(number: int, name: str, ours: bool, owner: str = "nvidia-driver-daemonset") -> dict[str, Any]:
