@@ -83,7 +83,8 @@ class Land:
                 if metadata["name"] == ALIKE:
                     pod["volumes"].reverse()
                     pod["containers"][0]["env"].reverse()
-                    pod["initContainers"][0]["args"] = [pod["initContainers"][0]["args"][0].replace("echo ", "echo well ")]
+                    waits = pod["initContainers"][0]
+                    waits["args"] = [waits["args"][0].replace("echo ", "echo well ")]
                 else:
                     pod["containers"][0].setdefault("env", []).append({"name": "OF_THE_OPERATOR", "value": "1"})
             self.made[item["metadata"]["name"]] = item

@@ -133,8 +133,9 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
-    if not any(path.startswith(_TEMPLATE) for path in reasons):
-        # No pod is to be restarted for what is beside its template: adopted ones keep their former owner's spelling.
+    if (renewed and not added) or not any(path.startswith(_TEMPLATE) for path in reasons):
+        # What was adopted keeps its former owner's spelling: no pod is to be restarted for what is beside its template,
+        # and no driver installed anew for what does not concern it.
         one = Wanted(one.component, one.kind, spelling.like(one.manifest, have))
     # Our mark says that something is wanted otherwise; what that is says more.
     return Change("update" if renewed else "repair", one.kind, one.component, one.manifest, _whole(client, have),

@@ -179,7 +179,8 @@ def test_daemon_sets_of_nvidia_drivers() -> None:
             return super().list(api_version, kind, metadata_only=metadata_only)
 
     kernel = {"nvidia.com/precompiled.kernel-version": "5.15.0-84-generic"}
-    client = Client(NVIDIADriver=[{"metadata": {"name": name, "uid": uid}} for name, uid in (("most", "1"), ("new", "2"))],
+    drivers = [{"metadata": {"name": name, "uid": uid}} for name, uid in (("most", "1"), ("new", "2"))]
+    client = Client(NVIDIADriver=drivers,
                     DaemonSet=[made("ours", mine="most"), made("theirs", "most"), made("built", "most", labels=kernel),
                                made("left", mine="gone"), made("going", "new", deletionTimestamp="now"),
                                made("nvidia-driver-daemonset")])
