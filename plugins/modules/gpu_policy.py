@@ -147,7 +147,9 @@ options:
       - C(prometheus_rules), whether it knows PrometheusRule, may be left out, and is false then.
       - With C(config_maps) (by name the texts by key, null where it is not there) and C(secrets) (by name whether it is
         there) also those that the policy names; what is left out of them is not checked. With C(driver_daemon_sets) (by
-        name the system, such as V(ubuntu24.04)) our own that are there and keep their names.
+        name the system, such as V(ubuntu24.04)) our own that are there and keep their names. Likewise with
+        C(nvidia_drivers), by name of the NVIDIADriver a mapping with C(uid) (empty where it is not there) and C(there),
+        by system its DaemonSet.
     type: dict
   overrides:
     description:

@@ -4,7 +4,7 @@
 """From a GPU Operator to us and back on a real API server.
 
 The operator is a stand-in: a Deployment that does nothing, and objects as it leaves them: its names and selectors,
-owned by the ClusterPolicy, written by its hand with variables of its own in their pods.
+owned by the ClusterPolicy, written by its hand with variables of its own in their pods, or the same in other words.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.unit.cluster.clusters import plan
 
 SPACE = "gpu-operator"
 # Node Feature Discovery is left to others, as where the operator's chart has brought it.
+ALIKE = "gpu-feature-discovery"
 PARTS = ("driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
          "mig_manager")
 PLACEMENT = {"nfd": "none", "dcgm": "none", "node_status_exporter": "none", **dict.fromkeys(PARTS, "cluster")}
@@ -78,8 +79,14 @@ class Land:
             metadata["ownerReferences"] = [owner]
             if item["kind"] == "DaemonSet":
                 metadata.setdefault("annotations", {})[operator.HASH] = "1234"
-                item["spec"]["template"]["spec"]["containers"][0].setdefault("env", []).append(
-                    {"name": "OF_THE_OPERATOR", "value": "1"})
+                pod = item["spec"]["template"]["spec"]
+                if metadata["name"] == ALIKE:
+                    pod["volumes"].reverse()
+                    pod["containers"][0]["env"].reverse()
+                    waits = pod["initContainers"][0]
+                    waits["args"] = [waits["args"][0].replace("echo ", "echo well ")]
+                else:
+                    pod["containers"][0].setdefault("env", []).append({"name": "OF_THE_OPERATOR", "value": "1"})
             self.made[item["metadata"]["name"]] = item
             self.kubectl("create", "--field-manager", "gpu-operator", "--filename", "-", stdin=item)
         # What only the operator needs.
@@ -98,16 +105,27 @@ class Land:
                 found[one.label] = (operator.owns(have), objects.is_ours(have))
         return found
 
-    def drivers(self) -> dict[str, str]:
-        """By Node the uid of its driver pod, once it has one."""
+    def pods(self, app: str = "nvidia-driver-daemonset") -> dict[str, str]:
+        """By Node the uid of its pod, once it has one."""
         for _try in range(120):
-            pods = self.client.list("v1", "Pod", SPACE, "app=nvidia-driver-daemonset")
+            pods = self.client.list("v1", "Pod", SPACE, f"app={app}")
             found = {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
                      if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]}
             if set(found) == {"gpu-1", "gpu-2"}:
                 return found
             time.sleep(0.5)
         raise AssertionError(pods)
+
+    def comes_to_newest(self) -> None:
+        """Waits until both driver pods are of their DaemonSet's newest revision."""
+        status: dict[str, Any] = {}
+        for _try in range(60):
+            daemon = self.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")
+            status, now = daemon["status"], daemon["metadata"]["generation"]
+            if (status["observedGeneration"], status.get("updatedNumberScheduled")) == (now, 2):
+                return
+            time.sleep(0.5)
+        raise AssertionError(status)
 
     def labels(self) -> dict[str, str]:
         return {key: value for key, value in self.kubectl.get("node", "gpu-1")["metadata"]["labels"].items()
@@ -192,7 +210,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
 
 def test_a_run_that_is_killed_is_continued(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     """The preview first, which writes nothing. After each end an object is the operator's or ours, never both."""
-    before, drivers = land.labels(), land.drivers()
+    before, drivers, alike = land.labels(), land.pods(), land.pods(ALIKE)
     land.audit.start()
     shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
     assert "-  replicas: 1" in shown and "+  replicas: 0" in shown and "OF_THE_OPERATOR" in shown
@@ -207,7 +225,7 @@ def test_a_run_that_is_killed_is_continued(land: Land, inventory: dict[str, Any]
         assert land.replicas() == 0
     playbook(tmp_path, "adopt", inventory)
     assert set(land.owned().values()) == {(False, True)}
-    assert land.drivers() == drivers
+    assert land.pods() == drivers and land.pods(ALIKE) == alike
     # Switched off, and so not delivered: the operator labels for these too.
     kept = {key: value for key, value in before.items() if not key.endswith((".dcgm", "status-exporter"))}
     assert land.labels() == {**kept, "nvidia.com/gpu.deploy.client": "true"}
@@ -228,7 +246,7 @@ def test_a_second_run_changes_nothing(land: Land, inventory: dict[str, Any], tmp
 
 
 def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
-    drivers, labels = land.drivers(), land.labels()
+    drivers, labels = land.pods(), land.labels()
     inventory["all"]["vars"]["gpu_policy"] = {**POLICY, "spec": {**POLICY["spec"], "driver": {
         "enabled": True, "version": "580.173.02"}}}
     land.audit.start()
@@ -243,21 +261,16 @@ def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> Non
     assert deployment["spec"]["replicas"] == 1 and operator.REPLICAS not in deployment["metadata"]["annotations"]
     daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")["metadata"]
     assert operator.HASH not in daemon["annotations"] and "gpuops" not in str(daemon["labels"])
-    assert land.drivers() == drivers and land.labels() == labels
+    assert land.pods() == drivers and land.labels() == labels
     land.audit.start()
     playbook(tmp_path, "hand_back", inventory)
     assert not land.audit.writes
-    # What it then does: it renders its own DaemonSet anew, of which its driver pods are the newest revision again.
+    # All its driver pods are of the newest revision before it looks for others, and after it has rendered its own.
+    land.comes_to_newest()
     land.kubectl("replace", "--field-manager", "gpu-operator", "--filename", "-",
                  stdin=land.made["nvidia-driver-daemonset"])
-    status: dict[str, Any] = {}
-    for _try in range(60):
-        daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")
-        status, now = daemon["status"], daemon["metadata"]["generation"]
-        if (status["observedGeneration"], status.get("updatedNumberScheduled")) == (now, 2):
-            break
-        time.sleep(0.5)
-    assert status.get("updatedNumberScheduled") == 2 and land.drivers() == drivers
+    land.comes_to_newest()
+    assert land.pods() == drivers
     # And we leave it alone again.
     with pytest.raises(ClusterError, match="A GPU Operator owns this cluster"):
         guard.refuse_operator(land.client)

@@ -255,6 +255,9 @@ def _check(name: str, works: t.Sequence[Workload], everything: t.Sequence[Data],
                    "ready": ready, "updated": sum(work.updated for work in works),
                    "nodes": [{key: value for key, value in entry.items() if key != "component"} for entry in entries],
                    "causes": causes}
+    if not works and cluster.get("take_over"):
+        return {**check, "state": "absent", "detail": "it is the operator's still",
+                "hint": "Run adopt.yml without check mode."}
     if not works:
         return {**check, "state": "absent", "detail": "nothing of it is in the cluster",
                 "hint": "Run site.yml; its plan names the objects."}

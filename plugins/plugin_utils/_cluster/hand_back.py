@@ -8,8 +8,10 @@ owner, which changes no pod; the operator starts last. A run that is killed leav
 one goes on.
 
 The operator writes a DaemonSet only where the hash of what it renders is another than an annotation of its own: that is
-taken away, so that each becomes its own once more. A driver pod that it made itself is then of the newest revision
-again and stays; one that we made is of an older revision, and is replaced as driver.upgradePolicy says.
+taken away, so that each becomes its own once more. A driver pod that it made itself stays; one that we made is of an
+older revision, and is replaced as driver.upgradePolicy says. As the operator looks for pods of older revisions before
+it has rendered anything, the driver's template is put back first to what the operator had last: seen with 26.7.0, which
+else cordons Nodes and ends their GPU pods.
 """
 
 from __future__ import annotations
@@ -29,16 +31,21 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_driver import operators_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import NVIDIA_DRIVER, SYSTEM
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import IN_CLUSTERS
 
-_POLICY = ("nvidia.com/v1", "ClusterPolicy")
+_POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")
 # What the chart brings beside the operator, and what no operator owns.
 _OTHERS = ("nfd",)
 _NOT_OWNED = ("Namespace", "CustomResourceDefinition")
 _NODE_MARKS = (_deploy.ANNOTATION, _deploy.GONE, _deploy.HOST_GONE)
 # A DaemonSet of drivers that the operator makes without NVIDIADrivers has this name, or this label on its pods.
 _DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
+_OS, _KERNEL = "nvidia.com/node.os-version", "feature.node.kubernetes.io/kernel-version.full"
 _ROUNDS = 6
+# Seconds for a DaemonSet's controller to see a change.
+_PATIENCE = 120.0
 
 
 def plan(client: Client, policy: Object) -> list[Change] | None:
@@ -52,9 +59,10 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
     there = live.read(client, [], everything=True)
     nodes = client.list("v1", "Node", metadata_only=True)
     policies = client.list(*_POLICY)
-    mine = ours(there)
-    refuse(mine)
-    return [*policy_step(policy, policies), *_handed(mine), *_forgotten(nodes), *operator.start(deployments)]
+    mine, drivers = ours(there), client.list(*_NVIDIA_DRIVER)
+    refuse(mine, drivers)
+    return [*policy_step(policy, policies), *_handed(mine, _revisions(client, mine)), *_forgotten(nodes),
+            *operator.start(deployments)]
 
 
 def ours(there: t.Mapping[Key, Object]) -> list[Object]:
@@ -64,17 +72,33 @@ def ours(there: t.Mapping[Key, Object]) -> list[Object]:
             and objects.component_of(have) in known and "deletionTimestamp" not in have["metadata"]]
 
 
-def refuse(mine: t.Sequence[Object]) -> None:
-    """Raises ClusterError for DaemonSets of drivers that no operator would know again. Pure."""
-    odd = [objects.label_of(one) for one in mine if one["kind"] == "DaemonSet"
-           and objects.component_of(one) == "driver" and one["metadata"]["name"] != _DRIVER
-           and (one["spec"]["template"]["metadata"].get("labels") or {}).get(_PRECOMPILED) != "true"]
+def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
+    """Raises ClusterError for DaemonSets of drivers that no operator would know again. drivers: NVIDIADrivers. Pure."""
+    known = {one["metadata"]["name"]: one for one in drivers}
+    odd = [objects.label_of(one) for one in mine if _is_driver(one) and not _is_known(one, known)]
     if odd:
         raise ClusterError(
-            f"The operator names drivers for several systems and for NVIDIADrivers in another way, and would not know "
-            f"these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, run "
-            "gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
+            f"The operator gives drivers other names where Nodes have several systems, or an NVIDIADriver is new, and "
+            f"would not know these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, "
+            "run gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
             verb="plan", object=odd[0], reason="Foreign", found=odd)
+
+
+def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
+    template, name = daemon["spec"]["template"], daemon["metadata"]["name"]
+    labels, driver = template["metadata"].get("labels") or {}, _driver_of(daemon)
+    if not driver:
+        return name == _DRIVER or labels.get(_PRECOMPILED) == "true"
+    if driver not in drivers:
+        return False
+    kernel = (template["spec"].get("nodeSelector") or {}).get(_KERNEL, "")
+    return bool(name == operators_name(drivers[driver]["spec"].get("driverType", "gpu"), labels.get(_OS, ""), kernel,
+                                       drivers[driver]["metadata"]["uid"]))
+
+
+def _driver_of(one: Object) -> str:
+    """The NVIDIADriver that a DaemonSet is for; empty where there is none."""
+    return str((one["metadata"].get("annotations") or {}).get(NVIDIA_DRIVER, ""))
 
 
 def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
@@ -104,22 +128,51 @@ def execute(client: Client, changes: t.Sequence[Change]) -> None:
     handed = [change for change in changes if change.action == "hand over"]
     if handed:
         policy = policy or client.list(*_POLICY)[0]
-        owner = owner_of(policy)
-        without_errors(client.many(lambda one: _hand_over(client, one, owner), handed))
+        owners = {"": owner_of(policy), **{one["metadata"]["name"]: owner_of(one)
+                                           for one in client.list(*_NVIDIA_DRIVER)}}
+        without_errors(client.many(lambda one: _hand_over(client, one, owners), handed))
+        _wait_noticed(client, [change for change in handed if change.manifest])
     without_errors(client.many(lambda one: _forget(client, one),
                                [change for change in changes if change.action == "forget"]))
     apply.execute(client, [change for change in changes if change.action == "start"])
 
 
-def owner_of(policy: Object) -> Object:
-    """The reference that the operator sets on all that it makes. Pure."""
-    return {"apiVersion": _POLICY[0], "kind": _POLICY[1], "name": policy["metadata"]["name"],
-            "uid": policy["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+def owner_of(resource: Object) -> Object:
+    """The reference that the operator sets on all that it makes for a ClusterPolicy or an NVIDIADriver. Pure."""
+    return {"apiVersion": resource["apiVersion"], "kind": resource["kind"], "name": resource["metadata"]["name"],
+            "uid": resource["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
-def _handed(mine: t.Sequence[Object]) -> list[Change]:
-    steps = [Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), None, one)
-             for one in mine]
+def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
+    """The DaemonSet with the template that the operator gave it last; None where it has that, or has never had one.
+
+    revisions: ControllerRevisions, of others too; they carry the annotations that their DaemonSet had. Pure.
+    """
+    own = [one for one in revisions if any(owner["uid"] == daemon["metadata"]["uid"]
+                                           for owner in one["metadata"].get("ownerReferences") or ())]
+    theirs = [one for one in own if objects.APPLIED not in (one["metadata"].get("annotations") or {})]
+    newest, last = (max(items, key=lambda one: int(one["revision"]), default=None) for items in (own, theirs))
+    if last is None or last is newest:
+        return None
+    template = {key: value for key, value in last["data"]["spec"]["template"].items() if key != "$patch"}
+    return {**daemon, "spec": {**daemon["spec"], "template": template}}
+
+
+def _revisions(client: Client, mine: t.Sequence[Object]) -> list[Object]:
+    spaces = sorted({one["metadata"]["namespace"] for one in mine if _is_driver(one)})
+    return [item for space in spaces for item in client.list("apps/v1", "ControllerRevision", space)]
+
+
+def _is_driver(one: Object) -> bool:
+    return bool(one["kind"] == "DaemonSet" and objects.component_of(one) == "driver")
+
+
+def _handed(mine: t.Sequence[Object], revisions: t.Sequence[Object]) -> list[Change]:
+    steps = []
+    for one in mine:
+        back = former(one, revisions) if _is_driver(one) else None
+        steps.append(Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), back,
+                            one, ("spec.template",) if back else ()))
     return sorted(steps, key=lambda one: (one.kind.rank, one.label))
 
 
@@ -137,7 +190,7 @@ def _write_policy(client: Client, change: Change) -> Object:
         {"op": "add", "path": "/spec", "value": wanted["spec"]}])
 
 
-def _hand_over(client: Client, change: Change, owner: Object) -> None:
+def _hand_over(client: Client, change: Change, owners: t.Mapping[str, Object]) -> None:
     have: Object | None = change.live
     for _ignored in range(_ROUNDS):
         if have is None or not objects.is_ours(have):
@@ -145,8 +198,11 @@ def _hand_over(client: Client, change: Change, owner: Object) -> None:
         metadata = have["metadata"]
         try:
             client.json_patch(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"), [
-                *apply.unmarked(have, operator.HASH),
-                {"op": "add", "path": "/metadata/ownerReferences", "value": [*operator.other_owners(have), owner]}])
+                *apply.unmarked(have, operator.HASH, SYSTEM, NVIDIA_DRIVER),
+                {"op": "add", "path": "/metadata/ownerReferences",
+                 "value": [*operator.other_owners(have), owners[_driver_of(have)]]},
+                *([{"op": "add", "path": "/spec/template", "value": change.manifest["spec"]["template"]}]
+                  if change.manifest else [])])
             return
         except ClusterError as error:
             if error.status not in (404, 409):
@@ -154,6 +210,19 @@ def _hand_over(client: Client, change: Change, owner: Object) -> None:
         have = client.get(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"))
     raise ClusterError(f"{change.label}: others write it all the time.", "Run again.", verb="patch",
                        object=change.label, status=409)
+
+
+def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
+    """Until the newest revision of these DaemonSets is the one that was put back."""
+    for change in changes:
+        def noticed(name: str = t.cast(Object, change.live)["metadata"]["name"], space: str = change.namespace) -> bool:
+            now = client.get("apps/v1", "DaemonSet", name, space)
+            return now is None or now["status"].get("observedGeneration", 0) >= now["metadata"]["generation"]
+
+        if not apply.wait_until(noticed, _PATIENCE):
+            raise ClusterError(f"{change.label}: no controller has seen its change for {_PATIENCE:.0f} s; the operator "
+                               "was not started.", "Look whether kube-controller-manager runs, then run again.",
+                               verb="patch", object=change.label, reason="Timeout")
 
 
 def _forget(client: Client, change: Change) -> None:

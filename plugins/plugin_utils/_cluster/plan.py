@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields, kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields, kinds, objects, spelling
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object, Wanted
@@ -20,6 +20,7 @@ _MARK = f"metadata.annotations[{objects.APPLIED}]"
 # Fields that the API server keeps as they were when the object was made; those of workloads are their selectors.
 _FIXED: t.Mapping[str, t.Sequence[str]] = {"RuntimeClass": ("handler",), "RoleBinding": ("roleRef",),
                                            "ClusterRoleBinding": ("roleRef",), "Secret": ("type",)}
+_TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
 _MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
@@ -79,8 +80,9 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
     for one in wanted:
         have = live.get(one.key)
         if have is not None and one.kind.kind != "Namespace" and adopts(have):
-            reasons = [path for path in compare.changed(one.manifest, have) if path != _MARK]
-            changes.append(Change("adopt", one.kind, one.component, one.manifest, have, reasons))
+            manifest = spelling.like(one.manifest, have)
+            reasons = [path for path in compare.changed(manifest, have) if path != _MARK]
+            changes.append(Change("adopt", one.kind, one.component, manifest, have, reasons))
             continue
         foreign = have is not None and not objects.is_ours(have)
         if one.kind.kind == "Namespace":
@@ -137,6 +139,10 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
+    if (renewed and not added) or not any(path.startswith(_TEMPLATE) for path in reasons):
+        # What was adopted keeps its former owner's spelling: no pod is to be restarted for what is beside its template,
+        # and no driver installed anew for what does not concern it.
+        one = Wanted(one.component, one.kind, spelling.like(one.manifest, have))
     # Our mark says that something is wanted otherwise; what that is says more.
     action = "replace" if _is_fixed(one.manifest, have) else "update" if renewed else "repair"
     return Change(action, one.kind, one.component, one.manifest, _whole(client, have),

@@ -9,7 +9,12 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import SYSTEM, has_gpu, system_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import (
+    NVIDIA_DRIVER,
+    SYSTEM,
+    has_gpu,
+    system_of,
+)
 
 Object = t.Mapping[str, t.Any]
 
@@ -17,6 +22,9 @@ _NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
 _MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
 # The cloud's name in spec.providerID (gce://project/zone/name) and what gpu_info calls that cloud.
 _PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
+# Labels of the DaemonSets of NVIDIADrivers: which they are, and what is in their place's name.
+_DRIVERS = "app.kubernetes.io/component=nvidia-driver"
+_PLACE = ("nvidia.com/node.os-version", "nvidia.com/precompiled.kernel-version")
 _RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
 
 
@@ -28,8 +36,9 @@ class Reader(t.Protocol):
     def version(self) -> str:
         """The server's version, C(v1.36.3)."""
 
-    def list(self, api_version: str, kind: str, *, metadata_only: bool = False) -> t.Sequence[Object]:
-        """Objects of a kind, of all namespaces."""
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
+             metadata_only: bool = False) -> t.Sequence[Object]:
+        """Objects of a kind, of all namespaces without one."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """An object, None where it is not there."""
@@ -77,6 +86,27 @@ def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict
     found = {name: client.get("apps/v1", "DaemonSet", name, namespace, metadata_only=True) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
+
+
+def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
+    """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that are there and the
+    DaemonSets that were made for them, by us or by a GPU Operator. uid: empty where only DaemonSets are left; PLACE:
+    system, and kernel where modules come built (C(ubuntu22.04-5.15.0-151-generic))."""
+    found: dict[str, dict[str, t.Any]] = {
+        one["metadata"]["name"]: {"uid": one["metadata"]["uid"], "there": {}}
+        for one in client.list("nvidia.com/v1alpha1", "NVIDIADriver", metadata_only=True)}
+    for one in client.list("apps/v1", "DaemonSet", namespace, label_selector=_DRIVERS, metadata_only=True):
+        metadata = one["metadata"]
+        labels = metadata.get("labels") or {}
+        owners = [owner["name"] for owner in metadata.get("ownerReferences") or () if owner["kind"] == "NVIDIADriver"]
+        mine = (metadata.get("annotations") or {}).get(NVIDIA_DRIVER)
+        place = "-".join(labels[name] for name in _PLACE if name in labels)
+        if not (mine or owners) or not place or "deletionTimestamp" in metadata:
+            continue
+        there = found.setdefault(mine or owners[0], {"uid": "", "there": {}})["there"]
+        if mine or place not in there:
+            there[place] = metadata["name"]
+    return {"nvidia_drivers": found}
 
 
 def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],

@@ -40,6 +40,8 @@ _FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "d
 _MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf")
 # Names of objects may be longer than the labels by which their pods are found.
 _LABEL = 63
+# How Kubernetes' SafeEncodeString writes the digits 0 to 9.
+_DIGITS = str.maketrans("0123456789", "456789bcdf")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release)
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
+
+
+def by_nvidia_drivers(policy: Policy) -> bool:
+    """Whether any DaemonSet is for an NVIDIADriver."""
+    return policy.enabled("driver") and any(one.driver_name for one in _policies(policy))
 
 
 def _policies(policy: Policy) -> list[Policy]:
@@ -147,7 +154,7 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
     mine, get = one.policy, one.policy.get
     precompiled, short = bool(one.kernel), _short(one, beside)
     side = [name for name in _SIDE if mine.enabled(name)]
-    name = _name(one, beside, short, (cluster.facts or {}).get("driver_daemon_sets") or {})
+    name = _name(one, beside, short, cluster.facts or {})
     rdma = mine.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
@@ -174,12 +181,27 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
     }
 
 
-def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, there: t.Mapping[str, str]) -> str:
-    """there: our driver DaemonSets by name with their system. One that is renamed restarts the pods of all its Nodes:
-    what is there keeps its name when systems come and go, and an NVIDIADriver's always have one of their own."""
+def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
+    """What the operator calls the DaemonSet of an NVIDIADriver with this uid. kernel: empty where modules are built."""
+    number = 0x811C9DC5  # FNV-1a, 32 bits
+    for byte in (f"{uid}-{kernel}" if kernel else uid).encode():
+        number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
+    coded = str(number).translate(_DIGITS)
+    return f"{f'nvidia-{driver_type}-driver-{os_tag}'[:_LABEL - len(coded) - 1]}-{coded}"
+
+
+def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: t.Mapping[str, t.Any]) -> str:
+    """One that is renamed restarts the pods of all its Nodes: what is there keeps its name when systems come and go, or
+    the cluster is taken over; an NVIDIADriver's always have one of their own."""
     if one.policy.driver_name:
-        place = f"{one.os_tag}-{short}" if short else one.os_tag
+        place = f"{one.os_tag}-{short[:_LABEL].rstrip('.-')}" if short else one.os_tag
+        known = (facts.get("nvidia_drivers") or {}).get(one.policy.driver_name) or {"uid": "", "there": {}}
+        if place in known["there"]:
+            return str(known["there"][place])
+        if known["uid"]:
+            return operators_name(one.policy.driver_type, one.os_tag, one.kernel, known["uid"])
         return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
+    there = facts.get("driver_daemon_sets") or {}
     if short:
         return f"{_PLAIN}-{short}-{one.os_tag}"
     own = f"{_PLAIN}-{one.os_tag}"

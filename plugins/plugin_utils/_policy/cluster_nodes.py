@@ -22,6 +22,8 @@ OS_MAJOR = f"{OS_VERSION}.major"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 # Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
 SYSTEM = "gpuops.nvidia/system"
+# Likewise the NVIDIADriver that it is for.
+NVIDIA_DRIVER = "gpuops.nvidia/driver"
 
 # How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
 _PRETTY = (

@@ -18,11 +18,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 
 Cluster = t.Mapping[str, t.Any]
 Steps = t.Dict[str, t.List[str]]
-_TITLES = {component.name: component.title for component in COMPONENTS}
+_TITLES = {"": "operator", **{component.name: component.title for component in COMPONENTS}}
 TITLE_WIDTH = max(len(title) for title in _TITLES.values())
 _NAMED = 3
 # What operands does with an object; the other actions write nothing.
-_VERBS = ("create", "update", "repair", "replace", "release", "delete")
+_VERBS = ("stop", "adopt", "create", "update", "repair", "replace", "release", "delete")
 
 
 def title_of(name: str) -> str:

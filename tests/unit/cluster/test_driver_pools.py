@@ -159,6 +159,25 @@ def test_nvidia_drivers() -> None:
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in pod["spec"]["containers"][0]["env"]
 
 
+@pytest.mark.parametrize(("known", "name"), [
+    ({}, "nvidia-gpu-driver-most-ubuntu22.04"),
+    ({"uid": "671ab3cd-a8d9-4301-9379-6af4625544c0", "there": {}}, "nvidia-gpu-driver-ubuntu22.04-6f8ffd8c98"),
+    ({"uid": "671ab3cd-a8d9-4301-9379-6af4625544c0", "there": {"ubuntu22.04": "x", "rhel9": "y"}}, "x"),
+    ({"uid": "", "there": {"ubuntu22.04": "x"}}, "x"),
+    ({"uid": "", "there": {"ubuntu22.04-5.15": "x"}}, "nvidia-gpu-driver-most-ubuntu22.04")])
+def test_nvidia_drivers_in_the_cluster_keep_their_daemon_sets(known: Any, name: str) -> None:
+    """What is there stays; else the operator's name for a resource of this uid (seen with 26.7.0); else our own."""
+    cluster = {**facts(node()), "nvidia_drivers": {"most": known} if known else {}}
+    policy = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "most"}, "spec": {
+        "driverType": "gpu", "image": "driver", "version": "595.91.07", "default": True}}
+    found = objects(policy, cluster)
+    assert [key for key in found if key.startswith("DaemonSet/nvidia-gpu-driver") or key == f"DaemonSet/{name}"] == [
+        f"DaemonSet/{name}"]
+    made = found[f"DaemonSet/{name}"]
+    assert made["metadata"]["annotations"]["gpuops.nvidia/driver"] == "most"
+    assert made["spec"]["selector"]["matchLabels"] == {"app": name}
+
+
 def test_nvidia_drivers_beside_a_cluster_policy() -> None:
     """They count where the policy says so; what all DaemonSets share is the policy's."""
     shared = {"labels": {"team": "ml"}, "tolerations": [{"key": "team", "operator": "Exists"}]}

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster, read_drivers, read_named
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import (
+    read_cluster,
+    read_drivers,
+    read_named,
+    read_nvidia_drivers,
+)
 
 PCI = "feature.node.kubernetes.io/pci-"
 NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
@@ -156,3 +161,29 @@ def test_our_driver_daemon_sets() -> None:
     assert read_drivers(client, "ns", ["nvidia-driver-daemonset", "theirs", "gone"]) == {
         "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"}}
     assert client.asked == [("DaemonSet", name, "ns", True) for name in ("nvidia-driver-daemonset", "theirs", "gone")]
+
+
+def test_daemon_sets_of_nvidia_drivers() -> None:
+    """The operator's by their owner, ours by our annotation, which win; what goes or is another's does not count."""
+    def made(name: str, owner: str = "", mine: str = "", **more: Any) -> dict[str, Any]:
+        return {"metadata": {
+            "name": name, "labels": {"nvidia.com/node.os-version": "ubuntu22.04", **more.pop("labels", {})},
+            "annotations": {"gpuops.nvidia/driver": mine} if mine else {},
+            "ownerReferences": [{"kind": "NVIDIADriver", "name": owner}] if owner else [], **more}}
+
+    class Client(Fake):
+        def list(self, api_version: str, kind: str, namespace: str | None = None,  # type: ignore[override]
+                 label_selector: str | None = None, *, metadata_only: bool = False) -> list[dict[str, Any]]:
+            assert (namespace, label_selector) == (
+                ("ns", "app.kubernetes.io/component=nvidia-driver") if kind == "DaemonSet" else (None, None))
+            return super().list(api_version, kind, metadata_only=metadata_only)
+
+    kernel = {"nvidia.com/precompiled.kernel-version": "5.15.0-84-generic"}
+    drivers = [{"metadata": {"name": name, "uid": uid}} for name, uid in (("most", "1"), ("new", "2"))]
+    client = Client(NVIDIADriver=drivers,
+                    DaemonSet=[made("ours", mine="most"), made("theirs", "most"), made("built", "most", labels=kernel),
+                               made("left", mine="gone"), made("going", "new", deletionTimestamp="now"),
+                               made("nvidia-driver-daemonset")])
+    assert read_nvidia_drivers(client, "ns") == {"nvidia_drivers": {
+        "most": {"uid": "1", "there": {"ubuntu22.04": "ours", "ubuntu22.04-5.15.0-84-generic": "built"}},
+        "new": {"uid": "2", "there": {}}, "gone": {"uid": "", "there": {"ubuntu22.04": "left"}}}}

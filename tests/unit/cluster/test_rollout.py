@@ -134,6 +134,12 @@ def test_check_mode_looks_once_and_fails_nothing() -> None:
     assert client.asked.count("list DaemonSet") == 1
 
 
+def test_before_a_take_over_the_operator_has_it() -> None:
+    cluster = {**plan("n1"), "take_over": True}
+    checks = Rollout(FakeClient(Node=[node("n1")]), cluster, ["driver"]).now(check_mode=True)
+    assert checks[0]["detail"] == "check mode: it is the operator's still"
+
+
 def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
     client = FakeClient(
         DaemonSet=[daemon_set(name, 2, 1 if name == "validator" else 2)

@@ -161,10 +161,50 @@ def test_what_is_handed_back() -> None:
     ("nvidia-driver-daemonset-rhel9", {}, False), ("nvidia-gpu-driver-volta-ubuntu22.04", {}, False)])
 def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str], known: bool) -> None:
     if known:
-        hand_back.refuse([ours(name, "driver", pod=pod)])
+        hand_back.refuse([ours(name, "driver", pod=pod)], [])
     else:
         with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet gpu-operator/{name}"):
-            hand_back.refuse([ours(name, "driver", pod=pod)])
+            hand_back.refuse([ours(name, "driver", pod=pod)], [])
+
+
+@pytest.mark.parametrize(("name", "uid", "kernel", "known"), [
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "", True),
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "671ab3cd-a8d9-4301-9379-6af4625544c0", "", False),
+    ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "5.15.0-84-generic", False),
+    ("nvidia-gpu-driver-canary-ubuntu22.04", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "", False)])
+def test_drivers_of_nvidia_drivers_are_known_by_their_uid(name: str, uid: str, kernel: str, known: bool) -> None:
+    """As named by the operator of 26.7.0 for an NVIDIADriver of this uid; one that was made anew has another."""
+    daemon = ours(name, "driver", pod={"nvidia.com/node.os-version": "ubuntu22.04"})
+    daemon["metadata"]["annotations"] = {"gpuops.nvidia/driver": "canary"}
+    if kernel:
+        daemon["spec"]["template"]["spec"]["nodeSelector"] = {
+            "feature.node.kubernetes.io/kernel-version.full": kernel}
+    drivers = [{"metadata": {"name": "canary", "uid": uid}, "spec": {"driverType": "gpu"}}]
+    if known:
+        hand_back.refuse([daemon], drivers)
+    else:
+        with pytest.raises(ClusterError, match="an NVIDIADriver is new"):
+            hand_back.refuse([daemon], drivers)
+
+
+def revision(number: int, name: str, ours: bool, owner: str = "nvidia-driver-daemonset") -> dict[str, Any]:
+    return {"metadata": {"ownerReferences": [{"uid": owner}],
+                         "annotations": {objects.APPLIED: "1"} if ours else {"nvidia.com/last-applied-hash": "2"}},
+            "revision": number, "data": {"spec": {"template": {"$patch": "replace", "spec": {"nodeName": name}}}}}
+
+
+@pytest.mark.parametrize(("revisions", "template"), [
+    ([(1, "a", False), (2, "b", False), (3, "c", True), (4, "d", True)], "b"),
+    ([(1, "a", False), (3, "c", True), (5, "b", False)], None),
+    ([(1, "a", True), (2, "b", True)], None),
+    ([], None),
+])
+def test_the_drivers_template_is_the_operators_last(revisions: list[tuple[int, str, bool]], template: Any) -> None:
+    """A template that we took over as it was has still the operator's revision; other DaemonSets' do not count."""
+    daemon = daemon_set("nvidia-driver-daemonset", owner=None)
+    back = hand_back.former(daemon, [*(revision(*one) for one in revisions), revision(9, "x", False, "other")])
+    assert (back and back["spec"]["template"]) == (template and {"spec": {"nodeName": template}})
+    assert back is None or back["spec"]["selector"] == daemon["spec"]["selector"]
 
 
 def test_the_policy_is_written_only_where_it_says_something_else() -> None:

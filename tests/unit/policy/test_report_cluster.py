@@ -84,6 +84,14 @@ def part() -> dict[str, Any]:
             "labels": {"changed": True, "nodes": {name: {} for name in plan["nodes"]["gpu"]}}}
 
 
+def test_a_take_over_is_told_as_such() -> None:
+    objects = [change("stop", "Deployment gpu-operator/gpu-operator", "", "spec.replicas 1 to 0"),
+               change("adopt", "DaemonSet gpu-operator/nvidia-dcgm-exporter", "dcgm_exporter")]
+    assert report_cluster.steps({"operands": {"objects": objects}}) == {
+        "operator": ["stop Deployment gpu-operator (spec.replicas 1 to 0)"],
+        "DCGM exporter": ["adopt DaemonSet nvidia-dcgm-exporter"]}
+
+
 def both() -> dict[str, Any]:
     return {**fleet(), "cluster": part()}
 
