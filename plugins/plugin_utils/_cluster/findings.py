@@ -185,7 +185,8 @@ def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
     """Nobody restarts such a pod but its user. A driver manager that may evict makes room by itself."""
     differs = "" if one.runs == one.wanted else f" (it runs {one.runs}, wanted is {one.wanted})"
     delete = f"kubectl -n {cluster['namespace']} delete pod {one.stuck.pod}"
-    hint, do = "Delete it when that suits you.", (delete,)
+    hint = "Delete it when that suits you."
+    do: tuple[str, ...] = (delete,)
     if one.stuck.component == "driver":
         pools = ((cluster.get("components") or {}).get("driver") or {}).get("pools") or ()
         if pools and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools):
