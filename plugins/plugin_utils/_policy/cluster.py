@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
@@ -260,6 +260,9 @@ def _common(context: Context) -> Plan:
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
         "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
         "toolkit_install_dir": str(get("toolkit.installDir") or _INSTALL_DIR), "cdi_hook": _hook(context),
+        # What operands do and are allowed follows the release, as their images do.
+        "since": {release: version_key(context.release.version) >= version_key(release)
+                  for release in ("25.3.0", "25.10.0", "26.3.0", "26.7.0")},
         "openshift": context.openshift, "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),

@@ -158,7 +158,7 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
     rdma = mine.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
-        "name": name, "app": name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}",
+        "name": name, "app": _app(name, precompiled and not mine.driver_name),
         "owner": mine.driver_name, "os": one.os_tag, "kernel": one.kernel,
         "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(mine),
         "version": one.driver.version, "kernel_module_type": one.driver.flavour, "because": list(one.driver.because),
@@ -208,6 +208,14 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: t.Mapp
     if _PLAIN in there:
         return _PLAIN if there[_PLAIN] == one.os_tag else own
     return own if len(beside) > 1 or own in there else _PLAIN
+
+
+def _app(name: str, precompiled: bool) -> str:
+    """What its pods are selected by. The operator's DaemonSets for kernels have it in common, and a selector can never
+    change: with another one they could not be taken over."""
+    if precompiled:
+        return _PLAIN
+    return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
 def _short(one: Delivery, beside: t.Sequence[Delivery]) -> str:

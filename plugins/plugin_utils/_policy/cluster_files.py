@@ -3,14 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files that a driver container gets from ConfigMaps, Secrets and its host. Pure. PRIVATE.
 
-Source: GPU Operator 26.7 (paths in the container by distribution, and which container gets what). It names the volume
-after the ConfigMap, which fails for names with dots and where one ConfigMap serves twice; here a volume has its
-purpose's name.
+Source: GPU Operator 26.7 (paths in the container by distribution, and which container gets what). It names volumes
+after ConfigMaps, which fails for names with dots and where one ConfigMap serves twice; there a volume has its purpose's
+name here.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_references as references
@@ -42,6 +43,10 @@ _SUBSCRIPTIONS: dict[str, dict[str, tuple[str, str]]] = {
 _SUBSCRIPTIONS["sl-micro"] = _SUBSCRIPTIONS["sles"]
 
 
+_VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OF_KEYS = ("kernel-module-config", "repo-config", "cert-config")
+
+
 def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: Facts | None) -> list[File]:
     """C([{volume, mounts: {PATH: KEY or empty}, containers: [NAME]}]), all mounted read-only. Raises Refused.
 
@@ -55,14 +60,26 @@ def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: F
     found += _each_key(policy, "driver.kernelModuleConfig.name", "kernel-module-config", "/drivers", facts,
                        (MAIN, PEERMEM))
     if precompiled:
-        return found + _modules_of_host(system)
+        return _named(found + _modules_of_host(system))
     for number, (path, volume) in enumerate((("driver.repoConfig.configMapName", "repo-config"),
                                              ("driver.certConfig.name", "cert-config"))):
         if policy.get(path) and system not in _FOLDERS:
             raise Refused(f"{path} is set, and where {system} has these files is not known",
                           f"Leave it out; known are {', '.join(sorted(_FOLDERS))}.")
         found += _each_key(policy, path, volume, _FOLDERS.get(system, ("", ""))[number], facts, _BUILDERS)
-    return found + _subscription(policy, system, runtime)
+    return _named(found + _subscription(policy, system, runtime))
+
+
+def _named(found: list[File]) -> list[File]:
+    """As the operator names volumes, so that a driver that is taken over stays as it is."""
+    taken = {one["volume"]["name"] for one in found}
+    for one in found:
+        volume = one["volume"]
+        name = volume.get("configMap", {}).get("name", "")
+        if volume["name"] in _OF_KEYS and name not in taken and _VOLUME.fullmatch(name):
+            taken.add(name)
+            volume["name"] = name
+    return found
 
 
 def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: Facts | None,

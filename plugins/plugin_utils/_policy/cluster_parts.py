@@ -111,7 +111,13 @@ def _container_toolkit(context: Context, plan: Plan) -> None:
     """A user gives paths of the host; the container sees their folders below /runtime."""
     mine, cdi, nri = plan["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
-    if cdi:
+    if cdi and version_key(context.release.version) < (25, 10):
+        # Before native CDI: devices come by annotations of the device plugin, and nvidia is the default runtime.
+        env.update(CDI_ENABLED="true", CRIO_CONFIG_MODE="config",
+                   NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="nvidia.cdi.k8s.io/")
+        if context.get("cdi.default"):
+            env["NVIDIA_CONTAINER_RUNTIME_MODE"] = "cdi"
+    elif cdi:
         env.update(CDI_ENABLED="true", NVIDIA_RUNTIME_SET_AS_DEFAULT="false", NVIDIA_CONTAINER_RUNTIME_MODE="cdi",
                    CRIO_CONFIG_MODE="config")
     elif context.runtime == "crio":
@@ -165,6 +171,11 @@ def _sources(mine: dict[str, str]) -> None:
 def _validator(context: Context, plan: Plan) -> None:
     """Where no device plugin is delivered nobody must wait for its resources."""
     plan["device_plugin"] = context.plugin
+    # From 26.3 the check of the driver has them.
+    release = version_key(context.release.version)
+    checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))
+    plan["modules"] = [name for name, section, first in checks
+                       if context.on(section) and first <= release < (26, 3)]
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
@@ -181,6 +192,8 @@ def _plugin_config(context: Context) -> Plan:
 
 def _feature_discovery(context: Context, plan: Plan) -> None:
     plan["config"] = {**_plugin_config(context), "data": {}}
+    if not plan["config"]["name"]:  # no sidecar of the device plugin's image
+        plan["pull_secrets"] = images.pull_secrets(context.policy, ("feature_discovery", "validator"), context.secrets)
 
 
 def _dcgm_exporter(context: Context, plan: Plan) -> None:

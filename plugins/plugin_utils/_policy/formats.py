@@ -288,7 +288,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
                            if one != "values" else _spec(document, one)) for document, one in found)
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
                   pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers),
-                  driver_name=lone[0] if lone else "",
+                  driver_name=lone[0] if lone else _of_chart(kind, spec, drivers),
                   module_parameters=kernel_modules.find(carried, look(spec, "driver.kernelModuleConfig.name")))
 
 
@@ -301,6 +301,13 @@ def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: l
     elif used and not drivers and kind == "ClusterPolicy":
         warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver counts.")
     return drivers if used else []
+
+
+def _of_chart(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
+    """The name of the NVIDIADriver that the chart makes of the section driver, empty where it makes none."""
+    made = (kind == "values" and not drivers and look(spec, "driver.useNvidiaDriverCRD")
+            and look(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False)
+    return "default" if made else ""
 
 
 def _common(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:

@@ -1,95 +1,51 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What we render is what GPU Operator 26.7.0 was seen to make, fact by fact. Every exception has its reason."""
+"""What we render is what GPU Operators were seen to make of the same policy and nodes, fact by fact.
+
+The operators ran on a live API server with simulated nodes. Every exception has its reason, in exceptions.yaml.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 
-from tests.conformance.cluster.forms import facts_of, flat
+from tests.conformance.cluster import cases
 
-FOLDER = Path(__file__).parent
-RELEASE = "26.7.0"
-
-# (beginning of paths, why we differ). One that is not needed fails.
-EXCEPTIONS = (
-    ("ClusterRole | nvidia-driver | config.openshift.io", "OpenShift is refused"),
-    ("ClusterRole | nvidia-operator-validator | nvidia.com", "no object of ours has an owner whose finalizers count"),
-    ("ClusterRole | nvidia-device-plugin-mps-control-daemon", "the pods run as nvidia-device-plugin"),
-    ("ClusterRoleBinding | nvidia-device-plugin-mps-control-daemon", "the pods run as nvidia-device-plugin"),
-    ("ServiceAccount | nvidia-device-plugin-mps-control-daemon", "the pods run as nvidia-device-plugin"),
-    ("Role | nvidia-device-plugin-mps-control-daemon", "the pods run as nvidia-device-plugin"),
-    ("RoleBinding | nvidia-device-plugin-mps-control-daemon", "the pods run as nvidia-device-plugin"),
-    ("Role | nvidia-container-toolkit | security.openshift.io", "OpenShift is refused"),
-    ("Role | nvidia-gpu-feature-discovery | security.openshift.io", "OpenShift is refused"),
-    ("Role | nvidia-mig-manager | security.openshift.io", "OpenShift is refused"),
-    ("Role | nvidia-operator-validator | security.openshift.io", "OpenShift is refused"),
-    ("Role | nvidia-device-plugin | security.openshift.io", "OpenShift is refused"),
-    ("RoleBinding | nvidia-device-plugin | ", "OpenShift is refused, no rule is left"),
-    ("Role | nvidia-driver | security.openshift.io", "OpenShift is refused"),
-    ("RoleBinding | nvidia-driver | ", "OpenShift is refused, no rule is left"),
-    ("Role | nvidia-dcgm-exporter | ", "its pods have no token; the role comes with the settings that give them one"),
-    ("RoleBinding | nvidia-dcgm-exporter | ", "its pods have no token"),
-)
-MORE = (
-    ("Role | nvidia-dcgm | ", "OpenShift is refused, no rule is left"),
-    ("RoleBinding | nvidia-dcgm | ", "OpenShift is refused, no rule is left"),
-    ("Role | nvidia-node-status-exporter | security.openshift.io", "OpenShift is refused"),
-    ("DaemonSet | nvidia-driver-daemonset | containers | nvidia-gdrcopy-ctr | command",
-     "the container's script does not log each of its commands"),
-)
+RENDERED = {name: cases.rendered(cases.case(name)) for name in cases.NAMES}
+NEEDED: dict[str, set[str]] = {name: cases.differences(name, made)[1] for name, made in RENDERED.items()}
 
 
-def rendered(policy: Any = None) -> list[dict[str, Any]]:
-    """What the operator's components are made of; NFD is not among them."""
-    release = matrix.release(RELEASE)
-    plan = resolve_cluster(formats.read(policy, release), release, None, components.placements("cluster"), {},
-                           {"node_os": ["ubuntu22.04"]}, "drain")
-    return [manifest for name in ORDER if name != "nfd" for manifest in render(name, plan)]
+@pytest.mark.parametrize("name", cases.NAMES)
+def test_facts(name: str) -> None:
+    assert cases.differences(name, RENDERED[name])[0] == []
 
 
-def expected(more: bool = False) -> dict[str, Any]:
-    facts = dict(flat(yaml.safe_load((FOLDER / "default.yaml").read_text())))
-    if more:
-        facts.update(yaml.safe_load((FOLDER / "more.yaml").read_text())["facts"])
-    return facts
+def test_each_exception_is_needed() -> None:
+    """In every group of policies that it names, each of its patterns."""
+    unused = [(one["reason"], pattern) for one in cases.exceptions() for pattern in one["paths"]
+              if not any(pattern in NEEDED[name] for which in one["policies"] for name in cases.matching(which))]
+    idle = [which for one in cases.exceptions() for which in one["policies"]
+            if not any(NEEDED[name] & set(one["paths"]) for name in cases.matching(which))]
+    assert (unused, idle) == ([], [])
 
 
-def differences(manifests: list[dict[str, Any]], facts: dict[str, Any], exceptions: tuple[tuple[str, str], ...]
-                ) -> list[str]:
-    """Facts that differ without an exception, and exceptions that nothing needs."""
-    ours = dict(flat(facts_of(manifests)))
-    paths = [path for path in sorted({*ours, *facts}) if ours.get(path) != facts.get(path)]
-    said = [f"{path}: ours {ours.get(path)!r}, the operator's {facts.get(path)!r}" for path in paths
-            if not path.startswith(tuple(start for start, _reason in exceptions))]
-    unused = [start for start, _reason in exceptions if not any(path.startswith(start) for path in paths)]
-    return said + [f"exception {start!r} is not needed" for start in unused]
-
-
-def test_default_policy() -> None:
-    assert differences(rendered(), expected(), EXCEPTIONS) == []
-
-
-def test_more_switched_on() -> None:
-    policy = yaml.safe_load((FOLDER / "more.yaml").read_text())["policy"]
-    assert differences(rendered(policy), expected(more=True), (*EXCEPTIONS, *MORE)) == []
+def test_exceptions_are_few_and_have_reasons() -> None:
+    assert len(cases.exceptions()) <= 25
+    assert all(set(one) == {"paths", "policies", "reason"} and one["reason"] for one in cases.exceptions())
 
 
 def test_facts_are_many() -> None:
-    """The comparison is one of something: hundreds of facts, of all eight DaemonSets."""
-    facts = expected()
+    """The comparison is one of something: hundreds of facts, of all eight DaemonSets, and what policies change."""
+    facts = cases.expected("default")
     assert len(facts) > 500
     assert len({path.split(" | ")[1] for path in facts if path.startswith("DaemonSet")}) == 8
+    assert len(cases.NAMES) >= 25
+    assert [name for name in cases.NAMES if name != "default" and not cases.case(name)["facts"]] == []
 
 
 def _daemon_set(manifests: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -104,12 +60,16 @@ def _pod(manifests: list[dict[str, Any]], name: str = "nvidia-device-plugin-daem
     lambda all_: _pod(all_)["containers"][0]["env"].pop(),
     lambda all_: _pod(all_)["containers"][0]["env"].append({"name": "NEW", "value": "1"}),
     lambda all_: _pod(all_)["containers"][0].update(image="other"),
+    lambda all_: _pod(all_)["containers"][0].update(imagePullPolicy="Always"),
+    lambda all_: _pod(all_)["containers"][0].update(resources={"limits": {"cpu": 1}}),
     lambda all_: _pod(all_)["containers"][0]["securityContext"].clear(),
     lambda all_: _pod(all_)["containers"][0]["volumeMounts"][0].pop("readOnly"),
     lambda all_: _pod(all_)["volumes"][-1]["hostPath"].update(path="/elsewhere"),
     lambda all_: _pod(all_)["initContainers"].pop(),
     lambda all_: _pod(all_).pop("runtimeClassName"),
     lambda all_: _pod(all_).update(hostPID=True),
+    lambda all_: _pod(all_).update(imagePullSecrets=[{"name": "mine"}]),
+    lambda all_: _pod(all_).update(dnsPolicy="Default"),
     lambda all_: _pod(all_)["nodeSelector"].update({"more": "true"}),
     lambda all_: _pod(all_)["tolerations"].clear(),
     lambda all_: _pod(all_, "nvidia-dcgm-exporter")["containers"][0]["livenessProbe"].update(periodSeconds=6),
@@ -120,6 +80,6 @@ def _pod(manifests: list[dict[str, Any]], name: str = "nvidia-device-plugin-daem
     lambda all_: all_.pop(),
 ])
 def test_a_spoilt_object_is_seen(spoil: Callable[[list[dict[str, Any]]], Any]) -> None:
-    manifests = copy.deepcopy(rendered())
+    manifests = copy.deepcopy(RENDERED["default"])
     spoil(manifests)
-    assert len(differences(manifests, expected(), EXCEPTIONS)) >= 1
+    assert len(cases.differences("default", manifests)[0]) >= 1

@@ -132,9 +132,7 @@ def test_names_of_kernels() -> None:
     assert names == [f"{DRIVER}-5.14.0-503.el9.5.aarch64-rhel9", f"{DRIVER}-5.14.0-503.el9.5.x86.64-rhel9",
                      f"{DRIVER}-5.14.0-570.12.1.el9.6.with.a.rather.long.name.of.somebody-rhel9",
                      f"{DRIVER}-5.14.0-570.12.1.el9.6-rhel9"]
-    apps = [pool["app"] for pool in plan(given, cluster)["components"]["driver"]["pools"]]
-    assert len(set(apps)) == 4
-    assert all(len(app) <= 63 for app in apps)
+    assert {pool["app"] for pool in plan(given, cluster)["components"]["driver"]["pools"]} == {DRIVER}
     assert all(len(found) == 1 for found in served(given, cluster).values())
 
 
@@ -226,7 +224,7 @@ def with_files(system: tuple[str, str], runtime: str = "containerd", **section: 
     pod = next(one["spec"]["template"]["spec"] for name, one in objects(policy(**section), cluster).items()
                if name.startswith(f"DaemonSet/{DRIVER}"))
     mine = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"] if one["name"].startswith((
-        "repo-", "cert-", "subscription-", "lib-modules"))}
+        "repos", "ca", "subscription-", "lib-modules"))}
     assert set(mine.values()) <= {volume["name"] for volume in pod["volumes"]}
     return mine
 
@@ -243,8 +241,17 @@ def with_files(system: tuple[str, str], runtime: str = "containerd", **section: 
 def test_folders_of_each_system(system: tuple[str, str], repositories: str, certificates: str) -> None:
     found = with_files(system, repoConfig={"configMapName": "repos"}, certConfig={"name": "ca"},
                        repository="registry.example/mine")
-    assert {path: name for path, name in found.items() if name in ("repo-config", "cert-config")} == {
-        f"{repositories}/my.file": "repo-config", f"{certificates}/ca.crt": "cert-config"}
+    assert {path: name for path, name in found.items() if name in ("repos", "ca")} == {
+        f"{repositories}/my.file": "repos", f"{certificates}/ca.crt": "ca"}
+
+
+def test_a_volume_has_the_name_of_its_config_map_where_it_can_have_it() -> None:
+    """The operator's has, and fails for names that hold a dot or are given twice."""
+    cluster = {**facts(labelled(("ubuntu", "24.04"))), "config_maps": {"a.b": {"one.list": ""}, "c": {"two": ""}}}
+    for names, expected in ((("a.b", "c"), ["repo-config", "c"]), (("c", "c"), ["c", "cert-config"])):
+        given = policy(repoConfig={"configMapName": names[0]}, certConfig={"name": names[1]})
+        files = plan(given, cluster)["components"]["driver"]["pools"][0]["files"]
+        assert [one["volume"]["name"] for one in files] == expected
 
 
 RHEL = {"/run/secrets/etc-pki-entitlement", "/run/secrets/redhat.repo", "/run/secrets/rhsm"}

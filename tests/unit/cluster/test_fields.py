@@ -160,8 +160,7 @@ def shared_effect(one: dict[str, Any], key: str, value: Any) -> Flat:
     """What a common field does, by the tables of containers.
 
     main: the container that the user's variables and arguments are for. images: every container that runs the image,
-    named: where else it is named. resources: containers that take the resources. beside: pods that run the image at
-    times.
+    named: where else it is named. resources: containers that take the resources.
     """
     repository, name, version = one["image"]
     pods = sorted({path.split(" ")[0] for path in one["images"]})
@@ -176,7 +175,7 @@ def shared_effect(one: dict[str, Any], key: str, value: Any) -> Flat:
         found.update({path.replace("VALIDATOR_IMAGE", "VALIDATOR_IMAGE_PULL_POLICY"): value
                       for path in one.get("named", ())})
     elif key == "imagePullSecrets":
-        found = {f"{pod} imagePullSecrets(mine)": "" for pod in (*pods, *one.get("beside", ()))}
+        found = {f"{pod} imagePullSecrets(mine)": "" for pod in pods}
         found.update({path.replace("VALIDATOR_IMAGE", "VALIDATOR_IMAGE_PULL_SECRETS"): "mine"
                       for path in one.get("named", ())})
     elif key == "args":

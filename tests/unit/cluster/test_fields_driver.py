@@ -45,8 +45,8 @@ def of_map(volume: str, name: str, *keys: str, kind: str = "configMap") -> dict[
             **{f"volumes[{volume}].{kind}.items[{key}].path": key for key in keys}}
 
 
-REPOSITORIES = of_map("repo-config", "files", "a.list", "b.list")
-CERTIFICATES = of_map("cert-config", "files", "a.list", "b.list")
+REPOSITORIES = of_map("files", "files", "a.list", "b.list")
+CERTIFICATES = of_map("files", "files", "a.list", "b.list")
 APT, CRT = "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"
 LICENSED = mounted(MAIN, "licensing-config", "/drivers", LICENCE)
 WITH_TOKEN = mounted(MAIN, "licensing-config", "/drivers/ClientConfigToken", TOKEN)
@@ -81,14 +81,14 @@ SHARED: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("driver.manager.env", VARIABLE, {}, {f"{MANAGER}.env[A].value": "1"}),
     ("driver.repoConfig.configMapName", "files", {"gds.enabled": True, "gdrcopy.enabled": True}, {
         **REPOSITORIES, **{path: value for name in (MAIN, GDS, GDRCOPY)
-                           for path, value in mounted(name, "repo-config", APT, "a.list", "b.list").items()}}),
+                           for path, value in mounted(name, "files", APT, "a.list", "b.list").items()}}),
     ("driver.certConfig.name", "files", {"gds.enabled": True, "gdrcopy.enabled": True}, {
         **CERTIFICATES, **{path: value for name in (MAIN, GDS, GDRCOPY)
-                           for path, value in mounted(name, "cert-config", CRT, "a.list", "b.list").items()}}),
+                           for path, value in mounted(name, "files", CRT, "a.list", "b.list").items()}}),
     ("driver.kernelModuleConfig.name", "modules", {"driver.rdma.enabled": True}, {
-        **of_map("kernel-module-config", "modules", "nvidia.conf"),
-        **mounted(MAIN, "kernel-module-config", "/drivers", "nvidia.conf"),
-        **mounted(PEERMEM, "kernel-module-config", "/drivers", "nvidia.conf")}),
+        **of_map("modules", "modules", "nvidia.conf"),
+        **mounted(MAIN, "modules", "/drivers", "nvidia.conf"),
+        **mounted(PEERMEM, "modules", "/drivers", "nvidia.conf")}),
     ("driver.virtualTopology.config", "topology", {}, {
         **of_map("topology-config", "topology", TOPOLOGY),
         **mounted(MAIN, "topology-config", "/etc/nvidia", TOPOLOGY)}),
@@ -117,7 +117,7 @@ NAMED = "nvidia-driver-daemonset-5.15.0-84-generic-ubuntu22.04"
 SECTION: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("driver.args", ["x"], {}, {f"{MAIN}.args": ["x"]}),
     ("driver.usePrecompiled", True, {"driver.version": "580"}, {
-        **dict.fromkeys(NAMES, NAMED),
+        "metadata.name": NAMED,
         **{f"{place}.labels.nvidia.com/precompiled": "true" for place in ("metadata", "pod")},
         "nodeSelector.feature.node.kubernetes.io/kernel-version.full": KERNEL,
         f"{MAIN}.image": f"nvcr.io/nvidia/driver:580-{KERNEL}-ubuntu22.04"}),

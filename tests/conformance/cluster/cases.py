@@ -1,0 +1,104 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A case: a release, a policy and nodes, what the GPU Operator was seen to make of them, and what we make of them."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import merge
+
+from tests.conformance.cluster.forms import facts_of, flat
+
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in (FOLDER / "policies").glob("*.yaml")))
+
+
+def case(name: str) -> dict[str, Any]:
+    """``{release, nodes, values, spec, drivers, config_maps, secrets, service_monitors, like, facts}``; most optional.
+
+    spec: what is not among the chart's values, set in the ClusterPolicy itself.
+    """
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "policies" / f"{name}.yaml").read_text())
+    return found
+
+
+def exceptions() -> list[dict[str, Any]]:
+    """``[{paths, policies, reason}]``: patterns of paths that may differ, in which policies, and why."""
+    found: list[dict[str, Any]] = yaml.safe_load((FOLDER / "exceptions.yaml").read_text())
+    return found
+
+
+def matching(pattern: str) -> list[str]:
+    """The names of policies that a pattern means."""
+    return [name for name in NAMES if fnmatchcase(name, pattern)]
+
+
+def seen(asked: dict[str, Any]) -> dict[str, Any]:
+    """The nodes as our reader of clusters returns them."""
+    nodes = {}
+    for name, node in asked["nodes"].items():
+        system, version = node["os"].split()
+        runtime, runtime_version = node.get("runtime", "containerd 2.1.0").split()
+        nodes[name] = {"labels": dict(node.get("labels") or {}), "annotations": {},
+                       "os": {"id": system, "version": version}, "os_image": "",
+                       "kernel": node.get("kernel", "5.15.0-84-generic"), "arch": "amd64", "runtime": runtime,
+                       "runtime_version": runtime_version, "kubelet": "v1.36.0", "provider": None, "taints": [],
+                       "ready": True, "gpu": True}
+    return {"server": "", "version": "v1.36.0", "nfd": "none", "nodes": nodes,
+            "service_monitors": bool(asked.get("service_monitors")),
+            "config_maps": asked.get("config_maps") or {}, "secrets": asked.get("secrets") or {}}
+
+
+def documents(asked: dict[str, Any]) -> Any:
+    """The policy as values of the chart; as resources where NVIDIADrivers are among them."""
+    if "drivers" not in asked:
+        return merge(asked.get("values") or {}, asked.get("spec") or {})
+    main = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
+            "spec": asked.get("spec") or {}}
+    return [main, *asked["drivers"]]
+
+
+def rendered(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the operator's components are made of; NFD is not among them."""
+    release = matrix.release(asked["release"])
+    policy = formats.read(documents(asked), release)
+    plan = resolve_cluster(policy, release, seen(asked), components.placements("cluster"), {}, {}, "drain")
+    return [manifest for name in ORDER if name != "nfd" for manifest in render(name, plan)]
+
+
+def like(facts: dict[str, Any], others: dict[str, str]) -> dict[str, Any]:
+    """Facts in which objects are replaced by others that resemble them. others: C({KIND | OTHER: KIND | NAME})."""
+    found = {path: value for path, value in facts.items() if " | ".join(path.split(" | ")[:2]) not in others.values()}
+    return found | {other + path[len(one):]: value for other, one in others.items() for path, value in facts.items()
+                    if path == one or path.startswith(f"{one} | ")}
+
+
+def expected(name: str) -> dict[str, Any]:
+    """The operator's facts: those of the default policy, and what differs from them."""
+    asked = case(name)
+    facts = like(dict(flat(yaml.safe_load((FOLDER / "default.yaml").read_text()))), asked.get("like") or {})
+    facts.update(asked["facts"])
+    return {path: value for path, value in facts.items() if value is not None}
+
+
+def differences(name: str, manifests: list[dict[str, Any]]) -> tuple[list[str], set[str]]:
+    """(facts that differ without an exception, patterns of the exceptions that were needed)."""
+    ours, theirs = dict(flat(facts_of(manifests))), expected(name)
+    patterns = [pattern for one in exceptions() if any(fnmatchcase(name, which) for which in one["policies"])
+                for pattern in one["paths"]]
+    told, needed = [], set()
+    for path in sorted({*ours, *theirs}):
+        if ours.get(path) != theirs.get(path):
+            fits = {pattern for pattern in patterns if fnmatchcase(path, pattern)}
+            needed |= fits
+            if not fits:
+                told.append(f"{path}: ours {ours.get(path)!r}, the operator's {theirs.get(path)!r}")
+    return told, needed
