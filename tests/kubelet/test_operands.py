@@ -44,3 +44,51 @@ def test_a_pod_gets_the_gpu_that_it_asks_for(world: World) -> None:
 def test_a_second_run_changes_nothing(world: World) -> None:
     run = world.run()
     assert (run.rc, run.changed("control")) == (0, []), run.output
+
+
+def failed(world: World, component: str, container: str, words: str) -> None:
+    """What a run says while a stand-in fails: which component, in which container; and that it counts as failed."""
+    run = world.run(timeout=25)
+    assert run.rc != 0, run.output
+    checks = {one["component"]: one for one in run.result("control", "gpu_verify")["checks"]}
+    assert [name for name, one in checks.items() if one["state"] == "failed"] == [component], run.output
+    assert checks[component]["nodes"][0]["container"] == container, run.output
+    assert words in checks[component]["nodes"][0]["cause"], run.output
+
+
+def test_a_validator_that_fails_is_named_and_comes_back(world: World) -> None:
+    world.fault("nvidia-validator.cuda", "no CUDA-capable device is detected")
+    world.delete_pod(VALIDATOR)
+    failed(world, "validator", "cuda-validation", "CUDA program does not run")
+    world.fault("nvidia-validator.cuda", "")
+    until(lambda: "plugin-ready" in world.barriers(), "the validator passes")
+
+
+def test_a_device_plugin_that_fails_is_named_and_comes_back(world: World) -> None:
+    world.fault("nvidia-device-plugin", "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND")
+    world.delete_pod(PLUGIN)
+    until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
+    failed(world, "device_plugin", "nvidia-device-plugin", "the plugin finds no usable GPU")
+    world.fault("nvidia-device-plugin", "")
+    until(lambda: world.allocatable == GPUS, "the kubelet offers the GPUs again")
+
+
+def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
+    world.fault("nvidia-toolkit", "unable to load config: permission denied")
+    world.delete_pod(TOOLKIT)
+    failed(world, "container_toolkit", "nvidia-container-toolkit-ctr", "cannot write or restart")
+    world.fault("nvidia-toolkit", "")
+    until(lambda: "runtimes.nvidia]" in world.sh("cat /etc/containerd/conf.d/99-nvidia.toml || true"),
+          "the toolkit configures containerd")
+
+
+def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: World) -> None:
+    world.fault("nvidia-driver", "Could not unload NVIDIA driver kernel modules, driver is in use")
+    world.delete_pod(DRIVER)
+    assert ".driver-ctr-ready" not in world.barriers()
+    failed(world, "driver", "nvidia-driver-ctr", "driver")
+    world.fault("nvidia-driver", "")
+    until(lambda: ".driver-ctr-ready" in world.barriers(), "the driver is ready again")
+    run = world.run()
+    assert run.rc == 0, run.output
+    assert world.allocatable == GPUS
