@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Programs that the lab builds once and keeps: ``python -m lab.tools NAME`` prints the path of one.
 
-NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook`` and ``nvidia-container-runtime``: the vendor's own, from the Go
-module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or ``containerd``, for the folder
-with the programs of containerd 2; or ``prometheus``, for that of Prometheus and promtool. They lie under
+NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook``, ``nvidia-container-runtime`` and ``nvidia-ctk-installer``: the
+vendor's own, from the Go module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or
+``containerd``, for the folder with the programs of containerd 2; or ``cni``, for that of the plugins for pods'
+networks; or ``prometheus``, for that of Prometheus and promtool. They lie under
 ``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made from.
 """
 
@@ -25,8 +26,11 @@ TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
 # NVML is bound lazily: a symbol that an older library lacks must matter only where it is called.
 LINKER = "-s -w -extldflags=-Wl,-z,lazy"
 CONTAINERD = "github.com/containerd/containerd/v2/cmd/{}@v2.3.4"
+CNI = "github.com/containernetworking/plugins/plugins/{}@v1.7.1"
 CRI = Path(__file__).resolve().parent / "cri"
+DEVICE_PLUGIN = Path(__file__).resolve().parent / "node" / "plugin"
 NAMES = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
+INSTALLER = "nvidia-ctk-installer"  # the toolkit's container; hosts have no use for it
 
 
 def cache_root() -> Path:
@@ -72,8 +76,8 @@ def run_quietly(command: list[str], what: str, environment: dict[str, str] | Non
 
 def toolkit_program(name: str) -> Path:
     """The path of one of the vendor's programs, built on the first call (about a minute)."""
-    if name not in NAMES:
-        raise SystemExit(f"there is no tool {name!r}; known: {', '.join(NAMES)}")
+    if name not in (*NAMES, INSTALLER):
+        raise SystemExit(f"there is no tool {name!r}; known: {', '.join((*NAMES, INSTALLER))}")
     return go_programs(name, [TOOLKIT.format(name)], LINKER, "about a minute", {"CGO_ENABLED": "1"}) / name
 
 
@@ -89,6 +93,18 @@ def cri_program() -> Path:
     """The path of lab/cri, which runs a container as a kubelet does it; it shares what containerd has compiled."""
     time = "seconds, or a minute without containerd"
     return go_programs("cri", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, CRI) / "cri"
+
+
+def cni_programs() -> Path:
+    """The folder of the plugins that give pods an address: loopback, ptp, host-local. Half a minute."""
+    packages = [CNI.format(name) for name in ("main/loopback", "main/ptp", "ipam/host-local")]
+    return go_programs("cni", packages, "-s -w", "half a minute", {"CGO_ENABLED": "0"})
+
+
+def device_plugin() -> Path:
+    """The path of our stand-in for the device plugin; it shares what the control plane has compiled."""
+    time = "seconds, or a minute without the control plane"
+    return go_programs("device-plugin", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, DEVICE_PLUGIN) / "plugin"
 
 
 def prometheus_programs() -> Path:
@@ -133,7 +149,8 @@ def main(arguments: list[str]) -> None:
     """Entry point, see the module's text."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
-    ours = {"containerd": containerd_programs, "cri": cri_program, "prometheus": prometheus_programs}
+    ours = {"containerd": containerd_programs, "cri": cri_program, "cni": cni_programs,
+            "prometheus": prometheus_programs}
     print(ours[arguments[0]]() if arguments[0] in ours else toolkit_program(arguments[0]))
 
 

@@ -31,6 +31,7 @@ IP:127.0.0.1, IP:10.96.0.1
 SUBJECTS = {
     "server": "/CN=kube-apiserver",
     "etcd-client": "/CN=etcd-client",
+    "kubelet-client": "/O=system:masters/CN=kube-apiserver-kubelet-client",
     "admin": "/O=system:masters/CN=admin",
     "lab": "/O=system:masters/CN=gpuops-lab",
     "kwok": "/O=system:masters/CN=kwok",
@@ -38,20 +39,25 @@ SUBJECTS = {
     "kube-scheduler": "/CN=system:kube-scheduler",
 }
 USERS = ("admin", "lab", "kwok", "kube-controller-manager", "kube-scheduler")
+REQUEST = ("openssl", "req", "-config", "openssl.conf", "-x509", "-newkey", "ec", "-pkeyopt",
+           "ec_paramgen_curve:P-256", "-nodes", "-days", DAYS)
 
 
 def make(folder: Path) -> None:
     """C(ca.crt), C(service-accounts.key) and a C(.crt) and C(.key) for each of SUBJECTS."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / "openssl.conf").write_text(CONFIG)
-    request = ("openssl", "req", "-config", "openssl.conf", "-x509", "-newkey", "ec", "-pkeyopt",
-               "ec_paramgen_curve:P-256", "-nodes", "-days", DAYS)
-    openssl(folder, *request, "-extensions", "authority", "-subj", "/CN=gpuops-lab", "-keyout", "ca.key", "-out",
+    openssl(folder, *REQUEST, "-extensions", "authority", "-subj", "/CN=gpuops-lab", "-keyout", "ca.key", "-out",
             "ca.crt")
     openssl(folder, "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "service-accounts.key")
     for name, subject in SUBJECTS.items():
-        openssl(folder, *request, "-extensions", "leaf", "-subj", subject, "-CA", "ca.crt", "-CAkey", "ca.key",
-                "-keyout", f"{name}.key", "-out", f"{name}.crt")
+        sign(folder, name, subject)
+
+
+def sign(folder: Path, name: str, subject: str) -> None:
+    """A key and a certificate of this authority's."""
+    openssl(folder, *REQUEST, "-extensions", "leaf", "-subj", subject, "-CA", "ca.crt", "-CAkey", "ca.key",
+            "-keyout", f"{name}.key", "-out", f"{name}.crt")
 
 
 def openssl(folder: Path, *command: str) -> None:

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 from lab.controlplane import binary, cluster, faults, nodes, processes
+from lab.host import lab as labs
+from lab.node import node
 
 SETS = ("hybrid", "plain", "empty")
 SETS_HELP = ("hybrid (default): the hosts of --lab, 20 GPU nodes that are no hosts, 4 without GPUs; plain: --gpu and "
@@ -32,6 +34,11 @@ def add_commands(top: argparse.ArgumentParser) -> None:
     made = command("nodes", "create nodes, or change the labels and the status of those that are there")
     made.add_argument("nodes", choices=SETS, nargs="?", default="hybrid", help=SETS_HELP)
     node_options(made)
+    joined = command("join", "make a host of a lab, of kind ubuntu2404, a Node with a kubelet that runs containers")
+    joined.add_argument("host")
+    joined.add_argument("--lab", default="main", help="the host's lab (default %(default)s)")
+    joined.add_argument("--image", action="append", default=[], help="the full name of an image that it has: a "
+                        "stand-in, which has a driver where the name ends in /driver:TAG")
     staged = command("stage", "set or heal a fault: " + "; ".join(f"{key}: {text}" for key, text in
                                                                   faults.FAULTS.items()))
     staged.add_argument("fault", choices=faults.FAULTS)
@@ -69,6 +76,8 @@ def main(choice: argparse.Namespace) -> int:
         up(choice)
     elif choice.action == "nodes":
         create_nodes(cluster.load(choice.name), choice, choice.nodes)
+    elif choice.action == "join":
+        join(cluster.load(choice.name), choice)
     elif choice.action == "stage":
         stage(cluster.load(choice.name), choice)
     elif choice.action == "down":
@@ -101,6 +110,13 @@ def create_nodes(made: cluster.Cluster, choice: argparse.Namespace, kind: str) -
         wanted = nodes.plain(choice.gpu, choice.cpu, choice.model, choice.os, choice.prefix)
     nodes.create(made, wanted, nodes.Labels(found=not choice.bare, described=choice.gfd))
     print(f"cluster {made.name}: {len(wanted)} nodes Ready after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def join(made: cluster.Cluster, choice: argparse.Namespace) -> None:
+    """A host as a Node."""
+    began = time.monotonic()
+    node.join(made, labs.load(choice.lab), choice.host, choice.image)
+    print(f"cluster {made.name}: {choice.host} is a Node, Ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def stage(made: cluster.Cluster, choice: argparse.Namespace) -> None:

@@ -212,8 +212,17 @@ def install_kwok(cluster: Cluster, program: Path) -> None:
         path.write_text(text)
         cluster.kubectl("apply", "--server-side", "--filename", str(path))
         if part == "kwok-crds":
-            cluster.kubectl("wait", "--for=condition=Established", "customresourcedefinition/stages.kwok.x-k8s.io",
-                            "--timeout=30s")
+            wait_established(cluster)
+
+
+def wait_established(cluster: Cluster, limit: float = 30.0) -> None:
+    """Until Stages can be made. Not by kubectl wait: it gives up on a definition that has no conditions yet."""
+    end = time.monotonic() + limit
+    while "True" not in cluster.kubectl("get", "customresourcedefinition", "stages.kwok.x-k8s.io", "--output",
+                                        "jsonpath={.status.conditions[?(@.type=='Established')].status}"):
+        if time.monotonic() > end:
+            raise SystemExit(f"the definition of kwok's Stages is not established after {limit:.0f} s")
+        time.sleep(0.1)
 
 
 def register(name: str, kubeconfig: Path) -> Cluster:

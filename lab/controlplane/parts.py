@@ -45,6 +45,8 @@ def arguments(folder: Path, ports: dict[str, int]) -> dict[str, list[str]]:
             "--endpoint-reconciler-type=none", f"--service-cluster-ip-range={SERVICES}", "--allow-privileged",
             "--authorization-mode=Node,RBAC", "--kubelet-preferred-address-types=InternalIP",
             f"--client-ca-file={pki / 'ca.crt'}",
+            f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={pki / 'kubelet-client.key'}",
             f"--tls-cert-file={pki / 'server.crt'}", f"--tls-private-key-file={pki / 'server.key'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki / 'service-accounts.key'}",

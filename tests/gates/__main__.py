@@ -18,13 +18,13 @@ COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a l
 MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
             "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
 # These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit")
+BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit", "kubelet")
 # Virtual machines without KVM take two processors for themselves: they run when all else has ended.
 LAST = ("vm", "kernel")
-ON_HOSTS = {"lab", "kill", "sources", "toolkit", "driver", "integration", "molecule", "bench"}
+ON_HOSTS = {"lab", "kill", "sources", "toolkit", "kubelet", "driver", "integration", "molecule", "bench"}
 # Measures, which a machine with other gates on it would spoil.
 BY_NAME = ("bench",)
-IN_CLUSTER = {"lab", "cluster", "integration", "molecule", "bench"}
+IN_CLUSTER = {"lab", "cluster", "kubelet", "integration", "molecule", "bench"}
 # Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
 HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
          "toolkit": ("toolkit", "toolkit_docker", "toolkit_cdi", "mig"),
@@ -74,6 +74,7 @@ def commands() -> dict[str, list[str]]:
         "sources": on_hosts["sources"],
         "toolkit": on_hosts["toolkit"],
         "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
+        "kubelet": [python, "-m", "pytest", "tests/kubelet"],
         "driver": on_hosts["driver"],
         "integration": [python, "-m", "pytest", "tests/integration",
                         *(f"--ignore={path}" for words in on_hosts.values() for path in words[3:])],
@@ -98,7 +99,7 @@ def main(names: list[str]) -> int:
         # What others stand on, started before anything else: by gates that need it, the command that provides it.
         bases = [(needed, stages.start(name, [sys.executable, "-m", *words])) for needed, name, words in (
             (IN_CLUSTER, "control plane build", ["lab", "cluster", "build"]), (ON_HOSTS, "lab up", ["lab", "up"]),
-            ({"conformance", "toolkit"}, "containerd build", ["lab.tools", "containerd"]),
+            ({"conformance", "toolkit", "kubelet"}, "containerd build", ["lab.tools", "containerd"]),
             ({"vm", "kernel"}, "vm build", ["lab", "vm", "build"]),
         ) if needed & set(wanted)]
         if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):

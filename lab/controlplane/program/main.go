@@ -23,6 +23,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 	"sigs.k8s.io/kwok/kustomize/crd"
 	nodefast "sigs.k8s.io/kwok/kustomize/stage/node/fast"
 	nodeheartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
@@ -38,6 +39,7 @@ var parts = map[string]func(){
 	"kube-apiserver":          func() { run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() { run(controllers.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
+	"kubelet":                 func() { run(kubelet.NewKubeletCommand(context.Background())) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
 	"kwok":                    runKwok,
 	// What kwok carries, printed, so that no copies of it need be kept.

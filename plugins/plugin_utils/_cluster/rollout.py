@@ -25,6 +25,7 @@ OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 _SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 3.0, 15.0, 45.0, 5.0, 0.5
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
 _NODES_ONE_BY_ONE = 50
+_ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
 
 Data = t.Dict[str, t.Any]
@@ -218,10 +219,14 @@ class Rollout:
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
         """By (kind, name) what the namespace's warnings say, the newest last."""
         found: dict[tuple[str, str], list[str]] = {}
+        # A container that has ended had its sandbox: what stood in the way of that, such as a runtime that did not know
+        # nvidia yet, is over.
+        ran = {stuck.pod for stuck in self._stuck if stuck.reason in _ENDED}
         events = self._client.list("v1", "Event", namespace=self._namespace, field_selector="type=Warning")
         for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
             about, message = event["involvedObject"], event.get("message") or ""
-            if event.get("reason") != "BackOff":  # it says only that there was a failure
+            over = event.get("reason") == "FailedCreatePodSandBox" and about.get("name") in ran
+            if event.get("reason") != "BackOff" and not over:  # BackOff says only that there was a failure
                 found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(message)
         return found
 

@@ -279,6 +279,17 @@ def test_events_of_a_pod_tell_the_cause() -> None:
     assert check["nodes"][0]["message"] == 'no runtime for "nvidia" is configured'
 
 
+def test_what_kept_a_pod_from_starting_is_over_once_a_container_has_ended() -> None:
+    """As a kubelet 1.36 told it of a validator whose toolkit came after it."""
+    event = {**warning("Pod", "validator-n1", 'unable to get OCI runtime for sandbox "9f": no runtime for "nvidia" is '
+                       'configured'), "reason": "FailedCreatePodSandBox"}
+    for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "no handler of this name")):
+        client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")], Event=[event],
+                            Pod=[pod("validator", "n1", 2, reason)])
+        check = follow(client, ["validator"], timeout=5)[0]["validator"]
+        assert said in check["nodes"][0]["cause"], check
+
+
 def test_pods_of_others_with_the_same_labels_do_not_count() -> None:
     foreign = pod("driver", "n2", 0)
     foreign["metadata"]["ownerReferences"] = [{"uid": "somebody"}]

@@ -1,0 +1,128 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.controlplane import cluster as clusters
+from lab.host import engine
+from lab.host import lab as labs
+from lab.stages import ROOT
+from tests.integration import user
+
+NAME = f"kubelet-{os.getpid()}"
+NODE = "gpu-n1"
+GPUS = 2
+NAMESPACE = "gpu-operator"
+# Probes that ask soon; NFD has no stand-in here, the lab gives its labels.
+POLICY = """\
+nfd: {enabled: false}
+driver:
+  startupProbe: {initialDelaySeconds: 1, periodSeconds: 2}
+gfd: {enabled: false}
+dcgmExporter: {enabled: false}
+migManager: {enabled: false}
+"""
+FAULTS = "/var/lib/gpulab/faults"
+
+
+@dataclass
+class World:
+    """A cluster with one Node, whose kubelet runs containers, and a user of the collection."""
+
+    cluster: clusters.Cluster
+    folder: Path
+
+    def run(self, name: str = "site", timeout: int = 120, **variables: Any) -> user.Run:
+        """A playbook of the collection, as its user runs it. timeout: in seconds, for operands to come up."""
+        return user.playbook(name, [self.folder / "inventory.json"], preflight_timeout=timeout, **variables)
+
+    def get(self, *words: str) -> Any:
+        """An object, or a list."""
+        return json.loads(self.cluster.kubectl("get", *words, "--output", "json"))
+
+    def pods(self, app: str) -> list[Any]:
+        """The pods of an operand that are not being removed."""
+        found = self.get("--namespace", NAMESPACE, "pods", "--selector", f"app={app}")["items"]
+        return [one for one in found if "deletionTimestamp" not in one["metadata"]]
+
+    def delete_pod(self, app: str) -> None:
+        """Deletes an operand's pod and waits until it is gone."""
+        self.cluster.kubectl("--namespace", NAMESPACE, "delete", "pod", "--selector", f"app={app}")
+
+    def sh(self, script: str) -> str:
+        """Runs a script on the Node as its root."""
+        return engine.podman("exec", labs.load(NAME).container(NODE), "sh", "-c", script).stdout
+
+    def fault(self, name: str, words: str) -> None:
+        """From now on a stand-in says these words and fails; with no words, no more."""
+        self.sh(f"echo '{words}' > {FAULTS}/{name}" if words else f"rm -f {FAULTS}/{name}")
+
+    def barriers(self) -> set[str]:
+        """The files that say on the Node how far it is."""
+        return set(self.sh("ls -A /run/nvidia/validations 2>/dev/null || true").split())
+
+    @property
+    def allocatable(self) -> int:
+        """How many GPUs the Node offers to pods."""
+        return int(self.get("node", NODE)["status"]["allocatable"].get("nvidia.com/gpu", 0))
+
+
+def until(true: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+    """Waits for something."""
+    end = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
+        time.sleep(0.3)
+
+
+def lab(*words: str) -> None:
+    """A command of the lab."""
+    subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, check=True, timeout=1800)
+
+
+def images(folder: Path, variables: dict[str, Any]) -> list[str]:
+    """The images of the manifests that site.yml would apply."""
+    rendered = folder / "rendered"
+    (folder / "offline.json").write_text(json.dumps({"all": {"vars": {
+        **variables, "gpu_render_to": str(rendered), "gpu_node_os": ["ubuntu24.04"]}}, "gpu_control": {
+            "hosts": {"control": {}}}}))
+    done = user.playbook("site", [folder / "offline.json"])
+    assert done.rc == 0, done.output
+    texts = [path.read_text() for path in rendered.glob("*/*.yaml")]
+    return sorted({name for text in texts for name in re.findall(r"\bimage: (\S+)", text)})
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Up for the session."""
+    user.install()
+    folder = tmp_path_factory.mktemp("kubelet")
+    (folder / "policy.yml").write_text(POLICY)
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+                 "ansible_become": False, "gpu_policy": str(folder / "policy.yml"), "gpu_placement": "cluster"}
+    lab("up", "--name", NAME, "--hosts", f"{NODE}=a100-80:{GPUS}@ubuntu2404")
+    try:
+        lab("cluster", "up", "--name", NAME, "--nodes", "empty")
+        wanted = [word for name in images(folder, variables) for word in ("--image", name)]
+        lab("cluster", "join", NODE, "--name", NAME, "--lab", NAME, *wanted)
+        made = clusters.load(NAME)
+        (folder / "inventory.json").write_text(json.dumps({
+            "all": {"vars": {**variables, "gpu_kubeconfig": str(made.kubeconfig)}},
+            "gpu_control": {"hosts": {"control": {}}}}))
+        yield World(made, folder)
+    finally:
+        lab("cluster", "down", "--name", NAME)
+        lab("down", "--name", NAME)

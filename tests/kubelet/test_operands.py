@@ -1,0 +1,76 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Driver, toolkit, validator and device plugin on a real kubelet: they come up, two of them fail and come back.
+
+The tests follow each other on one Node, as its owner would see it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tests.kubelet.conftest import GPUS, World, until
+
+DRIVER, TOOLKIT = "nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset"
+PLUGIN, VALIDATOR = "nvidia-device-plugin-daemonset", "nvidia-operator-validator"
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": {
+    "restartPolicy": "Never", "runtimeClassName": "nvidia", "containers": [{
+        "name": "cuda", "imagePullPolicy": "Never", "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "command": ["sh", "-c", "nvidia-smi > /dev/null && ls /dev | grep '^nvidia[0-9]'"]}]}}
+
+
+def test_all_come_up(world: World) -> None:
+    run = world.run()
+    assert run.rc == 0, run.output
+    assert world.barriers() >= {".driver-ctr-ready", "driver-ready", "toolkit-ready", "cuda-ready", "plugin-ready"}
+    assert "runtimes.nvidia]" in world.sh("cat /etc/containerd/conf.d/99-nvidia.toml")
+    assert world.allocatable == GPUS
+    assert "4 of 4 components are ready in the cluster." in run.output
+
+
+def test_a_pod_gets_the_gpu_that_it_asks_for(world: World) -> None:
+    pod = json.loads(json.dumps(POD))
+    pod["spec"]["containers"][0]["image"] = world.pods(PLUGIN)[0]["spec"]["initContainers"][0]["image"]
+    path = world.folder / "pod.json"
+    path.write_text(json.dumps(pod))
+    world.cluster.kubectl("apply", "--filename", str(path))
+    until(lambda: world.get("pod", "user")["status"]["phase"] in ("Succeeded", "Failed"), "the pod ends")
+    said = world.cluster.kubectl("logs", "user")
+    assert len(said.split()) == 1, said
+    world.cluster.kubectl("delete", "pod", "user")
+
+
+def test_a_second_run_changes_nothing(world: World) -> None:
+    run = world.run()
+    assert (run.rc, run.changed("control")) == (0, []), run.output
+
+
+def failed(world: World, component: str, container: str, words: str) -> None:
+    """What a run says while a stand-in fails: which component, in which container; and that it counts as failed."""
+    run = world.run(timeout=25)
+    assert run.rc != 0, run.output
+    checks = {one["component"]: one for one in run.result("control", "gpu_verify")["checks"]}
+    assert [name for name, one in checks.items() if one["state"] == "failed"] == [component], run.output
+    assert checks[component]["nodes"][0]["container"] == container, run.output
+    assert words in checks[component]["nodes"][0]["cause"], run.output
+
+
+def test_a_validator_that_fails_is_named_and_comes_back(world: World) -> None:
+    world.fault("nvidia-validator.cuda", "no CUDA-capable device is detected")
+    world.delete_pod(VALIDATOR)
+    failed(world, "validator", "cuda-validation", "CUDA program does not run")
+    world.fault("nvidia-validator.cuda", "")
+    until(lambda: "plugin-ready" in world.barriers(), "the validator passes")
+
+
+def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: World) -> None:
+    world.fault("nvidia-driver", "Could not unload NVIDIA driver kernel modules, driver is in use")
+    world.delete_pod(DRIVER)
+    assert ".driver-ctr-ready" not in world.barriers()
+    failed(world, "driver", "nvidia-driver-ctr", "driver")
+    world.fault("nvidia-driver", "")
+    until(lambda: ".driver-ctr-ready" in world.barriers(), "the driver is ready again")
+    run = world.run()
+    assert run.rc == 0, run.output
+    assert world.allocatable == GPUS
