@@ -294,6 +294,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+
     def work() -> dict[str, t.Any]:
         _proxy.use(module.params["proxy"])
         return answer(module.params)

@@ -129,4 +129,3 @@ def lacking(client: Client) -> list[str]:
     """DaemonSets of which not all pods are ready."""
     return [one["metadata"]["name"] for one in daemon_sets(client)
             if one["status"]["numberReady"] < one["status"]["desiredNumberScheduled"]]
-

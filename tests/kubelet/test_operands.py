@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Driver, toolkit, validator and device plugin on a real kubelet: they come up, two of them fail and come back.
+"""Driver, toolkit, validator and device plugin on a real kubelet: each fails once, and all come up in the end.
 
 The tests follow each other on one Node, as its owner would see it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from tests.kubelet.conftest import GPUS, World, until
+from tests.kubelet.conftest import GPUS, NODE, World, until
 
 DRIVER, TOOLKIT = "nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset"
 PLUGIN, VALIDATOR = "nvidia-device-plugin-daemonset", "nvidia-operator-validator"
@@ -46,29 +46,53 @@ def test_a_second_run_changes_nothing(world: World) -> None:
     assert (run.rc, run.changed("control")) == (0, []), run.output
 
 
-def failed(world: World, component: str, container: str, words: str) -> None:
-    """What a run says while a stand-in fails: which component, in which container; and that it counts as failed."""
+def failed(world: World, component: str, container: str, said: str) -> str:
+    """The cause that a run gives while a stand-in fails, once the right container is named with what it said last."""
     run = world.run(timeout=25)
     assert run.rc != 0, run.output
     checks = {one["component"]: one for one in run.result("control", "gpu_verify")["checks"]}
     assert [name for name, one in checks.items() if one["state"] == "failed"] == [component], run.output
-    assert checks[component]["nodes"][0]["container"] == container, run.output
-    assert words in checks[component]["nodes"][0]["cause"], run.output
+    (cause,) = checks[component]["causes"]
+    assert (cause["container"], cause["nodes"]) == (container, [NODE]), run.output
+    assert said in "\n".join(cause["log"]) and said in run.output
+    return str(cause["cause"])
 
 
 def test_a_validator_that_fails_is_named_and_comes_back(world: World) -> None:
-    world.fault("nvidia-validator.cuda", "no CUDA-capable device is detected")
+    said = "no CUDA-capable device is detected"
+    world.fault("nvidia-validator.cuda", said)
     world.delete_pod(VALIDATOR)
-    failed(world, "validator", "cuda-validation", "CUDA program does not run")
+    assert "no GPU is visible in the container" in failed(world, "validator", "cuda-validation", said)
     world.fault("nvidia-validator.cuda", "")
     until(lambda: "plugin-ready" in world.barriers(), "the validator passes")
 
 
+def test_a_device_plugin_that_fails_is_named_and_comes_back(world: World) -> None:
+    said = "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND"
+    world.fault("nvidia-device-plugin", said)
+    world.delete_pod(PLUGIN)
+    until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
+    assert "the pod finds no driver" in failed(world, "device_plugin", "nvidia-device-plugin", said)
+    world.fault("nvidia-device-plugin", "")
+    until(lambda: world.allocatable == GPUS, "the kubelet offers the GPUs again")
+
+
+def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
+    said = "unable to load config: permission denied"
+    world.fault("nvidia-toolkit", said)
+    world.delete_pod(TOOLKIT)
+    assert "the toolkit cannot read the runtime's configuration" in failed(world, "container_toolkit", "nvidia-container-toolkit-ctr", said)
+    world.fault("nvidia-toolkit", "")
+    until(lambda: "runtimes.nvidia]" in world.sh("cat /etc/containerd/conf.d/99-nvidia.toml || true"),
+          "the toolkit configures containerd")
+
+
 def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: World) -> None:
-    world.fault("nvidia-driver", "Could not unload NVIDIA driver kernel modules, driver is in use")
+    said = "Could not unload NVIDIA driver kernel modules, driver is in use"
+    world.fault("nvidia-driver", said)
     world.delete_pod(DRIVER)
     assert ".driver-ctr-ready" not in world.barriers()
-    failed(world, "driver", "nvidia-driver-ctr", "driver")
+    assert "the old driver is in use" in failed(world, "driver", "nvidia-driver-ctr", said)
     world.fault("nvidia-driver", "")
     until(lambda: ".driver-ctr-ready" in world.barriers(), "the driver is ready again")
     run = world.run()

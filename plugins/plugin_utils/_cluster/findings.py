@@ -264,8 +264,11 @@ def _check(name: str, works: t.Sequence[Workload], everything: t.Sequence[Data],
                 "hint": "Run site.yml; its plan names the objects."}
     if causes:
         more = f"; {len(causes) - 1} more causes" if len(causes) > 2 else "; 1 more cause" if causes[1:] else ""
-        return {**check, "state": causes[0]["level"], "detail": f"{ready}/{desired} ready; {causes[0]['text']}{more}",
-                "hint": causes[0]["hint"]}
+        # One lost node is no failure of the run; with all of them there is nothing that it could call ready.
+        gone = not ready and all(cause["cause"] == LOST.cause for cause in causes)
+        return {**check, "state": "failed" if gone else causes[0]["level"],
+                "hint": causes[0]["hint"],
+                "detail": f"{ready}/{desired} ready; {causes[0]['text']}{more}"}
     unseen = [work.name for work in works if not work.seen]
     if unseen:
         return {**check, "detail": f"its controller has taken no notice of {', '.join(unseen)}",

@@ -17,7 +17,7 @@ Right = t.Tuple[str, kinds.Kind, str]
 
 # An apply that makes an object needs both.
 _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
-                                             "replace": ("delete", "create", "patch")}
+                                           "replace": ("delete", "create", "patch")}
 
 
 def require(client: Client, changes: t.Sequence[Change]) -> None:

@@ -23,6 +23,8 @@ OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 # Seconds. A DaemonSet counts nodes that were labelled a moment ago a little later; a lost node may be a short break;
 # what only somebody else can mend may be mended at once; pods are looked at at most so often.
 _SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 3.0, 15.0, 45.0, 5.0, 0.5
+# What crashes over and over is ready for moments in between; the kubelet's first pause between two starts is 10 s.
+_STEADY = 12.0
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
 _NODES_ONE_BY_ONE = 50
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
@@ -72,6 +74,8 @@ class Rollout:
         self._lost: set[str] = set()
         self._labels: dict[str, t.Mapping[str, str]] = {}
         self._look_at, self._looked = 0.0, float("-inf")
+        self._failing: dict[str, list[Stuck]] = {}
+        self._failed_at: dict[str, float] = {}
         self._layouts: list[mig.Stand] = []
 
     def now(self, check_mode: bool = False) -> list[Data]:
@@ -102,7 +106,7 @@ class Rollout:
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
                 self._look(lacking)
-            hope = late or any(one.waits for one in self._layouts) or any(
+            hope = late or any(one.waits for one in self._layouts) or bool(self._unsteady(lacking)) or any(
                 self._hopeful(work, passed) for work in lacking)
             over = passed >= timeout or not hope
             ends = "" if not over or not lacking else "the time is over" if hope else "waiting cannot help"
@@ -130,10 +134,22 @@ class Rollout:
         begin = self._clock()
         self._stuck = [where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
                        if not says_ready(pod)]
+        for work in lacking:
+            failing = [stuck for stuck in self._stuck if stuck.component == work.component and stuck.failed]
+            if failing:
+                self._failing[work.component], self._failed_at[work.component] = failing, begin
         self._lost = self._not_ready({stuck.node for stuck in self._stuck if stuck.node})
         self._stands = self._explain()
         self._looked = self._clock()
         self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
+
+    def _unsteady(self, lacking: t.Sequence[Workload]) -> list[Stuck]:
+        """Pods that failed before, of components that are ready since a moment only."""
+        now, missing = self._clock(), {work.component for work in lacking}
+        for component in missing & self._failing.keys():
+            self._failed_at[component] = now
+        return [stuck for component, failing in self._failing.items() for stuck in failing
+                if component not in missing and now - self._failed_at[component] < _STEADY]
 
     def _explain(self) -> list[findings.Standing]:
         """Why the pods are not ready, and since when that is certain of some."""
@@ -182,12 +198,13 @@ class Rollout:
         former = [stuck for work in works if work.manual and work.updated < work.desired
                   for stuck in self._former(work)]
         events: dict[tuple[str, str], list[str]] = {}
-        if lacking:
-            if self._clock() > self._looked + _FRESH:
-                self._look(lacking)
+        unsteady = self._unsteady(lacking)
+        if lacking and self._clock() > self._looked + _FRESH:
+            self._look(lacking)
+        if lacking or unsteady:
             events = self._warnings()
-        seen = findings.Seen(self._stuck if lacking else (), frozenset(self._lost), self._away(works), former, events,
-                             self._explained(works), {}, self._labels)
+        seen = findings.Seen([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost), self._away(works),
+                             former, events, self._explained(works), {}, self._labels)
         seen = seen._replace(logs=logs.read(self._client, self._namespace, findings.roots(self._cluster, seen)))
         return findings.checks(self._cluster, self._components, works, seen, check_mode)
 

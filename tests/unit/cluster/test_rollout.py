@@ -101,6 +101,28 @@ def test_labels_of_a_moment_ago_are_waited_for() -> None:
     assert checks["driver"]["detail"] == "2/2 ready" and 0 < seconds < 3
 
 
+@pytest.mark.parametrize(("again", "state"), [(4, "failed"), (99, "ok")])
+def test_what_crashes_over_and_over_is_not_ready_in_between(again: int, state: str) -> None:
+    """A container without a readiness probe is ready from its start to its crash."""
+    def each(client: FakeClient, look: int) -> None:
+        client.objects["DaemonSet"] = [daemon_set("device_plugin", 1, int(look > 1 and look % again != 0))]
+
+    client = FakeClient(each, Node=[node("n1")], Pod=[pod("device_plugin", "n1", 0, "CrashLoopBackOff", "no NVML")])
+    checks, _told, seconds = follow(client, ["device_plugin"], timeout=40)
+    assert checks["device_plugin"]["state"] == state
+    if state == "ok":
+        assert 12 <= seconds < 25
+    else:
+        assert "no NVML" in checks["device_plugin"]["detail"] and seconds >= 40
+
+
+def test_a_cluster_whose_nodes_are_all_lost_is_not_ready() -> None:
+    client = FakeClient(DaemonSet=[daemon_set("driver", 2, 0)], Node=[node("n1", ready=False), node("n2", ready=False)],
+                        Pod=[pod("driver", name) for name in ("n1", "n2")])
+    check = follow(client, ["driver"])[0]["driver"]
+    assert check["state"] == "failed" and "2 nodes, n[1-2]" in check["detail"] and "NotReady" in check["detail"]
+
+
 def test_what_the_controller_has_not_seen_is_not_ready() -> None:
     late = daemon_set("driver", 2, 2)
     late["metadata"]["generation"] = 3
