@@ -41,7 +41,8 @@ class Kubelet(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def kubelet(cluster: clusters.Cluster) -> Iterator[int]:
     """The port of such a kubelet."""
-    keys = next(Path(cluster.folder).rglob("server.key")).parent
+    (key,) = Path(cluster.folder).rglob("server.key")
+    keys = key.parent
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys / "server.crt", keys / "server.key")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)

@@ -45,7 +45,7 @@ class World:
     cluster: clusters.Cluster
     folder: Path
 
-    def run(self, name: str = "site", timeout: int = 120, **variables: Any) -> user.Run:
+    def run(self, name: str = "site", timeout: int = 300, **variables: Any) -> user.Run:
         """A playbook of the collection, as its user runs it. timeout: in seconds, for operands to come up."""
         return user.playbook(name, [self.folder / "inventory.json"], preflight_timeout=timeout, **variables)
 
@@ -80,7 +80,7 @@ class World:
         return int(self.get("node", NODE)["status"]["allocatable"].get("nvidia.com/gpu", 0))
 
 
-def until(true: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+def until(true: Callable[[], bool], what: str, limit: float = 180.0) -> None:
     """Waits for something."""
     end = time.monotonic() + limit
     while not true():

@@ -46,8 +46,10 @@ def test_a_second_run_changes_nothing(world: World) -> None:
     assert (run.rc, run.changed("control")) == (0, []), run.output
 
 
-def failed(world: World, component: str, container: str, said: str) -> str:
+def failed(world: World, app: str, component: str, container: str, said: str) -> str:
     """The cause that a run gives while a stand-in fails, once the right container is named with what it said last."""
+    until(lambda: any(status["restartCount"] for pod in world.pods(app) for kind in ("initContainer", "container")
+                      for status in pod["status"].get(f"{kind}Statuses", ())), f"{app} fails")
     run = world.run(timeout=25)
     assert run.rc != 0, run.output
     checks = {one["component"]: one for one in run.result("control", "gpu_verify")["checks"]}
@@ -62,7 +64,7 @@ def test_a_validator_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "no CUDA-capable device is detected"
     world.fault("nvidia-validator.cuda", said)
     world.delete_pod(VALIDATOR)
-    assert "no GPU is visible in the container" in failed(world, "validator", "cuda-validation", said)
+    assert "no GPU is visible in the container" in failed(world, VALIDATOR, "validator", "cuda-validation", said)
     world.fault("nvidia-validator.cuda", "")
     until(lambda: "plugin-ready" in world.barriers(), "the validator passes")
 
@@ -72,7 +74,7 @@ def test_a_device_plugin_that_fails_is_named_and_comes_back(world: World) -> Non
     world.fault("nvidia-device-plugin", said)
     world.delete_pod(PLUGIN)
     until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
-    assert "the pod finds no driver" in failed(world, "device_plugin", "nvidia-device-plugin", said)
+    assert "the pod finds no driver" in failed(world, PLUGIN, "device_plugin", "nvidia-device-plugin", said)
     world.fault("nvidia-device-plugin", "")
     until(lambda: world.allocatable == GPUS, "the kubelet offers the GPUs again")
 
@@ -81,7 +83,8 @@ def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "unable to load config: permission denied"
     world.fault("nvidia-toolkit", said)
     world.delete_pod(TOOLKIT)
-    assert "the toolkit cannot read the runtime's configuration" in failed(world, "container_toolkit", "nvidia-container-toolkit-ctr", said)
+    assert "cannot read the runtime's configuration" in failed(
+        world, TOOLKIT, "container_toolkit", "nvidia-container-toolkit-ctr", said)
     world.fault("nvidia-toolkit", "")
     until(lambda: "runtimes.nvidia]" in world.sh("cat /etc/containerd/conf.d/99-nvidia.toml || true"),
           "the toolkit configures containerd")
@@ -92,7 +95,7 @@ def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: Wo
     world.fault("nvidia-driver", said)
     world.delete_pod(DRIVER)
     assert ".driver-ctr-ready" not in world.barriers()
-    assert "the old driver is in use" in failed(world, "driver", "nvidia-driver-ctr", said)
+    assert "the old driver is in use" in failed(world, DRIVER, "driver", "nvidia-driver-ctr", said)
     world.fault("nvidia-driver", "")
     until(lambda: ".driver-ctr-ready" in world.barriers(), "the driver is ready again")
     run = world.run()

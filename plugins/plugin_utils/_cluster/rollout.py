@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import time
 import typing as t
+from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, logs, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, node_of, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import (
+    RESTARTED,
+    Stuck,
+    after_a_restart,
+    node_of,
+    restarted_lately,
+    where_it_stands,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
@@ -42,6 +51,9 @@ class Asked(t.Protocol):
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Data | None:
         """An object."""
+
+    def pod_rows(self, namespace: str) -> Data:
+        """The pods of a namespace as a Table."""
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
         """The last lines of a container's log."""
@@ -76,6 +88,7 @@ class Rollout:
         self._look_at, self._looked = 0.0, float("-inf")
         self._failing: dict[str, list[Stuck]] = {}
         self._failed_at: dict[str, float] = {}
+        self._asked_restarts = False
         self._layouts: list[mig.Stand] = []
 
     def now(self, check_mode: bool = False) -> list[Data]:
@@ -87,10 +100,13 @@ class Rollout:
     def follow(self, timeout: float) -> list[Data]:
         """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds.
 
-        Where the run has just found all of it as it should be, nothing is asked again, nor for layouts of MIG.
+        Where the run has just found all of it as it should be, nothing is asked again but which pods were restarted
+        lately, nor for layouts of MIG.
         """
         if self._seen and all(work.settled for work in self._seen):
-            return self._conclude(self._seen)
+            self._remember_restarts(self._seen)
+            if not self._failing:
+                return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
         nodes: list[Data] | None = None
@@ -103,6 +119,8 @@ class Rollout:
                 work.kind == "DaemonSet" and work.node_selector and work.desired < len(asking(work, nodes))
                 for work in works)
             lacking = [work for work in works if not work.settled]
+            if not lacking and not late:
+                self._remember_restarts(works)
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
                 self._look(lacking)
@@ -143,12 +161,32 @@ class Rollout:
         self._looked = self._clock()
         self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
 
+    def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
+        """Once: pods that were restarted lately, though all count as ready now."""
+        if self._asked_restarts:
+            return
+        self._asked_restarts = True
+        try:
+            names = restarted_lately(self._client.pod_rows(self._namespace))
+        except GpuopsError:
+            return  # who may not list pods is told only what the counts say
+        mine = [name for name in names if any(name.startswith(f"{work.name}-") for work in works)]
+        pods = without_errors(self._client.many(
+            lambda name: self._client.get("v1", "Pod", name, self._namespace), mine[:_NODES_ONE_BY_ONE]))
+        owned = {work.uid: work.component for work in works}
+        for pod in pods:
+            component = next((owned[owner["uid"]] for owner in (pod or {"metadata": {}})["metadata"].get(
+                "ownerReferences") or () if owner["uid"] in owned), None)
+            if pod and component:
+                self._failing.setdefault(component, []).append(after_a_restart(pod, component))
+                self._failed_at[component] = self._clock()
+
     def _unsteady(self, lacking: t.Sequence[Workload]) -> list[Stuck]:
-        """Pods that failed before, of components that are ready since a moment only."""
+        """Pods that failed before, of components that are ready since a moment only: their containers run again."""
         now, missing = self._clock(), {work.component for work in lacking}
         for component in missing & self._failing.keys():
             self._failed_at[component] = now
-        return [stuck for component, failing in self._failing.items() for stuck in failing
+        return [replace(stuck, reason=RESTARTED) for component, failing in self._failing.items() for stuck in failing
                 if component not in missing and now - self._failed_at[component] < _STEADY]
 
     def _explain(self) -> list[findings.Standing]:

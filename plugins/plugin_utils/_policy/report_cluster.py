@@ -308,8 +308,8 @@ _BAR = 12
 def _front(one: t.Mapping[str, t.Any], style: Style) -> str:
     """The component that the others wait for: how many are ready, what fails, who is waited for."""
     full = _BAR * one["ready"] // max(one["desired"], 1)
-    bar = style.sign("full") * full + style.sign("empty") * (_BAR - full)
-    text = f"{title_of(one['component'])} {bar} {one['ready']}/{one['desired']}"
+    drawn = style.sign("full") * full + style.sign("empty") * (_BAR - full)
+    text = f"{title_of(one['component'])} {drawn} {one['ready']}/{one['desired']}"
     if one["failing"]:
         first = one["failing"][0]
         text += f", {len(one['failing'])} failing: {first['node'] or 'no node'} ({first['why']})"

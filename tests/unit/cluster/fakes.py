@@ -85,6 +85,7 @@ class FakeClient:
     def __init__(self, each: Callable[[FakeClient, int], None] | None = None, **objects: list[dict[str, Any]]) -> None:
         self.objects, self._each = objects, each
         self.asked: list[str] = []
+        self.restarts: dict[str, Any] = {}
         self.logs: dict[str, Any] = {}  # by pod: a text, or what is raised
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
@@ -102,6 +103,13 @@ class FakeClient:
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         self.asked.append(f"get {kind}")
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
+
+    def pod_rows(self, namespace: str) -> dict[str, Any]:
+        """With the restarts of the list C(restarts): name and what kubectl prints."""
+        assert namespace == NAMESPACE
+        self.asked.append("rows of Pods")
+        return {"columnDefinitions": [{"name": name} for name in ("Name", "Ready", "Status", "Restarts", "Age")],
+                "rows": [{"cells": [name, "1/1", "Running", said, "9d"]} for name, said in self.restarts.items()]}
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
         assert namespace == NAMESPACE

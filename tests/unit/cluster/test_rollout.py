@@ -39,14 +39,14 @@ def test_a_ready_cluster_costs_three_lists_and_no_line() -> None:
     checks, told, seconds = follow(client, ["driver"])
     assert checks["driver"]["ok"] and checks["driver"]["detail"] == "2/2 ready" and checks["driver"]["nodes"] == []
     assert (told, seconds) == ([], 0)
-    assert sorted(client.asked) == ["list DaemonSet", "list Deployment", "list Node"]
+    assert sorted(client.asked) == ["list DaemonSet", "list Deployment", "list Node", "rows of Pods"]
 
 
 def test_what_was_just_read_and_is_settled_is_not_asked_for_again() -> None:
     seen = [workload(daemon_set("driver", 2, 2))]
     client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[node("n1"), node("n2")])
     checks, told, seconds = follow(client, ["driver"], seen=seen)
-    assert checks["driver"]["ok"] and client.asked == [] and (told, seconds) == ([], 0)
+    assert checks["driver"]["ok"] and client.asked == ["rows of Pods"] and (told, seconds) == ([], 0)
     # What is not settled, or of other components alone, is no answer.
     for other in (workload(daemon_set("driver", 2, 1)), workload(daemon_set("nfd", 2, 2))):
         checks, _told, _seconds = follow(client, ["driver"], timeout=5, seen=[other])
@@ -107,13 +107,33 @@ def test_what_crashes_over_and_over_is_not_ready_in_between(again: int, state: s
     def each(client: FakeClient, look: int) -> None:
         client.objects["DaemonSet"] = [daemon_set("device_plugin", 1, int(look > 1 and look % again != 0))]
 
-    client = FakeClient(each, Node=[node("n1")], Pod=[pod("device_plugin", "n1", 0, "CrashLoopBackOff", "no NVML")])
+    client = FakeClient(each, Node=[node("n1")], Pod=[pod("device_plugin", "n1", None, "CrashLoopBackOff", "no NVML")])
     checks, _told, seconds = follow(client, ["device_plugin"], timeout=40)
     assert checks["device_plugin"]["state"] == state
     if state == "ok":
         assert 12 <= seconds < 25
     else:
         assert "no NVML" in checks["device_plugin"]["detail"] and seconds >= 40
+        assert client.asked[-1] == "log device_plugin-n1 device_plugin-ctr previous"
+
+
+@pytest.mark.parametrize(("said", "waits"), [
+    ("3 (4s ago)", True), ("12 (5m1s ago)", True), ("12 (5m ago)", True), ("3 (7m ago)", False), ("1 (3h ago)", False),
+    ("0", False), (3, False)])
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_has_crashed_a_moment_ago_must_stay_ready(said: Any, waits: bool, seen: bool) -> None:
+    """Be it ready at the first look or where the run has just seen it so."""
+    broken = pod("device_plugin", "n1", ready=True)
+    broken["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": 1, "message": "no NVML"}}
+    client = FakeClient(DaemonSet=[daemon_set("device_plugin", 1, 1)], Node=[node("n1")], Pod=[broken])
+    client.restarts = {"nvidia-device_plugin-x1": "0", "device_plugin-n1": said}
+    client.objects["DaemonSet"][0]["metadata"]["name"] = "device_plugin"
+    works = [workload(client.objects["DaemonSet"][0])] if seen else None
+    checks, _told, seconds = follow(client, ["device_plugin"], timeout=60, seen=works)
+    assert checks["device_plugin"]["ok"] and (12 <= seconds < 20 if waits else seconds == 0)
+    checks, _told, _seconds = follow(client, ["device_plugin"], timeout=5, seen=works)
+    assert checks["device_plugin"]["ok"] is not waits
+    assert not waits or "no NVML" in checks["device_plugin"]["detail"]
 
 
 def test_a_cluster_whose_nodes_are_all_lost_is_not_ready() -> None:
@@ -380,4 +400,4 @@ def test_a_layout_that_does_not_end_is_pending_with_its_node() -> None:
 def test_no_node_is_asked_for_where_no_manager_is_wanted() -> None:
     client = FakeClient(Node=[asked("n1", "all-1g.10gb", "failed")])
     seen = [workload(daemon_set("mig_manager", 0, 0)), workload(daemon_set("driver", 1, 1))]
-    assert follow(client, ["driver", "mig_manager"], seen=seen)[0]["mig_manager"]["ok"] and client.asked == []
+    assert follow(client, ["driver", "mig_manager"], seen=seen)[0]["mig_manager"]["ok"] and client.asked == ["rows of Pods"]
