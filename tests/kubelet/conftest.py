@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,14 @@ class World:
         """Runs a script on the Node as its root."""
         return engine.podman("exec", labs.load(NAME).container(NODE), "sh", "-c", script).stdout
 
-    def fault(self, name: str, words: str) -> None:
-        """From now on a stand-in says these words and fails; with no words, no more."""
-        self.sh(f"echo '{words}' > {FAULTS}/{name}" if words else f"rm -f {FAULTS}/{name}")
+    @contextmanager
+    def fault(self, name: str, words: str) -> Iterator[None]:
+        """Meanwhile a stand-in says these words and fails."""
+        self.sh(f"echo '{words}' > {FAULTS}/{name}")
+        try:
+            yield
+        finally:
+            self.sh(f"rm -f {FAULTS}/{name}")
 
     def barriers(self) -> set[str]:
         """The files that say on the Node how far it is."""

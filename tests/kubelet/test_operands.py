@@ -62,41 +62,37 @@ def failed(world: World, app: str, component: str, container: str, said: str) ->
 
 def test_a_validator_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "no CUDA-capable device is detected"
-    world.fault("nvidia-validator.cuda", said)
-    world.delete_pod(VALIDATOR)
-    assert "no GPU is visible in the container" in failed(world, VALIDATOR, "validator", "cuda-validation", said)
-    world.fault("nvidia-validator.cuda", "")
+    with world.fault("nvidia-validator.cuda", said):
+        world.delete_pod(VALIDATOR)
+        assert "no GPU is visible in the container" in failed(world, VALIDATOR, "validator", "cuda-validation", said)
     until(lambda: "plugin-ready" in world.barriers(), "the validator passes")
 
 
 def test_a_device_plugin_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND"
-    world.fault("nvidia-device-plugin", said)
-    world.delete_pod(PLUGIN)
-    until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
-    assert "the pod finds no driver" in failed(world, PLUGIN, "device_plugin", "nvidia-device-plugin", said)
-    world.fault("nvidia-device-plugin", "")
+    with world.fault("nvidia-device-plugin", said):
+        world.delete_pod(PLUGIN)
+        until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
+        assert "the pod finds no driver" in failed(world, PLUGIN, "device_plugin", "nvidia-device-plugin", said)
     until(lambda: world.allocatable == GPUS, "the kubelet offers the GPUs again")
 
 
 def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "unable to load config: permission denied"
-    world.fault("nvidia-toolkit", said)
-    world.delete_pod(TOOLKIT)
-    assert "cannot read the runtime's configuration" in failed(
-        world, TOOLKIT, "container_toolkit", "nvidia-container-toolkit-ctr", said)
-    world.fault("nvidia-toolkit", "")
+    with world.fault("nvidia-toolkit", said):
+        world.delete_pod(TOOLKIT)
+        assert "cannot read the runtime's configuration" in failed(
+            world, TOOLKIT, "container_toolkit", "nvidia-container-toolkit-ctr", said)
     until(lambda: "runtimes.nvidia]" in world.sh("cat /etc/containerd/conf.d/99-nvidia.toml || true"),
           "the toolkit configures containerd")
 
 
 def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: World) -> None:
     said = "Could not unload NVIDIA driver kernel modules, driver is in use"
-    world.fault("nvidia-driver", said)
-    world.delete_pod(DRIVER)
-    assert ".driver-ctr-ready" not in world.barriers()
-    assert "the old driver is in use" in failed(world, DRIVER, "driver", "nvidia-driver-ctr", said)
-    world.fault("nvidia-driver", "")
+    with world.fault("nvidia-driver", said):
+        world.delete_pod(DRIVER)
+        assert ".driver-ctr-ready" not in world.barriers()
+        assert "the old driver is in use" in failed(world, DRIVER, "driver", "nvidia-driver-ctr", said)
     until(lambda: ".driver-ctr-ready" in world.barriers(), "the driver is ready again")
     run = world.run()
     assert run.rc == 0, run.output
