@@ -59,6 +59,12 @@ class World:
         found = self.get("--namespace", NAMESPACE, "pods", "--selector", f"app={app}")["items"]
         return [one for one in found if "deletionTimestamp" not in one["metadata"]]
 
+    def ready(self) -> bool:
+        """Whether all operands' pods are; those that have done their work do not count."""
+        pods = self.get("--namespace", NAMESPACE, "pods", "--field-selector", "status.phase!=Succeeded")["items"]
+        return all(one["type"] != "Ready" or one["status"] == "True" for pod in pods
+                   for one in pod["status"]["conditions"])
+
     def delete_pod(self, app: str) -> None:
         """Deletes an operand's pod and waits until it is gone."""
         self.cluster.kubectl("--namespace", NAMESPACE, "delete", "pod", "--selector", f"app={app}")

@@ -17,6 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import
 MOST, LINES, SHOWN, WIDTH = 10, 40, 12, 200
 SAMPLE = "cuda-validation"
 _SAMPLE_PODS = "app=nvidia-cuda-validator"
+# What a kubelet gives for the log of a container that was removed meanwhile, as if it were its log.
+_REMOVED = "unable to retrieve container logs for "
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _URL = re.compile(r"(\w+://)[^/@\s]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -91,7 +93,10 @@ def read(client: Reads, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, L
 
 
 def _of(client: Reads, namespace: str, stuck: Stuck) -> Log:
-    lines = told(client.log(stuck.pod, namespace, stuck.container, of_former(stuck), LINES))
+    former = of_former(stuck)
+    lines = told(client.log(stuck.pod, namespace, stuck.container, former, LINES))
+    if lines and lines[0].startswith(_REMOVED):
+        lines = told(client.log(stuck.pod, namespace, stuck.container, not former, LINES))
     if stuck.container == SAMPLE:
         return Log((*lines, *_of_sample(client, namespace, stuck.node)), of=stuck.pod)
     return Log(lines, of=stuck.pod)

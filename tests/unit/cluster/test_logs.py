@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import logs
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import where_it_stands
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, FakeClient, daemon_set, node, plan, pod
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import (
+    NAMESPACE,
+    Clock,
+    FakeClient,
+    daemon_set,
+    node,
+    plan,
+    pod,
+)
 
 NOUVEAU = "failed to unload nouveau driver: rmmod: ERROR: Module nouveau is in use"
 CHAIN = ["driver", "container_toolkit", "validator", "device_plugin"]
@@ -148,3 +157,17 @@ def test_lines_are_fit_to_be_shown() -> None:
     assert lines[4:] == ["fetch https://********@mirror.example/x", "HTTP_PASSWORD=******** TOKEN: ******** done",
                          "Authorization: Bearer ********"]
     assert len(logs.told("\n".join(map(str, range(100))))) == logs.LINES
+
+
+def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> None:
+    """The kubelet keeps few ended containers, and answers for one that is gone with a sentence of its own."""
+    class Kubelet(FakeClient):
+        def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
+            super().log(name, namespace, container, previous, lines)
+            return "unable to retrieve container logs for containerd://e38943bb" if previous else "no NVML\n"
+
+    client = Kubelet()
+    stuck = where_it_stands(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
+    assert logs.read(client, NAMESPACE, [stuck])["device_plugin-n1"].lines == ["no NVML"]
+    assert client.asked == ["log device_plugin-n1 device_plugin-ctr previous",
+                            "log device_plugin-n1 device_plugin-ctr"]
