@@ -102,14 +102,15 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
     assert not any(set(after[name].values()) & set(before[name].values()) for name in after if name != DRIVER)
     assert site.labels() == labels
     told = " ".join(said.split())
-    assert "gpu-[1-2]" in told and "the pod runs the former revision until it is restarted" in told
+    assert "gpu-[1-2]" in told and "the pod is of a former revision (it runs " in told
 
     site.run(NEW)
     assert not site.writes() and site.pods() == after
 
     said = site.run(OLD)
     assert {what for verb, what in site.writes() if verb == "delete"} == {
-        "runtimeclasses/nvidia-cdi", "runtimeclasses/nvidia-legacy"}
+        "runtimeclasses/nvidia-cdi", "runtimeclasses/nvidia-legacy", "roles/nvidia-gpu-feature-discovery",
+        "rolebindings/nvidia-gpu-feature-discovery"}
     assert site.pods()[DRIVER] == before[DRIVER] and TAGS[OLD].items() <= site.images().items()
     assert "former revision" not in said  # these pods are of it again
     assert site.labels() == labels
@@ -158,11 +159,13 @@ def restarted(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]
 
 
 RELEASES = ("24.6.2", "24.9.2", "25.3.4", "25.10.1", "26.3.3", "26.7.0")
-CDI = {"RuntimeClass nvidia-cdi", "RuntimeClass nvidia-legacy"}
+# What came with 25.10: CDI as the default, and the rights of feature discovery to NFD's objects.
+CAME = {"RuntimeClass nvidia-cdi", "RuntimeClass nvidia-legacy", "Role steps/nvidia-gpu-feature-discovery",
+        "RoleBinding steps/nvidia-gpu-feature-discovery"}
 
 
 def test_each_step_between_the_releases(client: Client) -> None:
-    """Objects alone, on no Node. CDI became the default with 25.10; all else is changed in place."""
+    """Objects alone, on no Node. What did not come with 25.10 is changed in place."""
     there = ""
     try:
         for release in (*RELEASES, *reversed(RELEASES[:-1])):
@@ -173,8 +176,8 @@ def test_each_step_between_the_releases(client: Client) -> None:
                 by_action = {action: {step["target"] for step in done if step["action"] == action}
                              for action in ("create", "update", "delete")}
                 assert sum(map(len, by_action.values())) == len(done)
-                assert by_action["create"] == (CDI if (there, release) == ("25.3.4", "25.10.1") else set())
-                assert by_action["delete"] == (CDI if (there, release) == ("25.10.1", "25.3.4") else set())
+                assert by_action["create"] == (CAME if (there, release) == ("25.3.4", "25.10.1") else set())
+                assert by_action["delete"] == (CAME if (there, release) == ("25.10.1", "25.3.4") else set())
                 assert "DaemonSet steps/nvidia-driver-daemonset" in by_action["update"]
             assert not deliver.present(client, wanted, list(ORDER), False)["changed"]
             there = release

@@ -125,14 +125,15 @@ def site(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) ->
     made.close()
 
 
-def test_what_comes_up_is_seen_and_costs_three_lists(site: Site, audit: Any) -> None:
+def test_what_comes_up_is_seen_and_costs_four_lists(site: Site, audit: Any) -> None:
     site.deliver(*INITS)
     checks = site.follow(*INITS)
     assert [check["detail"] for check in checks.values()] == ["2/2 ready"] * 3
     audit.start()
     site.follow(*INITS)
     seen = [(one["verb"], one["resource"]) for one in audit.requests if one["agent"].startswith("gpuops.nvidia")]
-    assert sorted(seen) == [("list", "daemonsets"), ("list", "deployments"), ("list", "nodes")]
+    assert sorted(seen) == [("list", "daemonsets"), ("list", "deployments"), ("list", "nodes"),
+                            ("list", "pods")]
 
 
 def test_a_held_validator_is_named_with_node_container_and_cause(site: Site) -> None:
