@@ -28,7 +28,7 @@ LOG = "/var/log/nvidia-container-runtime.log"
 # A root of a container that can do no more than sleep and speak.
 ROOT = r"""
 mkdir -p /srv/image/proc /srv/image/dev /srv/image/sys /srv/image/etc
-for file in /bin/sleep /bin/echo; do
+for file in /bin/sleep /bin/echo /bin/sh; do
   for one in $file $(ldd $file | grep -o '/[^ ]*'); do
     mkdir -p /srv/image$(dirname $one); cp -L $one /srv/image$one
   done
