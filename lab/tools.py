@@ -113,17 +113,22 @@ def prometheus_programs() -> Path:
     if installed and shutil.which("promtool"):
         return Path(installed).parent
 
-    def build(folder: Path) -> None:
-        script = 'cd "$1" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb'
-        fetch = ["sh", "-c", script, "sh", str(folder)]
-        if subprocess.run(fetch, capture_output=True, check=False).returncode:
-            run_quietly(["apt-get", "update", "-qq"], "Debian's package of Prometheus")
-            run_quietly(fetch, "Debian's package of Prometheus")
+    return debian_package("prometheus") / "usr" / "bin"
 
+
+def debian_package(name: str) -> Path:
+    """The folder of a package of Debian, unpacked and not installed."""
     if not shutil.which("apt-get"):
-        raise SystemExit("Prometheus comes from Debian's package, and there is no apt-get: install Prometheus")
-    system = Path("/etc/os-release").read_bytes()
-    return cached("prometheus", [system], build) / "usr" / "bin"
+        raise SystemExit(f"{name} comes from Debian's package, and there is no apt-get: install {name}")
+
+    def build(folder: Path) -> None:
+        script = 'cd "$1" && apt-get download -q "$2" && dpkg-deb -x "$2"_*.deb . && rm "$2"_*.deb'
+        fetch = ["sh", "-c", script, "sh", str(folder), name]
+        if subprocess.run(fetch, capture_output=True, check=False).returncode:
+            run_quietly(["apt-get", "update", "-qq"], f"the lists for Debian's {name}")
+            run_quietly(fetch, f"Debian's {name}")
+
+    return cached(name, [Path("/etc/os-release").read_bytes()], build)
 
 
 def go_programs(kind: str, packages: list[str], linker: str, time: str, environment: dict[str, str],

@@ -17,7 +17,7 @@ from pathlib import Path
 from lab.controlplane.nodes import DRIVER
 from lab.nvml.build import build as build_nvml
 from lab.packages.content import compile_driver, compile_library
-from lab.tools import INSTALLER, NAMES, cached, device_plugin, run_quietly, toolkit_program
+from lab.tools import INSTALLER, NAMES, cached, debian_package, device_plugin, toolkit_program
 
 SCRIPTS = Path(__file__).resolve().parent / "image"
 STAND_INS = "usr/lib/stand-in"
@@ -86,14 +86,7 @@ def fill_plain(root: Path, programs: list[Path]) -> None:
 
 def busybox(root: Path) -> None:
     """Debian's static busybox, and its programs by their names."""
-    def build(folder: Path) -> None:
-        script = 'cd "$1" && apt-get download -q busybox-static && dpkg-deb -x busybox-static_*.deb .'
-        fetch = ["sh", "-c", script, "sh", str(folder)]
-        if subprocess.run(fetch, capture_output=True, check=False).returncode:
-            run_quietly(["apt-get", "update", "-qq"], "Debian's package of busybox")
-            run_quietly(fetch, "Debian's package of busybox")
-
-    program = cached("busybox", [Path("/etc/os-release").read_bytes()], build) / "bin" / "busybox"
+    program = debian_package("busybox-static") / "bin" / "busybox"
     shutil.copy(program, root / "bin")
     for name in subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split():
         if name != "busybox":

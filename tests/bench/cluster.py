@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -25,26 +27,37 @@ Row = tuple[str, str, str, bool]
 
 def rows(scale: float) -> list[Row]:
     """C((what, figure, budget, whether it is kept)). scale: seconds of the machine of the budget to one of here."""
+    with lab_cluster("--gpu", str(NODES), "--cpu", "2") as kubeconfig, tempfile.TemporaryDirectory() as folder:
+        return measure(kubeconfig, Path(folder), scale)
+
+
+@contextmanager
+def lab_cluster(*nodes: str) -> Iterator[str]:
+    """The kubeconfig of a new cluster. nodes: options of the lab that say which Nodes it has."""
     lab = [sys.executable, "-m", "lab", "cluster"]
-    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", str(NODES), "--cpu", "2"], cwd=ROOT,
-                   check=True)
+    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", *nodes], cwd=ROOT, check=True)
     try:
         shown = subprocess.run([*lab, "kubeconfig", "--name", NAME], cwd=ROOT, check=True, capture_output=True,
                                text=True)
-        with tempfile.TemporaryDirectory() as folder:
-            return measure(shown.stdout.strip().splitlines()[-1], Path(folder), scale)
+        yield shown.stdout.strip().splitlines()[-1]
     finally:
         subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True)
 
 
-def measure(kubeconfig: str, folder: Path, scale: float) -> list[Row]:
-    """Both by turns on the same objects, of which neither changes any."""
+def inventory_of(kubeconfig: str, folder: Path) -> Path:
+    """An inventory of one cluster, written to a folder."""
     inventory = folder / "inventory.yml"
     inventory.write_text(yaml.safe_dump({
         "all": {"vars": {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig}},
         "gpu_control": {"hosts": {"cluster": {
             "ansible_connection": "local", "ansible_become": False,
             "ansible_python_interpreter": "{{ ansible_playbook_python }}"}}}}))
+    return inventory
+
+
+def measure(kubeconfig: str, folder: Path, scale: float) -> list[Row]:
+    """Both by turns on the same objects, of which neither changes any."""
+    inventory = inventory_of(kubeconfig, folder)
     manifests = folder / "manifests"
     site(inventory)
     site(inventory, "-e", f"gpu_render_to={manifests}")

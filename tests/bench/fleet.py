@@ -15,19 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
 from lab.controlplane import binary
-from lab.stages import ROOT
+from tests.bench.cluster import inventory_of, lab_cluster
 from tests.integration import user
 
-NAME, NODES, BUDGET, MEMORY, PATIENCE = "bench", 1000, 1.3, 300, 900.0
+NODES, BUDGET, MEMORY, PATIENCE = 1000, 1.3, 300, 900.0
 # Runs a command; the last line is the memory of its largest process in MiB.
 MEASURED = """import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
@@ -42,13 +39,13 @@ def rows() -> list[Row]:
     """C((what, figure, budget, whether it is kept))."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with cluster() as kubeconfig:
+        with lab_cluster("--gpu", str(NODES)) as kubeconfig:
             ours, mib = site(kubeconfig, folder)
             labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
                                                 if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
             late = lacking(Client(kubeconfig))
             pods = wanted(Client(kubeconfig))
-        with cluster() as kubeconfig:
+        with lab_cluster("--gpu", str(NODES)) as kubeconfig:
             plain = apply(kubeconfig, folder, labels, pods)
     ratio = ours / plain
     return [
@@ -60,27 +57,9 @@ def rows() -> list[Row]:
     ]
 
 
-@contextmanager
-def cluster() -> Iterator[str]:
-    """The kubeconfig of a new cluster with the Nodes."""
-    lab = [sys.executable, "-m", "lab", "cluster"]
-    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", str(NODES)], cwd=ROOT, check=True)
-    try:
-        shown = subprocess.run([*lab, "kubeconfig", "--name", NAME], cwd=ROOT, check=True, capture_output=True,
-                               text=True)
-        yield shown.stdout.strip().splitlines()[-1]
-    finally:
-        subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True)
-
-
 def site(kubeconfig: str, folder: Path) -> tuple[float, float]:
     """C((seconds, MiB)) of site.yml; the manifests are then in a folder, too."""
-    inventory = folder / "inventory.yml"
-    inventory.write_text(yaml.safe_dump({
-        "all": {"vars": {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig}},
-        "gpu_control": {"hosts": {"cluster": {
-            "ansible_connection": "local", "ansible_become": False,
-            "ansible_python_interpreter": "{{ ansible_playbook_python }}"}}}}))
+    inventory = inventory_of(kubeconfig, folder)
     words = [str(user.HOME / "venv" / "bin" / "ansible-playbook"), f"-i{inventory}", "gpuops.nvidia.site"]
     started = time.monotonic()
     ran = subprocess.run([sys.executable, "-c", MEASURED, *words], check=False, cwd=user.HOME, stdout=subprocess.PIPE,

@@ -86,6 +86,10 @@ class World:
         """The files that say on the Node how far it is."""
         return set(self.sh("ls -A /run/nvidia/validations 2>/dev/null || true").split())
 
+    def drop_in(self) -> str:
+        """The toolkit's drop-in of containerd; empty while there is none."""
+        return self.sh("cat /etc/containerd/conf.d/99-nvidia.toml 2>/dev/null || true")
+
     @property
     def allocatable(self) -> int:
         """How many GPUs the Node offers to pods."""
