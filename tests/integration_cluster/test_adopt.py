@@ -13,12 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, guard, objects, operator, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
+    deliver,
+    guard,
+    hand_back,
+    objects,
+    operator,
+    read,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
@@ -54,31 +62,46 @@ OPERATOR = {"apiVersion": "apps/v1", "kind": "Deployment",
                 "spec": {"containers": [{"name": "gpu-operator", "image": "example.org/nothing:1"}]}}}}
 
 
-class Land:
-    """A cluster in the operator's hands."""
+# The same with the driver in an NVIDIADriver.
+WITH_DRIVER = [
+    {**POLICY, "spec": {**POLICY["spec"], "driver": {"enabled": True, "useNvidiaDriverCRD": True}}},
+    {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "all"}, "spec": {
+        "driverType": "gpu", "default": True, "repository": "nvcr.io/nvidia", "image": "driver",
+        "version": "580.173.02"}}]
 
-    def __init__(self, made: clusters.Cluster) -> None:
+
+class Land:
+    """A cluster in the operator's hands.
+
+    policy: a ClusterPolicy, and an NVIDIADriver where there is one. driver: the name of the driver's DaemonSet.
+    owners: as the operator refers to these; what is made for the driver has the last one.
+    """
+
+    def __init__(self, made: clusters.Cluster, policy: list[dict[str, Any]]) -> None:
         self.kubeconfig = str(made.kubeconfig)
         self.kubectl, self.client, self.audit = Kubectl(self.kubeconfig), Client(self.kubeconfig), Audit(made.audit_log)
         self.made: dict[str, dict[str, Any]] = {}
-        self.plan = plan(POLICY, read.read_cluster(self.client), placement=PLACEMENT)
+        self.plan = plan(policy, {**read.read_cluster(self.client), **read.read_nvidia_drivers(self.client, SPACE)},
+                         placement=PLACEMENT)
+        self.driver, = (item["metadata"]["name"] for item in render("driver", self.plan)
+                        if item["kind"] == "DaemonSet")
+        self.owners = [hand_back.owner_of(self.kubectl.get(one["kind"], one["metadata"]["name"])) for one in policy]
 
     @property
     def wanted(self) -> list[objects.Wanted]:
         return objects.wanted({name: render(name, self.plan) for name in ORDER})
 
     def settle(self) -> None:
-        """What the operator does, and then its ClusterPolicy is the owner of all."""
-        owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy",
-                 "uid": self.kubectl.get("clusterpolicy", "cluster-policy")["metadata"]["uid"], "controller": True,
-                 "blockOwnerDeletion": True}
-        for item in [one for name in ORDER for one in render(name, self.plan)]:
+        """What the operator does, and then its resources are the owners of all."""
+        for component, item in [(name, one) for name in ORDER for one in render(name, self.plan)]:
             if item["kind"] in ("Namespace", "CustomResourceDefinition"):
                 continue
             metadata = item["metadata"]
-            metadata["ownerReferences"] = [owner]
+            metadata["ownerReferences"] = [self.owners[-1 if component == "driver" else 0]]
+            metadata["annotations"] = {key: value for key, value in metadata.get("annotations", {}).items()
+                                       if not key.startswith("gpuops.nvidia/")}
             if item["kind"] == "DaemonSet":
-                metadata.setdefault("annotations", {})[operator.HASH] = "1234"
+                metadata["annotations"][operator.HASH] = "1234"
                 pod = item["spec"]["template"]["spec"]
                 if metadata["name"] == ALIKE:
                     pod["volumes"].reverse()
@@ -92,7 +115,7 @@ class Land:
         # What only the operator needs.
         self.kubectl("create", "--filename", "-", stdin={
             "apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 8080}]},
-            "metadata": {"name": "gpu-operator", "namespace": SPACE, "ownerReferences": [owner]}})
+            "metadata": {"name": "gpu-operator", "namespace": SPACE, "ownerReferences": [self.owners[0]]}})
 
     def owned(self) -> dict[str, tuple[bool, bool]]:
         """By object that is wanted: whether the operator's policy owns it, and whether it is ours."""
@@ -105,10 +128,10 @@ class Land:
                 found[one.label] = (operator.owns(have), objects.is_ours(have))
         return found
 
-    def pods(self, app: str = "nvidia-driver-daemonset") -> dict[str, str]:
-        """By Node the uid of its pod, once it has one."""
+    def pods(self, app: str | None = None) -> dict[str, str]:
+        """By Node the uid of its pod, of the driver's unless said, once it has one."""
         for _try in range(120):
-            pods = self.client.list("v1", "Pod", SPACE, f"app={app}")
+            pods = self.client.list("v1", "Pod", SPACE, f"app={app or self.driver}")
             found = {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
                      if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]}
             if set(found) == {"gpu-1", "gpu-2"}:
@@ -120,7 +143,7 @@ class Land:
         """Waits until both driver pods are of their DaemonSet's newest revision."""
         status: dict[str, Any] = {}
         for _try in range(60):
-            daemon = self.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-driver-daemonset")
+            daemon = self.kubectl.get("--namespace", SPACE, "daemonset", self.driver)
             status, now = daemon["status"], daemon["metadata"]["generation"]
             if (status["observedGeneration"], status.get("updatedNumberScheduled")) == (now, 2):
                 return
@@ -135,19 +158,23 @@ class Land:
         return int(self.kubectl.get("--namespace", SPACE, "deployment", "gpu-operator")["spec"]["replicas"])
 
 
-@pytest.fixture(scope="module")
-def land() -> Iterator[Land]:
-    lab, name = [sys.executable, "-m", "lab", "cluster"], f"{NAME}-adopt"
+@contextmanager
+def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
+    """A cluster whose GPU Operator follows a policy."""
+    lab, name = [sys.executable, "-m", "lab", "cluster"], f"{NAME}-{name}"
     subprocess.run([*lab, "up", "--name", name, "--nodes", "plain", "--gpu", "2", "--cpu", "1", "--os", "ubuntu22.04"],
                    cwd=ROOT, check=True, timeout=1800)
     try:
-        found = Land(clusters.load(name))
-        kubectl = found.kubectl
-        kubectl("create", "--filename", "-", stdin=crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"))
-        kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com")
+        made = clusters.load(name)
+        kubectl = Kubectl(str(made.kubeconfig))
+        for kind, plural, version in (("ClusterPolicy", "clusterpolicies", "v1"),
+                                      ("NVIDIADriver", "nvidiadrivers", "v1alpha1")):
+            kubectl("create", "--filename", "-", stdin=crd("nvidia.com", kind, plural, version))
+            kubectl("wait", "--for=condition=Established", f"crd/{plural}.nvidia.com")
         kubectl("create", "namespace", SPACE)
-        for item in (POLICY, OPERATOR):
+        for item in (*policy, OPERATOR):
             kubectl("create", "--filename", "-", stdin=item)
+        found = Land(made, policy)
         kubectl("label", "node", "gpu-1", "gpu-2", *(f"{key}={value}" for key, value in LABELS.items()),
                 "nvidia.com/gpu.present=true")
         found.settle()
@@ -156,8 +183,18 @@ def land() -> Iterator[Land]:
         subprocess.run([*lab, "down", "--name", name], cwd=ROOT, check=True, timeout=120)
 
 
+@pytest.fixture(scope="module")
+def land() -> Iterator[Land]:
+    with operated("adopt", [POLICY]) as found:
+        yield found
+
+
 @pytest.fixture
 def inventory(land: Land, tmp_path: Path) -> dict[str, Any]:
+    return inventory_of(land, tmp_path)
+
+
+def inventory_of(land: Land, tmp_path: Path) -> dict[str, Any]:
     """Read by playbooks from the folder tmp_path."""
     (tmp_path / "admin.conf").write_text(Path(land.kubeconfig).read_text())
     return {"gpu_control": {"hosts": {"cluster": LOCAL}}, "all": {"vars": {
@@ -274,3 +311,27 @@ def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> Non
     # And we leave it alone again.
     with pytest.raises(ClusterError, match="A GPU Operator owns this cluster"):
         guard.refuse_operator(land.client)
+
+
+def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:
+    """Its DaemonSet keeps the operator's name. Made anew it has another uid, and so would have another name."""
+    with operated("adopt-driver", WITH_DRIVER) as land:
+        inventory = inventory_of(land, tmp_path)
+        drivers = land.pods()
+        playbook(tmp_path, "adopt", inventory)
+        assert set(land.owned().values()) == {(False, True)} and land.pods() == drivers
+        land.audit.start()
+        assert "changed=0" in playbook(tmp_path, "site", inventory)
+        assert not land.audit.writes
+        assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+        assert set(land.owned().values()) == {(True, False)} and land.pods() == drivers
+        daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
+        assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
+        assert not [key for key in daemon["metadata"]["annotations"] if key.startswith("gpuops")]
+        playbook(tmp_path, "adopt", inventory)
+        land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
+        land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
+        land.audit.start()
+        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet {SPACE}/{land.driver}"):
+            deliver.handed_back(land.client, WITH_DRIVER[0], False)
+        assert not land.audit.writes and land.pods() == drivers
