@@ -289,7 +289,9 @@ def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> Non
     land.audit.start()
     playbook(tmp_path, "hand_back", inventory, "--check")
     assert not land.audit.writes and land.replicas() == 0
+    (tmp_path / "cluster-policy.yml").write_text("of another cluster\n")
     assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+    assert [path.read_text() for path in tmp_path.glob("cluster-policy.yml.*")] == ["of another cluster\n"]
     written = yaml.safe_load((tmp_path / "cluster-policy.yml").read_text())
     live = land.kubectl.get("clusterpolicy", "cluster-policy")
     assert written["spec"] == live["spec"] and live["spec"]["driver"]["version"] == "580.173.02"
