@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import typing as t
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import findings, logs, mig
@@ -62,6 +62,14 @@ class Asked(t.Protocol):
         """The same for all."""
 
 
+@dataclass
+class _Failed:
+    """Pods of a component that failed, and when that was seen last."""
+
+    pods: list[Stuck]
+    at: float
+
+
 class Rollout:
     """Follows the components of one cluster.
 
@@ -86,8 +94,7 @@ class Rollout:
         self._lost: set[str] = set()
         self._labels: dict[str, t.Mapping[str, str]] = {}
         self._look_at, self._looked = 0.0, float("-inf")
-        self._failing: dict[str, list[Stuck]] = {}
-        self._failed_at: dict[str, float] = {}
+        self._failed: dict[str, _Failed] = {}
         self._asked_restarts = False
         self._layouts: list[mig.Stand] = []
 
@@ -105,7 +112,7 @@ class Rollout:
         """
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
-            if not self._failing:
+            if not self._failed:
                 return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
@@ -155,7 +162,7 @@ class Rollout:
         for work in lacking:
             failing = [stuck for stuck in self._stuck if stuck.component == work.component and stuck.failed]
             if failing:
-                self._failing[work.component], self._failed_at[work.component] = failing, begin
+                self._failed[work.component] = _Failed(failing, begin)
         self._lost = self._not_ready({stuck.node for stuck in self._stuck if stuck.node})
         self._stands = self._explain()
         self._looked = self._clock()
@@ -178,16 +185,16 @@ class Rollout:
             component = next((owned[owner["uid"]] for owner in (pod or {"metadata": {}})["metadata"].get(
                 "ownerReferences") or () if owner["uid"] in owned), None)
             if pod and component:
-                self._failing.setdefault(component, []).append(after_a_restart(pod, component))
-                self._failed_at[component] = self._clock()
+                failed = self._failed.setdefault(component, _Failed([], self._clock()))
+                failed.pods.append(after_a_restart(pod, component))
 
     def _unsteady(self, lacking: t.Sequence[Workload]) -> list[Stuck]:
         """Pods that failed before, of components that are ready since a moment only: their containers run again."""
         now, missing = self._clock(), {work.component for work in lacking}
-        for component in missing & self._failing.keys():
-            self._failed_at[component] = now
-        return [replace(stuck, reason=RESTARTED) for component, failing in self._failing.items() for stuck in failing
-                if component not in missing and now - self._failed_at[component] < _STEADY]
+        for component in missing & self._failed.keys():
+            self._failed[component].at = now
+        return [replace(stuck, reason=RESTARTED) for component, failed in self._failed.items() for stuck in failed.pods
+                if component not in missing and now - failed.at < _STEADY]
 
     def _explain(self) -> list[findings.Standing]:
         """Why the pods are not ready, and since when that is certain of some."""
