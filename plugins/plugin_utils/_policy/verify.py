@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import counted
 
 Facts = t.Mapping[str, t.Any]
 Expected = t.Mapping[str, t.Any]
@@ -212,7 +213,7 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
         if goal is not None and not stand.satisfies(goal):
             faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
     if faults:
-        more = f" and {len(faults) - 1} more GPUs" if len(faults) > 1 else ""
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
     if want.get("boot") and wanted:
         lost = _lost_at_boot(wanted, facts)
@@ -240,14 +241,14 @@ def _feature_discovery(want: Expected, facts: Facts) -> Check:
     if not count:
         return Check("feature_discovery", "failed", "no GPU can be read, so there is nothing to label",
                      "Make the driver work first.")
-    return Check("feature_discovery", "ok", f"{count} GPUs")
+    return Check("feature_discovery", "ok", counted(count, "GPU"))
 
 
 def _labelled(labels: t.Mapping[str, str]) -> Check:
     count = labels.get("nvidia.com/gpu.count", "0")
     if not count.isdigit() or int(count) == 0:
         return Check("feature_discovery", "failed", "the labels count no GPU", "Make the driver work first.")
-    return Check("feature_discovery", "ok", f"{len(labels)} labels, {count} GPUs")
+    return Check("feature_discovery", "ok", f"{len(labels)} labels, {counted(int(count), 'GPU')}")
 
 
 def _cuda(want: Expected, facts: Facts) -> Check:
@@ -279,12 +280,12 @@ def _sampled(samples: t.Sequence[Sample]) -> Check:
     """samples: of gpu_info, C([{gpu, state, reason}])."""
     failed = [one for one in samples if one["state"] == "failed"]
     if failed:
-        more = f" and {len(failed) - 1} more GPUs" if len(failed) > 1 else ""
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         return Check("validator", "failed", f"{failed[0]['gpu'] or 'CUDA'}: {failed[0]['reason']}{more}",
                      "Look at dmesg for NVRM and Xid messages.")
     skipped = sum(1 for one in samples if one["state"] != "ok")
-    done = len(samples) - skipped
-    return Check("validator", "ok", f"{done} GPUs add" + (f", {skipped} in use" if skipped else ""))
+    busy = f", {skipped} in use" if skipped else ""
+    return Check("validator", "ok", f"CUDA works on {counted(len(samples) - skipped, 'GPU')}{busy}")
 
 
 _CHECKS: dict[str, t.Callable[[Expected, Facts], Check]] = {

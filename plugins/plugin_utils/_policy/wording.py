@@ -8,6 +8,11 @@ from __future__ import annotations
 import typing as t
 
 
+def counted(count: int, noun: str) -> str:
+    """C(1 GPU), C(2 GPUs)."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def some_of(names: t.Sequence[str], most: int = 3) -> str:
     """As many names as somebody reads: C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
