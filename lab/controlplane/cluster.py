@@ -212,16 +212,19 @@ def install_kwok(cluster: Cluster, program: Path) -> None:
         path.write_text(text)
         cluster.kubectl("apply", "--server-side", "--filename", str(path))
         if part == "kwok-crds":
-            wait_established(cluster)
+            wait_established(cluster.kubectl, "stages.kwok.x-k8s.io")
 
 
-def wait_established(cluster: Cluster, limit: float = 30.0) -> None:
-    """Until Stages can be made. Not by kubectl wait: it gives up on a definition that has no conditions yet."""
+def wait_established(kubectl: Callable[..., str], name: str, limit: float = 30.0) -> None:
+    """Until objects of a definition can be made. kubectl's own wait, and its jsonpath, give up on one whose conditions
+    are null, as they are in its first moment."""
     end = time.monotonic() + limit
-    while "True" not in cluster.kubectl("get", "customresourcedefinition", "stages.kwok.x-k8s.io", "--output",
-                                        "jsonpath={.status.conditions[?(@.type=='Established')].status}"):
+    while True:
+        status = json.loads(kubectl("get", "customresourcedefinition", name, "--output", "json")).get("status") or {}
+        if any(one["type"] == "Established" and one["status"] == "True" for one in status.get("conditions") or ()):
+            return
         if time.monotonic() > end:
-            raise SystemExit(f"the definition of kwok's Stages is not established after {limit:.0f} s")
+            raise SystemExit(f"the definition {name} is not established after {limit:.0f} s")
         time.sleep(0.1)
 
 

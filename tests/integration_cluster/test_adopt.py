@@ -170,7 +170,7 @@ def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
         for kind, plural, version in (("ClusterPolicy", "clusterpolicies", "v1"),
                                       ("NVIDIADriver", "nvidiadrivers", "v1alpha1")):
             kubectl("create", "--filename", "-", stdin=crd("nvidia.com", kind, plural, version))
-            kubectl("wait", "--for=condition=Established", f"crd/{plural}.nvidia.com")
+            clusters.wait_established(kubectl, f"{plural}.nvidia.com")
         kubectl("create", "namespace", SPACE)
         for item in (*policy, OPERATOR):
             kubectl("create", "--filename", "-", stdin=item)

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deli
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
 
+from lab.controlplane.cluster import wait_established
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired
 from tests.integration_cluster.test_operands import crd
@@ -45,7 +46,7 @@ def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[dict[str, Any]]:
     client = Client(kubeconfig)
     for one in MONITORS:
         kubectl("apply", "--server-side", "--filename", "-", stdin=one)
-        kubectl("wait", "--for", "condition=Established", f"crd/{one['metadata']['name']}")
+        wait_established(kubectl, one["metadata"]["name"])
     whole = plan(EVERYTHING, SEEN, namespace=SPACE, node_os=["ubuntu22.04"])
     assert {action for action, count in run(client, whole)["counts"].items() if count} <= {"create", "update"}
     yield whole

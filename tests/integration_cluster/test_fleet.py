@@ -75,7 +75,7 @@ def nfd(kubectl: Kubectl) -> Iterator[None]:
     definitions = [one for one in yaml.safe_load_all(re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL)) if one]
     made, = [one for one in definitions if one["spec"]["names"]["kind"] == "NodeFeature"]
     kubectl("create", "--filename", "-", stdin=made)
-    kubectl("wait", "--for=condition=Established", f"crd/{made['metadata']['name']}")
+    clusters.wait_established(kubectl, made["metadata"]["name"])
     yield
     kubectl("delete", "crd", made["metadata"]["name"])
 

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
 
+from lab.controlplane.cluster import wait_established
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.proxy import Flaky
@@ -363,7 +364,7 @@ def test_a_live_operator_is_refused(client: Client, kubectl: Kubectl, audit: Aud
     refuse_operator(client)
     assert len(audit.requests) == 1
     kubectl("create", "--filename", "-", stdin=crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"))
-    kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com")
+    wait_established(kubectl, "clusterpolicies.nvidia.com")
     kubectl("create", "--filename", "-", stdin={"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
                                                 "metadata": {"name": "cluster-policy"}, "spec": {}})
     refuse_operator(client)
