@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """site.yml from an empty cluster to 1,000 Nodes with all operands ready, against C(kubectl apply) of the same objects.
 
-Each has a cluster of its own, one after the other: what is left of thousands of pods would slow the second one down.
+Each has a cluster of its own, by turns: what is left of thousands of pods would slow the next one down. One time alone
+differs by a seventh from the next one of the same kind.
 site.yml starts from Nodes as node feature discovery labels them; kubectl's Nodes carry all labels already, and it is
 only asked for DaemonSets until all are ready.
 """
@@ -24,7 +25,7 @@ from lab.controlplane import binary
 from tests.bench.cluster import inventory_of, lab_cluster
 from tests.integration import user
 
-NODES, BUDGET, MEMORY, PATIENCE = 1000, 1.3, 300, 900.0
+NODES, ROUNDS, BUDGET, MEMORY, PATIENCE = 1000, 2, 1.3, 300, 900.0
 # Runs a command; the last line is the memory of its largest process in MiB.
 MEASURED = """import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
@@ -37,23 +38,28 @@ Object = dict[str, Any]
 
 def rows() -> list[Row]:
     """C((what, figure, budget, whether it is kept))."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with lab_cluster("--gpu", str(NODES)) as kubeconfig:
-            ours, mib = site(kubeconfig, folder)
-            labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
-                                                if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
-            late = lacking(Client(kubeconfig))
-            pods = wanted(Client(kubeconfig))
-        with lab_cluster("--gpu", str(NODES)) as kubeconfig:
-            plain = apply(kubeconfig, folder, labels, pods)
-    ratio = ours / plain
+    ours, plain, mib, late = [], [], [], []
+    for _number in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            with lab_cluster("--gpu", str(NODES)) as kubeconfig:
+                took, memory = site(kubeconfig, folder)
+                labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
+                                                    if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
+                late += lacking(Client(kubeconfig))
+                pods = wanted(Client(kubeconfig))
+            with lab_cluster("--gpu", str(NODES)) as kubeconfig:
+                plain.append(apply(kubeconfig, folder, labels, pods))
+        ours.append(took)
+        mib.append(memory)
+    ratio = sum(ours) / sum(plain)
     return [
         (f"site.yml, empty to {NODES} Nodes ready, against kubectl apply", f"{ratio:.2f}", f"< {BUDGET}",
          ratio < BUDGET and not late),
-        (f"  seconds for {sum(pods.values())} pods: site.yml / kubectl", f"{ours:.0f} / {plain:.0f}", "", True),
+        (f"  seconds for {sum(pods.values())} pods: site.yml / kubectl",
+         " ".join(f"{one:.0f}/{other:.0f}" for one, other in zip(ours, plain)), "", True),
         ("  DaemonSets that were not ready when it ended", ", ".join(late) or "0", "0", not late),
-        ("  memory of the largest process, MiB", f"{mib:.0f}", f"< {MEMORY}", mib < MEMORY),
+        ("  memory of the largest process, MiB", f"{max(mib):.0f}", f"< {MEMORY}", max(mib) < MEMORY),
     ]
 
 

@@ -92,19 +92,42 @@ def where_it_stands(pod: Pod, component: str) -> Stuck:
     return at(status.get("phase") or "Pending")
 
 
+class Row(t.NamedTuple):
+    """A pod as the API server prints it: C(Init:1/4, CrashLoopBackOff, Running) as status, C(4 (2m3s ago)) as restarts.
+
+    ready: whether all its containers are; those of a lost node still are. node: empty where none is chosen.
+    """
+
+    name: str
+    ready: bool
+    status: str
+    restarts: str
+    node: str
+
+
+def rows(table: t.Mapping[str, t.Any]) -> list[Row]:
+    """The pods of a Table."""
+    columns = [column["name"] for column in table.get("columnDefinitions") or ()]
+    found = []
+    for row in table.get("rows") or ():
+        told = {name: str(cell) for name, cell in zip(columns, row["cells"])}
+        there, _slash, wanted = told.get("Ready", "").partition("/")
+        status, node = told.get("Status", ""), told.get("Node", "")
+        found.append(Row(told["Name"], there == wanted and status == "Running", status, told.get("Restarts", ""),
+                         "" if node == "<none>" else node))
+    return found
+
+
 def restarted_lately(table: t.Mapping[str, t.Any]) -> list[str]:
     """The names of pods of which a container has ended within the kubelet's longest pause between two starts.
 
-    table: as the API server prints pods, with C(4 (2m3s ago)) as restarts. Servers before 1.22 print no time: none.
+    Servers before 1.22 print no time: none.
     """
-    columns = [column["name"] for column in table.get("columnDefinitions") or ()]
-    if "Restarts" not in columns:
-        return []
     found = []
-    for row in table.get("rows") or ():
-        ago = _AGO.search(str(row["cells"][columns.index("Restarts")]))
+    for row in rows(table):
+        ago = _AGO.search(row.restarts)
         if ago and int(ago["minutes"] or 0) <= _LONGEST_PAUSE:
-            found.append(str(row["cells"][columns.index("Name")]))
+            found.append(row.name)
     return found
 
 

@@ -18,10 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import find
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import (
     RESTARTED,
+    Row,
     Stuck,
     after_a_restart,
     node_of,
     restarted_lately,
+    rows,
     where_it_stands,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
@@ -36,6 +38,8 @@ _SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 3.0, 15.0, 45.0, 5.0, 0.5
 _STEADY = 12.0
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
 _NODES_ONE_BY_ONE = 50
+# Pods of workloads that lack some, from which on a look on the way is at the printed list and some of each kind.
+_MANY, _OF_A_KIND = 200, 2
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
 
@@ -93,7 +97,7 @@ class Rollout:
         self._sure: dict[tuple[str, str], float] = {}
         self._lost: set[str] = set()
         self._labels: dict[str, t.Mapping[str, str]] = {}
-        self._look_at, self._looked = 0.0, float("-inf")
+        self._look_at, self._looked, self._whole = 0.0, float("-inf"), True
         self._failed: dict[str, _Failed] = {}
         self._asked_restarts = False
         self._layouts: list[mig.Stand] = []
@@ -154,19 +158,49 @@ class Rollout:
         stands = [mig.stand(one) for one in found]
         return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
 
-    def _look(self, lacking: t.Sequence[Workload]) -> None:
-        """Which pods lack and where. The more it costs the rarer it happens."""
+    def _look(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
+        """Which pods lack and where. The more it costs the rarer it happens. whole: each pod is read."""
         begin = self._clock()
-        self._stuck = [where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
-                       if not says_ready(pod)]
+        many = not whole and sum(work.desired for work in lacking) > _MANY
+        some = self._some(lacking) if many else None
+        self._whole = some is None
+        read, alike = some or ([where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
+                                if not says_ready(pod)], [])
+        self._stuck = [*read, *alike]
         for work in lacking:
             failing = [stuck for stuck in self._stuck if stuck.component == work.component and stuck.failed]
             if failing:
                 self._failed[work.component] = _Failed(failing, begin)
-        self._lost = self._not_ready({stuck.node for stuck in self._stuck if stuck.node})
+        self._lost = self._not_ready({stuck.node for stuck in read if stuck.node})
         self._stands = self._explain()
         self._looked = self._clock()
         self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
+
+    def _some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
+        """Where pods stand, by the list that the server prints: a hundredth of what the pods themselves are. Of those
+        that stand alike some are read; the others follow. None where it does not tell who lacks: what is on lost nodes
+        is printed as if it ran."""
+        listed = rows(self._client.pod_rows(self._namespace))
+        alike: dict[tuple[str, str], list[Row]] = {}
+        for work in lacking:
+            mine = [row for row in listed if work.made(row.name)]
+            waiting = [row for row in mine if not row.ready]
+            if len(mine) >= work.desired and len(waiting) < work.desired - work.ready:
+                return None
+            for row in waiting:
+                alike.setdefault((work.component, row.status), []).append(row)
+        few = sum(map(len, alike.values())) <= _NODES_ONE_BY_ONE
+        chosen = [row.name for group in alike.values() for row in (group if few else group[:_OF_A_KIND])]
+        pods = dict(zip(chosen, without_errors(self._client.many(
+            lambda name: self._client.get("v1", "Pod", name, self._namespace), chosen))))
+        found: tuple[list[Stuck], list[Stuck]] = ([], [])
+        for (component, _status), group in alike.items():
+            read = [where_it_stands(pod, component) for row in group if (pod := pods.get(row.name))
+                    and not says_ready(pod)]
+            found[0].extend(read)
+            found[1].extend(replace(read[0], pod=row.name, node=row.node, since="") for row in group
+                            if read and row.name not in pods)
+        return found
 
     def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
         """Once: pods that were restarted lately, though all count as ready now."""
@@ -244,8 +278,8 @@ class Rollout:
                   for stuck in self._former(work)]
         events: dict[tuple[str, str], list[str]] = {}
         unsteady = self._unsteady(lacking)
-        if lacking and self._clock() > self._looked + _FRESH:
-            self._look(lacking)
+        if lacking and (not self._whole or self._clock() > self._looked + _FRESH):
+            self._look(lacking, whole=True)
         if lacking or unsteady:
             events = self._warnings()
         seen = findings.Seen([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost), self._away(works),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ class Workload:
     def settled(self) -> bool:
         """Whether nothing is left that comes by waiting."""
         return self.seen and self.ready >= self.desired and (self.manual or self.updated >= self.desired)
+
+    def made(self, pod: str) -> bool:
+        """Whether a pod of this name is one of its: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
+        between = "" if self.kind == "DaemonSet" else "[a-z0-9]+-"
+        return re.fullmatch(rf"{re.escape(self.name)}-{between}[a-z0-9]{{5}}", pod) is not None
 
     @property
     def selector(self) -> str:

@@ -86,6 +86,7 @@ class FakeClient:
         self.objects, self._each = objects, each
         self.asked: list[str] = []
         self.restarts: dict[str, Any] = {}
+        self.printed: list[list[str]] = []
         self.logs: dict[str, Any] = {}  # by pod: a text, or what is raised
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
@@ -105,11 +106,13 @@ class FakeClient:
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
 
     def pod_rows(self, namespace: str) -> dict[str, Any]:
-        """With the restarts of the list C(restarts): name and what kubectl prints."""
+        """With the restarts of the list C(restarts): name and what kubectl prints; and the rows C(printed)."""
         assert namespace == NAMESPACE
         self.asked.append("rows of Pods")
-        return {"columnDefinitions": [{"name": name} for name in ("Name", "Ready", "Status", "Restarts", "Age")],
-                "rows": [{"cells": [name, "1/1", "Running", said, "9d"]} for name, said in self.restarts.items()]}
+        return {"columnDefinitions": [{"name": name} for name in ("Name", "Ready", "Status", "Restarts", "Age", "IP",
+                                                                  "Node")],
+                "rows": [*({"cells": [name, "1/1", "Running", said, "9d", "<none>", "n1"]}
+                           for name, said in self.restarts.items()), *({"cells": row} for row in self.printed)]}
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
         assert namespace == NAMESPACE
