@@ -135,8 +135,10 @@ class Rollout:
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
                 self._look(lacking)
-            hope = late or any(one.waits for one in self._layouts) or bool(self._unsteady(lacking)) or any(
-                self._hopeful(work, passed) for work in lacking)
+            hope = late or self._hope(lacking, passed)
+            if not hope and not self._whole:
+                self._look(lacking, whole=True)  # pods that stand alike may differ in why
+                hope = self._hope(lacking, passed)
             over = passed >= timeout or not hope
             ends = "" if not over or not lacking else "the time is over" if hope else "waiting cannot help"
             self._progress.look(passed, timeout, works, self._stands if lacking else (), self._layouts, ends)
@@ -258,6 +260,11 @@ class Rollout:
             found = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes)))
         self._labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in found if node}
         return {str(node["metadata"]["name"]) for node in _silent(found)} & nodes
+
+    def _hope(self, lacking: t.Sequence[Workload], passed: float) -> bool:
+        """Whether something may come by waiting."""
+        return (any(one.waits for one in self._layouts) or bool(self._unsteady(lacking))
+                or any(self._hopeful(work, passed) for work in lacking))
 
     def _hopeful(self, work: Workload, passed: float) -> bool:
         """Whether waiting may help: not where all that lacks is on lost nodes, or only somebody else can mend it."""
