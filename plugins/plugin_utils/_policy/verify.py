@@ -213,7 +213,7 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
         if goal is not None and not stand.satisfies(goal):
             faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
     if faults:
-        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        more = f" and {counted(len(faults) - 1, 'more GPU')}" if len(faults) > 1 else ""
         return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
     if want.get("boot") and wanted:
         lost = _lost_at_boot(wanted, facts)
@@ -280,7 +280,7 @@ def _sampled(samples: t.Sequence[Sample]) -> Check:
     """samples: of gpu_info, C([{gpu, state, reason}])."""
     failed = [one for one in samples if one["state"] == "failed"]
     if failed:
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        more = f" and {counted(len(failed) - 1, 'more GPU')}" if len(failed) > 1 else ""
         return Check("validator", "failed", f"{failed[0]['gpu'] or 'CUDA'}: {failed[0]['reason']}{more}",
                      "Look at dmesg for NVRM and Xid messages.")
     skipped = sum(1 for one in samples if one["state"] != "ok")

@@ -166,7 +166,7 @@ def test_samples_are_judged() -> None:
     assert judged(want) == {}  # not run, not judged
     assert judged(want, [good, {**good, "state": "busy"}])["validator"] == ("ok", "CUDA works on 1 GPU, 1 in use")
     assert judged(want, [good, bad, bad])["validator"] == (
-        "failed", "0000:08:00.0: cuInit: CUDA_ERROR_NO_DEVICE and 1 more")
+        "failed", "0000:08:00.0: cuInit: CUDA_ERROR_NO_DEVICE and 1 more GPU")
     facts = facts_sample.facts(["20b2"])
     waits = with_pending(verify(want, facts, samples=[{**bad, "gpu": None}]),
                          {"driver": [{"id": "load", "pending_reason": "x"}]})

@@ -75,7 +75,7 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),
     ("mig_manager", MIG, SLICED, "ok", "all-1g.10gb (7 devices)"),
-    ("mig_manager", MIG, GOOD, "failed", "0000:07:00.0 has MIG off, wanted is 7 x 1g.10gb and 1 more"),
+    ("mig_manager", MIG, GOOD, "failed", "0000:07:00.0 has MIG off, wanted is 7 x 1g.10gb and 1 more GPU"),
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={"1g.10gb": 6}), "failed", "has 6 x 1g.10gb"),
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={}), "failed", "has MIG on, empty"),
     ("mig_manager", {**MIG, "selected": "all-disabled"}, SLICED, "failed", "7 x 1g.10gb, wanted is MIG off"),
