@@ -151,7 +151,8 @@ def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
     opener.join()
     assert 3 < time.monotonic() - begin < 40
     assert len(result["evicted"]) == 2 and not result["blocked"] and yard.pods() == []
-    assert "disruption budget server needs 1 healthy pods" in lines[0]
+    # What the server says hangs on whether the budget's status has followed the first eviction.
+    assert "waits for" in lines[0] and "disruption budget server " in lines[0]
     yard.until(lambda: yard.pods(yard.nodes[1]) == ["server", "server"])
 
 

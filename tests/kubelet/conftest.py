@@ -62,8 +62,9 @@ class World:
     def ready(self) -> bool:
         """Whether all operands' pods are; those that have done their work do not count."""
         pods = self.get("--namespace", NAMESPACE, "pods", "--field-selector", "status.phase!=Succeeded")["items"]
-        return all(one["type"] != "Ready" or one["status"] == "True" for pod in pods
-                   for one in pod["status"]["conditions"])
+        # One that was made this moment has no conditions yet.
+        return all(any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+                   for pod in pods)
 
     def delete_pod(self, app: str) -> None:
         """Deletes an operand's pod and waits until it is gone."""
