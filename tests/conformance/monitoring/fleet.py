@@ -94,33 +94,32 @@ def _line(name: str, labels: Labels, value: float) -> str:
     return f"{name}{{{told}}} {value:.10g}"
 
 
-def page(node: str) -> str:
-    """What an exporter serves now; a lost GPU is not there any more."""
+def page(node: str, start: float) -> str:
+    """What an exporter serves now, so long after the start; a lost GPU is not there any more."""
     lines = [_line(name, gpu.labels, value) for gpu in GPUS if gpu.node == node and gpu.state != "lost"
-             for name, value in values(gpu, START - time.time()).items()]
+             for name, value in values(gpu, start - time.time()).items()]
     return "".join(f"{line}\n" for line in lines)
 
 
-START = time.time()
-
-
-def history(honoured: bool = False) -> str:
-    """The time before, in the format of OpenMetrics, with the labels that Prometheus makes of both sides."""
+def history(start: float, honoured: bool = False) -> str:
+    """The time before the start, in the format of OpenMetrics, with the labels that Prometheus makes of both sides."""
     lines = []
     for gpu in GPUS:
         theirs = {f"exported_{key}" if key in _THEIRS and not honoured else key: value
                   for key, value in gpu.labels.items() if value}
         labels = {**TARGET, "pod": f"exporter-{gpu.node}", "instance": gpu.node, **theirs}
         for ago in range(HISTORY, LOST_AGO if gpu.state == "lost" else 0, -60):
-            lines += [f"{_line(name, labels, value)} {START - ago:.0f}" for name, value in values(gpu, ago).items()]
+            lines += [f"{_line(name, labels, value)} {start - ago:.0f}" for name, value in values(gpu, ago).items()]
     return "".join(f"{line}\n" for line in [*lines, "# EOF"])
 
 
 class _Exporter(BaseHTTPRequestHandler):
     """The path names the node: /n1."""
 
+    start: float
+
     def do_GET(self) -> None:
-        body = page(self.path.strip("/")).encode() or b"# nothing\n"
+        body = page(self.path.strip("/"), self.start).encode() or b"# nothing\n"
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(body)))
@@ -132,16 +131,16 @@ class _Exporter(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def exporters(honoured: bool = False) -> Iterator[list[dict[str, Any]]]:
-    """Serves all of them; gives Prometheus' scrape_configs."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Exporter)
+def exporters(start: float, honoured: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Serves all of them; gives Prometheus' scrape_configs. A scrape that takes longer than they say counts as none."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Exporter", (_Exporter,), {"start": start}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.server_port}"
     targets = [{"targets": [address if node != DOWN else "127.0.0.1:1"], "labels": {
         **{key: value for key, value in TARGET.items() if key != "job"}, "instance": node, "pod": f"exporter-{node}",
         "__metrics_path__": f"/{node}"}} for node in (*SERVED, DOWN, SILENT)]
     try:
-        yield [{"job_name": TARGET["job"], "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets,
+        yield [{"job_name": TARGET["job"], "scrape_interval": "2s", "scrape_timeout": "2s", "static_configs": targets,
                 "honor_labels": honoured}]
     finally:
         server.shutdown()

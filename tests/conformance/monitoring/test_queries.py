@@ -14,6 +14,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}/api/v1/"
 
     def ask(self, path: str, **words: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(words)}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(words)}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
@@ -92,14 +93,15 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
     """With an hour of history, the rules loaded and all targets scraped."""
     programs, found = prometheus_programs(), rendered(HONEST if honoured else None)
-    (folder / "history").write_text(fleet.history(honoured))
+    start = time.time()
+    (folder / "history").write_text(fleet.history(start, honoured))
     subprocess.run([programs / "promtool", "tsdb", "create-blocks-from", "openmetrics", "history", "data"], cwd=folder,
                    check=True, capture_output=True)
     (folder / "rules.yml").write_text(yaml.safe_dump(found["PrometheusRule/nvidia-dcgm-exporter"]["spec"]))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with fleet.exporters(honoured) as targets, open(folder / "log", "w") as log:
+    with fleet.exporters(start, honoured) as targets, open(folder / "log", "w") as log:
         (folder / "prometheus.yml").write_text(yaml.safe_dump({
             "global": {"evaluation_interval": "1s"}, "rule_files": ["rules.yml"], "scrape_configs": targets}))
         process = subprocess.Popen([
@@ -111,22 +113,34 @@ def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
             yield served
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def _await(served: Prometheus, log: Path) -> None:
     """Until every target was scraped three times, and every rule was evaluated after that."""
-    end = time.monotonic() + 40
+    end, scraped = time.monotonic() + 240, 0.0
     while time.monotonic() < end:
         time.sleep(0.3)
         try:
-            scraped = served.query("count_over_time(up[1m]) >= 3")
+            if not scraped and len(served.query("count_over_time(up[1m]) >= 3")) == 4:
+                scraped = time.time()
+            groups = served.ask("rules")["groups"]
         except OSError:
             continue
-        if len(scraped) == 4:
-            time.sleep(3)
+        if scraped and groups and all(_evaluated(group) > scraped for group in groups):
             return
     raise AssertionError(log.read_text()[-3000:])
+
+
+def _evaluated(group: dict[str, Any]) -> float:
+    """When the first of a group's rules was evaluated last; never is the year 1."""
+    return min(_timestamp(rule["lastEvaluation"]) for rule in group["rules"])
+
+
+def _timestamp(text: str) -> float:
+    """Of a time with nanoseconds and any zone."""
+    whole, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(.*)", text).groups()  # type: ignore[union-attr]
+    return 0.0 if whole < "1970" else datetime.fromisoformat(whole + zone).timestamp() + float(fraction or 0)
 
 
 def filled(expression: str) -> str:
