@@ -19,7 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
@@ -31,6 +32,29 @@ CRI = Path(__file__).resolve().parent / "cri"
 DEVICE_PLUGIN = Path(__file__).resolve().parent / "node" / "plugin"
 NAMES = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
 INSTALLER = "nvidia-ctk-installer"  # the toolkit's container; hosts have no use for it
+# apt waits for nobody. Whoever of us installs or updates lists holds this folder, as no file of ours may stay behind.
+APT = Path("/var/lib/apt")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Holds the lock of a folder, or of a file that is made if need be; who comes second waits."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that others may read at this moment: they see the former text or this one, never half of it."""
+    if path.exists() and path.read_text() == text:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as fresh:
+        fresh.write(text)
+    Path(fresh.name).chmod(0o644)
+    Path(fresh.name).replace(path)
 
 
 def cache_root() -> Path:
@@ -51,8 +75,7 @@ def cached(kind: str, inputs: list[bytes], build: Callable[[Path], None]) -> Pat
         digest.update(len(data).to_bytes(8, "big") + data)
     root = cache_root()
     folder = root / f"{kind}-{digest.hexdigest()[:16]}"
-    with open(root / f".{kind}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(root / f".{kind}.lock"):
         if not folder.is_dir():
             fresh = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=root))
             try:
@@ -125,7 +148,8 @@ def debian_package(name: str) -> Path:
         script = 'cd "$1" && apt-get download -q "$2" && dpkg-deb -x "$2"_*.deb . && rm "$2"_*.deb'
         fetch = ["sh", "-c", script, "sh", str(folder), name]
         if subprocess.run(fetch, capture_output=True, check=False).returncode:
-            run_quietly(["apt-get", "update", "-qq"], f"the lists for Debian's {name}")
+            with alone(APT):
+                run_quietly(["apt-get", "update", "-qq"], f"the lists for Debian's {name}")
             run_quietly(fetch, f"Debian's {name}")
 
     return cached(name, [Path("/etc/os-release").read_bytes()], build)

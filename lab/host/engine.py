@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab.tools import cache_root
+from lab.tools import cache_root, write_whole
 
 CONF = """\
 [containers]
@@ -59,7 +59,7 @@ def prepare() -> None:
     text = CONF.format(runtime="crun" if v2 and shutil.which("crun") else "runc",
                        manager="systemd" if v2 and Path("/run/systemd/system").is_dir() else "cgroupfs",
                        run=run_folder(), root=root)
-    (root / "containers.conf").write_text(text)
+    write_whole(root / "containers.conf", text)  # podman of another lab reads it all the time
     noted = root / "there-before"
     if not noted.exists():
         noted.write_text("".join(f"{path}\n" for path in (*FIXED, *FIXED_FOLDERS) if Path(path).exists()))
@@ -72,7 +72,7 @@ def prepare_if_there() -> None:
 
 
 def podman(*words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
-           timeout: float = 600) -> subprocess.CompletedProcess[str]:
+           timeout: float = 1800) -> subprocess.CompletedProcess[str]:
     """Runs podman. check: on failure stop with what it said."""
     root = folder()
     command = ["podman", "--root", str(root / "storage"), "--runroot", str(run_folder() / "run"), *words]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lab.host import engine
 from lab.nvml.build import build as build_nvml
-from lab.tools import cache_root, cached, run_quietly
+from lab.tools import alone, cache_root, cached, run_quietly
 
 HERE = Path(__file__).resolve().parent / "image"
 SUITE = "bookworm"
@@ -53,10 +53,11 @@ def key() -> Path:
     """The private SSH key that opens every lab host."""
     folder = cache_root() / "ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
-    for name in ("id_ed25519", "ssh_host_ed25519_key"):
-        if not (folder / name).exists():
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f",
-                            str(folder / name)], check=True)
+    with alone(folder):
+        for name in ("id_ed25519", "ssh_host_ed25519_key"):
+            if not (folder / name).exists():
+                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f",
+                                str(folder / name)], check=True)
     return folder / "id_ed25519"
 
 

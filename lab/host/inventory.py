@@ -11,7 +11,7 @@ from lab.host import image
 from lab.host.lab import Lab, sockets
 
 SSH = ("-o ControlMaster=auto -o ControlPersist=60s -o ControlPath={sockets}/%C -o StrictHostKeyChecking=no "
-       "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=5")
+       "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=10")
 
 
 def variables(lab: Lab) -> dict[str, str]:

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import hashlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from lab.host import engine, image, needs
 from lab.nvml.build import build as build_nvml
 from lab.packages import Repositories
 from lab.packages import build as build_packages
-from lab.tools import NAMES, cache_root, toolkit_program
+from lab.tools import NAMES, alone, cache_root, toolkit_program, write_whole
 
 DEFAULT = "gpu-a1=a100-80:8,gpu-a2=a100-80:8,gpu-l1=l40s:4"
 CODE = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ class Lab:
     def save(self) -> None:
         """Writes the record."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "lab.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+        write_whole(self.folder / "lab.json", json.dumps(asdict(self), indent=2) + "\n")
 
 
 def labs_folder() -> Path:
@@ -103,12 +103,11 @@ def load(name: str) -> Lab:
     return Lab(**json.loads(record.read_text()))
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
     """One change of a lab at a time."""
     labs_folder().mkdir(parents=True, exist_ok=True)
-    with open(labs_folder() / f".{name}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(labs_folder() / f".{name}.lock"):
         yield
 
 
@@ -137,7 +136,10 @@ def parse(spec: str) -> tuple[dict[str, str], dict[str, str]]:
 def free_network(name: str) -> str:
     """A network of 10.213.0.0/16 that nothing on this machine uses, the same for the same name where possible."""
     routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True).stdout
-    taken = {load(other).network for other in names()}
+    taken = set()
+    for record in labs_folder().glob("*/lab.json"):
+        with contextlib.suppress(FileNotFoundError):  # a lab that goes at this moment
+            taken.add(json.loads(record.read_text())["network"])
     start = int(hashlib.sha256(name.encode()).hexdigest(), 16)
     for offset in range(250):
         network = f"10.213.{(start + offset) % 250 + 1}"
@@ -170,6 +172,7 @@ def up(name: str, spec: str) -> Lab:
         ensure_repo(lab, images[image.DEFAULT])
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda host: ensure_host(lab, host, images[kinds[host]]), lab.hosts))
+        wait_for_repositories(lab)
     return lab
 
 
@@ -210,6 +213,20 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
     subprocess.run(["ip", "address", "replace", f"{lab.network}.1/24", "dev", bridge], check=True)
 
 
+def wait_for_repositories(lab: Lab, limit: float = 120.0) -> None:
+    """Until their server accepts connections, which its container does a moment after its start."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            socket.create_connection((lab.address("repo"), 80), 10).close()
+            return
+        except OSError as problem:
+            if time.monotonic() > end:
+                logs = engine.podman("logs", "--tail", "20", lab.container("repo"), check=False)
+                raise SystemExit(f"the server of {lab.url} does not answer: {problem}\n{logs.stderr}") from problem
+        time.sleep(0.1)
+
+
 def ensure_host(lab: Lab, host: str, host_image: str) -> None:
     """A host that is up; made afresh where its GPUs or its image are others."""
     container = lab.container(host)
@@ -237,7 +254,7 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
           f"({lab.kind(host)}, {lab.hosts[host]})", flush=True)
 
 
-def wait(container: str, limit: float = 60.0) -> None:
+def wait(container: str, limit: float = 240.0) -> None:
     """Until systemd says that the host runs; the first calls come before systemd listens."""
     end = time.monotonic() + limit
     said = ""
@@ -298,8 +315,8 @@ def sockets(name: str) -> Path:
 
 def close_connections(name: str) -> None:
     """Ends the shared SSH connections that Ansible left open."""
-    for socket in sockets(name).glob("*"):
-        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "lab"], check=False, capture_output=True)
+    for path in sockets(name).glob("*"):
+        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={path}", "lab"], check=False, capture_output=True)
 
 
 def purge() -> None:

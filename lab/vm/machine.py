@@ -63,7 +63,7 @@ class Machine:
         return runs((self.mark[0], self.mark[1]))
 
     def ssh(self, *words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
-            limit: float = 600.0) -> subprocess.CompletedProcess[str]:
+            limit: float = 2400.0) -> subprocess.CompletedProcess[str]:
         """Runs a command in it as root."""
         command = ["ssh", *SSH, *self.shared, "-i", str(host_image.key()), "-p", str(self.port), "root@127.0.0.1",
                    *words]
@@ -73,14 +73,17 @@ class Machine:
             raise SystemExit(f"{self.name}: {' '.join(words)}: {done.stderr or ''}{done.stdout or ''}".rstrip())
         return done
 
-    def connect(self, limit: float = 20.0) -> Monitor:
-        """Its monitor, once it listens."""
+    def connect(self, limit: float = 120.0) -> Monitor:
+        """Its monitor, once it listens: its socket is there a moment before that."""
         end = time.monotonic() + limit
-        while not self.monitor.exists():
-            if not self.runs or time.monotonic() > end:
-                raise SystemExit(f"QEMU did not start: {(self.folder / 'qemu.log').read_text(errors='replace')[-500:]}")
+        while True:
+            try:
+                return Monitor(self.monitor)
+            except (FileNotFoundError, ConnectionRefusedError) as problem:
+                if not self.runs or time.monotonic() > end:
+                    log = (self.folder / "qemu.log").read_text(errors="replace")[-500:]
+                    raise SystemExit(f"QEMU did not start: {log}") from problem
             time.sleep(0.05)
-        return Monitor(self.monitor)
 
     def wait(self, limit: float = 600.0) -> None:
         """Until SSH answers."""

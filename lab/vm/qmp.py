@@ -18,7 +18,11 @@ class Monitor:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
         self.lines = self.socket.makefile("r", encoding="utf-8")
         self.lines.readline()
         self("qmp_capabilities")
@@ -55,7 +59,7 @@ class Monitor:
         self.settle("query-status", "paused")
         self("cont")
 
-    def settle(self, query: str, wanted: str, limit: float = 300.0) -> None:
+    def settle(self, query: str, wanted: str, limit: float = 1200.0) -> None:
         """Waits until the answer to a query has the wanted status."""
         end = time.monotonic() + limit
         while (status := self(query).get("status")) != wanted:

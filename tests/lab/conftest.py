@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Host:
     def lab(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """C(python3 -m lab WORDS)."""
         done = subprocess.run([sys.executable, "-m", "lab", words[0], "--name", NAME, *words[1:]], cwd=ROOT, text=True,
-                              capture_output=True, check=False, timeout=120)
+                              capture_output=True, check=False, timeout=600)
         if check and done.returncode:
             raise AssertionError(f"lab {' '.join(words)}: {done.stdout}{done.stderr}")
         return done
@@ -62,12 +63,21 @@ class Host:
         self.sh("export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && "
                 f"apt-get install -qq -y --no-install-recommends --allow-downgrades {' '.join(packages)} 2>&1")
 
+    def until(self, script: str) -> None:
+        """Waits for what happens on the host by itself: until a shell script succeeds."""
+        self.sh(f"for _ in $(seq 600); do if {script}; then exit 0; fi; sleep 0.2; done; exit 1")
+
+    def until_holds(self, unit: str) -> None:
+        """Until a unit's shell has opened what it is to hold and has become C(sleep): systemd does not wait for it."""
+        self.until(f"grep -qsx sleep /proc/$(systemctl show --property MainPID --value {unit})/comm")
+
     def reboot(self) -> None:
         """Reboots and waits."""
         boot = "systemctl show --property=UserspaceTimestampMonotonic"
         before = self.sh(boot)
         self.lab("exec", HOST, "systemctl reboot", check=False)
-        for _ignored in range(100):
+        end = time.monotonic() + 300
+        while time.monotonic() < end:
             done = self.lab("exec", HOST, f"{boot} && systemctl is-system-running --wait", check=False)
             if before not in done.stdout and "running" in done.stdout:
                 return

@@ -20,7 +20,7 @@ def facts(host: Host) -> dict[str, Any]:
     """As a user asks for them."""
     inventory = host.lab("inventory").stdout.strip().splitlines()[-1]
     done = subprocess.run(["ansible", HOST, "--inventory", inventory, "--module-name", "gpuops.nvidia.gpu_info"],
-                          capture_output=True, text=True, check=False, timeout=120)
+                          capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{"):])
     assert found["changed"] is False
@@ -76,6 +76,7 @@ def driven(host: Host) -> Host:
 def test_driver_and_holders(driven: Host) -> None:
     kernel = driven.sh("uname -r")
     driven.sh("systemd-run --unit training sh -c 'exec sleep 600 < /dev/nvidia0'")
+    driven.until_holds("training")
     driven.sh(f"systemd-run --scope --unit docker-{IDENT} sh -c 'sleep 600 < /dev/nvidia1 > /dev/null 2>&1 &'")
     found = facts(driven)
     driver = found["driver"]

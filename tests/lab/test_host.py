@@ -44,17 +44,17 @@ def test_nothing_shows_outside(host: Host) -> None:
 
 
 def test_ssh_with_the_inventory(host: Host) -> None:
-    done = subprocess.run([*ansible_ssh(host), "hostname"], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([*ansible_ssh(host), "hostname"], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == HOST
 
 
 def test_unreachable(host: Host) -> None:
     host.fault("unreachable", "on")
     try:
-        assert subprocess.run([*ansible_ssh(host), "true"], timeout=20, check=False, capture_output=True).returncode
+        assert subprocess.run([*ansible_ssh(host), "true"], timeout=120, check=False, capture_output=True).returncode
     finally:
         host.fault("unreachable", "off")
-    assert not subprocess.run([*ansible_ssh(host), "true"], timeout=20, check=False).returncode
+    assert not subprocess.run([*ansible_ssh(host), "true"], timeout=120, check=False).returncode
 
 
 def test_slow_ssh(host: Host) -> None:

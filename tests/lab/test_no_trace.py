@@ -46,7 +46,7 @@ def test_purge_leaves_no_trace(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def lab(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, env=env, check=True, timeout=300)
+        subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, env=env, check=True, timeout=1200)
 
     skip = (str(ROOT), str(ours), str(private.parent.parent), str(Path.home() / ".ansible"),
             str(Path.home() / ".cache"),
