@@ -39,7 +39,7 @@ class LabHosts:
     def __call__(self, command: str, *words: str) -> str:
         """C(python3 -m lab COMMAND WORDS); returns its output."""
         done = subprocess.run([sys.executable, "-m", "lab", command, "--name", self.name, *words], cwd=ROOT,
-                              capture_output=True, text=True, check=False, timeout=600)
+                              capture_output=True, text=True, check=False, timeout=1800)
         if done.returncode:
             raise AssertionError(f"lab {command} {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Cluster:
     def lab(self, *words: str) -> str:
         """C(python3 -m lab cluster WORDS); returns the last line that it prints."""
         done = subprocess.run([sys.executable, "-m", "lab", "cluster", words[0], "--name", self.name, *words[1:]],
-                              cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+                              cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
         if done.returncode:
             raise AssertionError(f"lab cluster {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
@@ -63,6 +64,13 @@ class Cluster:
                 found[kind.kind, one["metadata"].get("namespace", ""), one["metadata"]["name"]] = one
         return found
 
+    def settle(self) -> None:
+        """Until the controller of DaemonSets has nothing more to write: every pod is there and counted as available."""
+        end = time.monotonic() + 240
+        while late := [one["metadata"]["name"] for one in self.client.list("apps/v1", "DaemonSet") if not counted(one)]:
+            assert time.monotonic() < end, late
+            time.sleep(0.5)
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         """By name the Nodes' metadata."""
         return {one["metadata"]["name"]: one["metadata"] for one in self.client.list("v1", "Node")}
@@ -72,6 +80,15 @@ class Cluster:
         lines = [json.loads(line) for line in Path(self.lab("audit")).read_text().splitlines()]
         return [line for line in lines
                 if line.get("userAgent") == "gpuops.nvidia" and line.get("stage") == "ResponseComplete"]
+
+
+def counted(found: dict[str, Any]) -> bool:
+    """Whether the status of a DaemonSet is about all of its pods, which are well."""
+    status = found["status"]
+    wanted = status.get("desiredNumberScheduled")
+    return status.get("observedGeneration") == found["metadata"]["generation"] and all(
+        status.get(key, 0) == wanted for key in ("currentNumberScheduled", "updatedNumberScheduled", "numberReady",
+                                                 "numberAvailable"))
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +164,8 @@ def test_a_concern_has_one_writer_on_a_node(lab: LabHosts, cluster: Cluster) -> 
 
 
 def test_the_second_run_writes_nothing(lab: LabHosts, cluster: Cluster) -> None:
+    cluster.settle()
+
     def marks() -> dict[Any, Any]:
         found = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
         return {**found, **{name: metadata["labels"] for name, metadata in cluster.nodes().items()}}
@@ -197,6 +216,7 @@ def test_a_component_that_is_switched_off_is_pruned_and_only_it(lab: LabHosts, c
 
 
 def test_manifests_can_be_written_instead(lab: LabHosts, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.settle()
     before = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
     run = site(lab, cluster, gpu_render_to=str(tmp_path / "manifests"))
     assert run.rc == 0, run.output

@@ -66,7 +66,8 @@ def boot(lab: LabHosts, host: str) -> str:
     before = lab.sh(host, mark)
     with contextlib.suppress(AssertionError):
         lab("exec", host, "systemctl reboot")
-    for _ignored in range(200):
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
         done = engine.podman(*look, check=False)
         lines = done.stdout.splitlines()
         if len(lines) == 2 and lines[0] != before.strip() and lines[1] in ("running", "degraded"):
@@ -220,17 +221,19 @@ def test_a_gpu_that_was_taken_out_is_a_warning(lab: LabHosts) -> None:
 
 
 def test_two_runs_at_once(lab: LabHosts) -> None:
-    held = "setsid flock /var/lib/gpuops/journal/mig.lock sleep {0} > /dev/null 2>&1 < /dev/null & sleep 0.5"
-    lab.sh(AMPERE, held.format(8))
-    began = time.monotonic()
-    assert not mig(lab, AMPERE, "all-1g.10gb")["changed"] and time.monotonic() - began > 5
-    lab.sh(AMPERE, held.format(60))
+    # As another run does, for as long as the file is there.
+    held = ("touch /run/held; setsid flock {0} sh -c 'while [ -e /run/held ]; do sleep 0.1; done' > /dev/null 2>&1 "
+            "< /dev/null & while flock --nonblock {0} true; do sleep 0.1; done; "
+            ).format("/var/lib/gpuops/journal/mig.lock")
+    goes = "setsid sh -c 'sleep 8; rm /run/held' > /dev/null 2>&1 < /dev/null & "
+    lab.sh(AMPERE, held + goes)
+    assert not mig(lab, AMPERE, "all-1g.10gb")["changed"]
+    lab.sh(AMPERE, "! test -e /run/held")
+    lab.sh(AMPERE, held)
     failed = role(lab, AMPERE, mig_manager_selected="all-balanced")
     assert failed.rc != 0 and "Another run has held /var/lib/gpuops/journal/mig.lock" in failed.errors()[0]
     assert lab.sh(AMPERE, f"grep -c 1g.10gb {STATE}").strip() == "14"
-    began = time.monotonic()
-    lab.sh(AMPERE, f"systemctl restart {UNIT}")  # it waits for a run that is under way
-    assert time.monotonic() - began > 5
+    lab.sh(AMPERE, f"{goes} systemctl restart {UNIT}; ! test -e /run/held")  # it waits for a run that is under way
 
 
 def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> None:

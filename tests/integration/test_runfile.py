@@ -44,6 +44,7 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 END
 systemd-run --quiet --unit=tls --working-directory=/srv/tls python3 serve.py
+until python3 -c "import socket; socket.create_connection(('127.0.0.1', 8443))" 2>/dev/null; do sleep 0.2; done
 """
 # An archive of packages on the host itself that has what the installer asks for.
 OWN_SOURCE = """
@@ -229,7 +230,8 @@ def test_packages_and_a_file_give_way_to_each_other(lab: LabHosts, clean: list[s
 
 def test_a_reboot_loads_what_was_held(lab: LabHosts, clean: list[str], repository: str) -> None:
     converge(lab, **wanted(repository, NEW))
-    lab.sh(HOST, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 &")
+    lab.sh(HOST, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 & "
+                 "until grep -qsx sleep /proc/$!/comm; do sleep 0.1; done")
     run = role(lab, **wanted(repository, OLD, driver_disruption="reboot"))
     assert run.rc == 0 and "Reboot the host" in " ".join(run.changed(HOST)), run.output
     assert driver(lab) == (OLD, "Dual MIT/GPL")

@@ -23,7 +23,11 @@ RMMOD = ("systemctl stop nvidia-fabricmanager nvidia-persistenced\n"
 PACKAGES = "$(dpkg-query -W -f '${Package} ' '*nvidia*' 'libcuda*')"
 # A service of the system that holds a GPU, and one that is the user's own.
 TRAIN = "[Service]\nExecStart=/bin/sh -c 'exec sleep infinity < /dev/nvidia3'\n"
-LOOSE = "setsid sleep infinity < /dev/nvidia2 > /dev/null 2>&1 & echo $! > /run/loose; sleep 0.3"
+LOOSE = ("setsid sleep infinity < /dev/nvidia2 > /dev/null 2>&1 & echo $! > /run/loose; "
+         "until grep -qsx sleep /proc/$!/comm; do sleep 0.1; done")
+# systemd does not wait until its shell has opened the GPU and become another program.
+START = ("systemctl daemon-reload; systemctl start train; until grep -qsx sleep "
+         "/proc/$(systemctl show -p MainPID --value train)/comm; do sleep 0.1; done")
 
 
 class State(NamedTuple):
@@ -132,8 +136,8 @@ def test_nothing_is_left_to_do(lab: LabHosts, bare: list[str]) -> None:
 
 
 def test_a_service_that_holds_a_gpu_waits_for_drain_and_runs_again(lab: LabHosts) -> None:
-    lab.sh(HOST, f"printf '%s' \"{TRAIN}\" > /etc/systemd/system/train.service; systemctl daemon-reload; "
-                 "systemctl start train; modprobe nvidia-drm")
+    lab.sh(HOST, f"printf '%s' \"{TRAIN}\" > /etc/systemd/system/train.service; {START}; "
+                 "modprobe nvidia-drm")
     before = lab.snapshot(HOST)
     waiting = done(role(lab, version=OLD))
     assert not waiting["changed"] and lab.snapshot(HOST) == before
@@ -169,8 +173,8 @@ def test_a_reboot_loads_what_was_held(lab: LabHosts) -> None:
 
 
 def test_a_failed_build_returns_to_the_former_driver(lab: LabHosts) -> None:
-    lab.sh(HOST, f"printf '%s' \"{TRAIN}\" > /etc/systemd/system/train.service; systemctl daemon-reload; "
-                 f"systemctl start train; echo 'MAKE[0]=\"echo nv.c: error: no such thing; false\"' > "
+    lab.sh(HOST, f"printf '%s' \"{TRAIN}\" > /etc/systemd/system/train.service; {START}; "
+                 f"echo 'MAKE[0]=\"echo nv.c: error: no such thing; false\"' > "
                  f"/etc/dkms/nvidia-{OLD}.conf")
     before = lab.snapshot(HOST)
     result = failed(role(lab, version=OLD, level="drain"))

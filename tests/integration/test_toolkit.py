@@ -123,12 +123,9 @@ def clean(lab: LabHosts) -> dict[str, list[str]]:
 
 
 def run(lab: LabHosts, tasks: str = "host", *words: str, **variables: object) -> user.Run:
-    play = user.HOME / f"toolkit-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.container_toolkit\n        tasks_from: {tasks}\n")
     wish = {"container_toolkit_set_as_default": True,
             "container_toolkit_settings": {"nvidia-container-runtime": {"debug": LOG}}}
-    return user.playbook(str(play), lab.hosts, *words, **{**wish, **variables})
+    return user.playbook(user.role("container_toolkit", tasks), lab.hosts, *words, **{**wish, **variables})
 
 
 def plan(done: user.Run, host: str) -> list[str]:

@@ -24,10 +24,7 @@ SETTINGS = {"container_toolkit_settings": {"nvidia-container-runtime": {"log-lev
 def role(lab: LabHosts, host: str, *words: str, name: str = "container_toolkit", tasks: str = "host",
          **variables: object) -> user.Run:
     """Runs a task file of a role on a host, or on both with C(all)."""
-    play = user.HOME / f"cdi-{name}-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, "--limit", host, *words, **variables)
+    return user.playbook(user.role(name, tasks), lab.hosts, "--limit", host, *words, **variables)
 
 
 def plan(run: user.Run, host: str) -> list[str]:
@@ -69,7 +66,7 @@ def settle(lab: LabHosts, host: str) -> None:
     lab.sh(host, f"""
         rest() {{ ! systemctl is-active --quiet gpulab-refresh.service gpuops-cdi-refresh.service; }}
         systemctl start gpulab-refresh.service
-        for _ in $(seq 100); do
+        for _ in $(seq 600); do
             open=0
             for node in /dev/nvidia-caps/*; do
                 [ -e /dev/char/$((0x$(stat -c %t $node))):$((0x$(stat -c %T $node))) ] || open=1

@@ -44,10 +44,7 @@ PODMAN = "podman --storage-driver vfs --root /var/lib/containerd/podman --cgroup
 
 def role(lab: LabHosts, *words: str, tasks: str = "host", **variables: object) -> user.Run:
     """Runs a task file of the role container_toolkit."""
-    play = user.HOME / f"docker-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.container_toolkit\n        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, *words, **{
+    return user.playbook(user.role("container_toolkit", tasks), lab.hosts, *words, **{
         "container_toolkit_runtime": "docker", "container_toolkit_settings": SETTINGS, **variables})
 
 
@@ -208,7 +205,7 @@ def test_podman_needs_the_specification_alone(lab: LabHosts) -> None:
 
 def test_removal_leaves_the_user_s_edit_and_a_container_with_live_restore(lab: LabHosts, clean: list[str]) -> None:
     lab.sh(HOST, f"""sed -i 's/"shutdown-timeout": 5/"shutdown-timeout": 5, "live-restore":true/' {FILE}
-systemctl reload docker; sleep 1; docker info -f '{{{{.LiveRestoreEnabled}}}}' | grep -qx true
+systemctl reload docker; until docker info -f '{{{{.LiveRestoreEnabled}}}}' | grep -qx true; do sleep 0.2; done
 rm -f /var/run/cdi/nvidia.yaml
 docker rm -f keeper; docker run -d --name keeper --runtime nvidia --network none tiny /usr/bin/sleep 100000; rm -f {LOG}
 rm -rf /var/lib/containerd/podman""")

@@ -54,7 +54,7 @@ def test_metadata_that_another_key_has_signed_changes_nothing(host: DriverHost, 
 def test_a_lock_is_waited_for_and_named(host: DriverHost, clean: list[str]) -> None:
     host.sh("mkfifo /run/held; (zypper --non-interactive shell < /run/held > /dev/null 2>&1 &); "
             "(sleep 600 > /run/held &) < /dev/null > /dev/null 2>&1; "
-            "timeout 60 sh -c 'until [ -s /run/zypp.pid ]; do sleep 0.2; done'")
+            "timeout 300 sh -c 'until [ -s /run/zypp.pid ]; do sleep 0.2; done'")
     try:
         run = host.role(driver_version=OLD, driver_lock_timeout=3)
     finally:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.stages import ROOT
+from lab.tools import write_whole
 
 HOME = ROOT / ".build" / "user"
 CALLBACKS = Path(__file__).parent / "callbacks"
@@ -116,7 +117,7 @@ def environment() -> dict[str, str]:
     return env
 
 
-def ansible(program: str, *arguments: str, timeout: float = 600) -> Run:
+def ansible(program: str, *arguments: str, timeout: float = 1800) -> Run:
     """Runs a program of ansible from a folder outside the checkout's tree of collections."""
     record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
@@ -128,10 +129,13 @@ def ansible(program: str, *arguments: str, timeout: float = 600) -> Run:
 
 
 def role(name: str, tasks: str = "host") -> str:
-    """A playbook with one task file of a role, as a user of single roles has it; its path."""
+    """A playbook with one task file of a role, as a user of single roles has it; its path.
+
+    Gates that run at the same time have the same ones.
+    """
     play = HOME / f"{name}-{tasks}.yml"
-    play.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
-                    f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
+    write_whole(play, "- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
+                      f"        name: gpuops.nvidia.{name}\n        tasks_from: {tasks}\n")
     return str(play)
 
 

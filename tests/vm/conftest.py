@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lab.host import needs
+from lab.tools import write_whole
 from lab.vm import image, inventory, machine, packages
 from tests.integration import user
 
@@ -47,7 +48,7 @@ class Guest:
     def role(self, *words: str, **variables: Any) -> dict[str, Any]:
         """The result of nvidia_driver after the role's run on this host; variables without their prefix."""
         play = user.HOME / "vm.yml"
-        play.write_text(PLAY)
+        write_whole(play, PLAY)  # both gates with machines have it, at the same time
         values = {f"driver_{name}": value for name, value in {"disruption": "idle", **variables}.items()}
         run = user.ansible("ansible-playbook", f"-i{self.inventory}", *words, "-e", json.dumps(values), str(play),
                            timeout=2400)
@@ -68,6 +69,12 @@ class Guest:
         assert self.sh("ls /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl /dev/nvidia-uvm | wc -l") == "4"
         # The kernel accepts these numbers: there is a driver behind the nodes.
         self.sh("exec 3< /dev/nvidia1 4< /dev/nvidiactl 5< /dev/nvidia-uvm")
+
+    def hold(self) -> int:
+        """A unit "trainer" that holds the first GPU; its process, once it does: systemd waits for its fork alone."""
+        self.sh("systemd-run --quiet --unit trainer sh -c 'exec sleep infinity < /dev/nvidia0'")
+        return int(self.sh("pid=$(systemctl show trainer --property MainPID --value); until grep -qsx sleep "
+                           "/proc/$pid/comm; do sleep 0.2; done; echo $pid"))
 
     def situation(self) -> str:
         """All that an install, a switch or an unload would change."""

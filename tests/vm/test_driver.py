@@ -27,8 +27,7 @@ def test_parameters_take_effect(guest: Guest) -> None:
 
 
 def test_unload_is_refused_while_a_unit_holds_a_gpu(guest: Guest) -> None:
-    guest.sh("systemd-run --quiet --unit trainer sh -c 'exec sleep infinity < /dev/nvidia0'")
-    pid = int(guest.sh("systemctl show trainer --property MainPID --value"))
+    pid = guest.hold()
     assert "in use" in guest.fails("rmmod nvidia")
     before = guest.situation()
     result = guest.role(version=OTHER, module_parameters=PROFILING)
