@@ -42,19 +42,20 @@ if [ ! -e /proc/driver/nvidia/version ]; then
     ! grep -qsE 'libcuda[.]so[.][0-9]{3}' "$@OUTPUT@" || rm -f "$@OUTPUT@"
     @GONE@exit 0
 fi
-# Again where nodes came or went meanwhile: systemd does not start a unit once more that is running.
+nodes() { stat -c '%n %i %y' /dev/nvidia* /dev/nvidia-caps/*; }
+# Again where nodes came, went or were made anew meanwhile: systemd forgets what it is told of while a unit is running.
 for _again in 1 2 3 4 5; do
-    nodes=$(ls -d /dev/nvidia* /dev/nvidia-caps/*)
+    before=$(nodes)
     @MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
     failed=$?
-    [ "$nodes" != "$(ls -d /dev/nvidia* /dev/nvidia-caps/*)" ] || break
-done
-for node in /dev/nvidia* /dev/nvidia-caps/*; do
-    if [ -c "$node" ] && numbers=$(stat -c '0x%t 0x%T' "$node"); then
-        # shellcheck disable=SC2086
-        link=/dev/char/$(printf %d:%d $numbers)
-        [ -e "$link" ] || { mkdir -p /dev/char && ln -sf "..${node#/dev}" "$link"; }
-    fi
+    for node in /dev/nvidia* /dev/nvidia-caps/*; do
+        if [ -c "$node" ] && numbers=$(stat -c '0x%t 0x%T' "$node"); then
+            # shellcheck disable=SC2086
+            link=/dev/char/$(printf %d:%d $numbers)
+            [ -e "$link" ] || { mkdir -p /dev/char && ln -sf "..${node#/dev}" "$link"; }
+        fi
+    done
+    [ "$before" != "$(nodes)" ] || break
 done
 [ "$failed" -eq 0 ] && exit 0
 # It fails where every GPU is in MIG mode and none has a MIG device: then no device is left that could be named.

@@ -324,6 +324,30 @@ def test_the_script(machine: Machine) -> None:
     assert run(write) == (0, True)
 
 
+@pytest.mark.parametrize(("ctk", "stat"), [
+    ("true", "true"), ("mv none1 none2", "true"), ("cp none1 new; mv new none1", "true"), ("true", "touch none4")])
+def test_the_script_goes_on_until_no_node_changes(machine: Machine, ctk: str, stat: str) -> None:
+    """Nodes that come, go or are made anew while nvidia-ctk writes, or while the first of them gets its link."""
+    dev, runs = machine.root / "dev", machine.root / "runs"
+    (dev / "none0").symlink_to("/dev/null")
+    (dev / "none1").write_text("")
+    script = _cdi_files.unit_files(False)[_cdi_files.SCRIPT].decode()
+    for real, own in (("/proc/driver", machine.root / "proc/driver"), ("/dev/nvidia*", dev / "none*"),
+                      ("/dev/nvidia-caps/*", ""), ("/dev/char", machine.root / "char")):
+        script = script.replace(real, str(own))
+    first = f"[ $(wc -l < {runs}) -gt 1 ] ||"
+    for name, body in (("nvidia-ctk", f"echo run >> {runs}\n{first} {{ {ctk}; }}"),
+                       ("stat", f"case $2 in 0x*) {first} {{ {stat}; }} ;; esac\nexec /usr/bin/stat \"$@\"")):
+        tool = machine.root / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f"#!/bin/sh\n{body}\n")
+        tool.chmod(0o755)
+    done = subprocess.run(["sh", "-c", script], cwd=dev, check=False,
+                          env={"PATH": f"{machine.root}/bin:/usr/bin:/bin"})
+    assert done.returncode == 0 and os.listdir(machine.root / "char") == ["0:0"]  # stat does not follow links
+    assert runs.read_text().count("run") == (1 if ctk == stat == "true" else 2)
+
+
 def test_parsing() -> None:
     text = '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}], "x": "libcuda.so.580.126.20"}'
     assert shared.parse(text) == {"devices": ["0"], "driver": "580.126.20"}
