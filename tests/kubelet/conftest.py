@@ -63,7 +63,7 @@ class World:
         """Whether all operands' pods are; those that have done their work do not count."""
         pods = self.get("--namespace", NAMESPACE, "pods", "--field-selector", "status.phase!=Succeeded")["items"]
         # One that was made this moment has no conditions yet.
-        return all(any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+        return all(any((one["type"], one["status"]) == ("Ready", "True") for one in pod["status"].get("conditions", ()))
                    for pod in pods)
 
     def delete_pod(self, app: str) -> None:
