@@ -1,0 +1,50 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What lets several labs, and gates beside each other, use one machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.tools import alone, write_whole
+from tests.lab.conftest import ROOT
+
+HOLD = ("import sys; from pathlib import Path; from lab.tools import alone\n"
+        "with alone(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()")
+
+
+@pytest.mark.parametrize("name", ["", "lock"])
+def test_one_at_a_time(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          cwd=ROOT, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)
+        other.communicate("")
+    with alone(path):
+        pass
+    assert [found.name for found in tmp_path.iterdir()] == [name] * bool(name)
+
+
+def test_who_reads_sees_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "play.yml"
+    write_whole(path, "former\n")
+    with path.open() as reader:
+        write_whole(path, "new\n")
+        assert reader.read() == "former\n"
+    assert path.read_text() == "new\n" and path.stat().st_mode & 0o777 == 0o644
+    before = path.stat()
+    write_whole(path, "new\n")
+    assert path.stat().st_ino == before.st_ino and list(tmp_path.iterdir()) == [path]
