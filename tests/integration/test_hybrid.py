@@ -87,8 +87,7 @@ def counted(found: dict[str, Any]) -> bool:
     status = found["status"]
     wanted = status.get("desiredNumberScheduled")
     return status.get("observedGeneration") == found["metadata"]["generation"] and all(
-        status.get(key, 0) == wanted for key in ("currentNumberScheduled", "updatedNumberScheduled", "numberReady",
-                                                 "numberAvailable"))
+        status.get(key, 0) == wanted for key in ("currentNumberScheduled", "numberReady", "numberAvailable"))
 
 
 @pytest.fixture(scope="module")
