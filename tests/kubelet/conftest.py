@@ -63,8 +63,8 @@ class World:
         """Whether all operands' pods are; those that have done their work do not count."""
         pods = self.get("--namespace", NAMESPACE, "pods", "--field-selector", "status.phase!=Succeeded")["items"]
         # One that was made this moment has no conditions yet.
-        return all(any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
-                   for pod in pods)
+        conditions = [pod["status"].get("conditions", ()) for pod in pods]
+        return all(any(one["type"] == "Ready" and one["status"] == "True" for one in each) for each in conditions)
 
     def delete_pod(self, app: str) -> None:
         """Deletes an operand's pod and waits until it is gone."""
