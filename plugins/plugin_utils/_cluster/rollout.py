@@ -28,7 +28,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import (
+    Workload,
+    asking,
+    lagging,
+    workload,
+)
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 # Seconds. A DaemonSet counts nodes that were labelled a moment ago later, as its busy controller first makes up to 250
@@ -127,9 +132,7 @@ class Rollout:
             if nodes is None:
                 nodes = self._client.list("v1", "Node", metadata_only=True)
             passed = self._clock() - begin
-            late = passed < min(_SETTLE, timeout) and any(
-                work.kind == "DaemonSet" and work.node_selector
-                and work.desired + work.uncounted < len(asking(work, nodes)) for work in works)
+            late = passed < min(_SETTLE, timeout) and lagging(works, nodes)
             lacking = [work for work in works if not work.settled]
             if not lacking and not late:
                 self._remember_restarts(works)

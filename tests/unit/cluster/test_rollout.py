@@ -110,6 +110,15 @@ def test_a_busy_controller_counts_them_late() -> None:
     assert checks["driver"]["detail"] == "2/2 ready" and 10 < seconds < 20
 
 
+def test_drivers_for_several_systems_share_the_nodes() -> None:
+    """One asks for all Nodes and is kept from those of the other, which asks for a label more."""
+    pools = [daemon_set("driver", 1, 1), daemon_set("driver", 1, 1)]
+    pools[1]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "true", "os": "new"}
+    found = [node("n1"), node("n2", os="new")]
+    checks, _told, seconds = follow(FakeClient(DaemonSet=pools, Node=found), ["driver"])
+    assert checks["driver"]["ok"] and seconds == 0
+
+
 @pytest.mark.parametrize(("uncounted", "least"), [(0, 30), (1, 0)])
 def test_a_node_that_no_pod_may_run_on_is_not_waited_for_for_ever(uncounted: int, least: float) -> None:
     """It may have a taint that is not tolerated. A pod that runs there all the same tells so at once."""
