@@ -183,7 +183,7 @@ def free_ports(count: int) -> list[int]:
         return [int(opened.getsockname()[1]) for opened in sockets]
 
 
-def wait_ready(cluster: Cluster, limit: float = 90.0) -> None:
+def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
     """Until the API server says that it is ready."""
     trust = ssl.create_default_context(cafile=str(cluster.folder / "pki" / "ca.crt"))
     end = time.monotonic() + limit
@@ -215,14 +215,17 @@ def install_kwok(cluster: Cluster, program: Path) -> None:
             wait_established(cluster.kubectl, "stages.kwok.x-k8s.io")
 
 
-def wait_established(kubectl: Callable[..., str], name: str, limit: float = 30.0) -> None:
-    """Until objects of a definition can be made. kubectl's own wait, and its jsonpath, give up on one whose conditions
-    are null, as they are in its first moment."""
+def wait_established(kubectl: Callable[..., str], name: str, limit: float = 120.0) -> None:
+    """Until objects of a definition can be made, which is a moment after it says so. kubectl's own wait, and its
+    jsonpath, give up on one whose conditions are null, as they are in its first moment."""
+    group = name.partition(".")[2]
     end = time.monotonic() + limit
     while True:
         status = json.loads(kubectl("get", "customresourcedefinition", name, "--output", "json")).get("status") or {}
         if any(one["type"] == "Established" and one["status"] == "True" for one in status.get("conditions") or ()):
-            return
+            served = kubectl("api-resources", "--api-group", group, "--cached=false", "--output", "name")
+            if name in served.split():
+                return
         if time.monotonic() > end:
             raise SystemExit(f"the definition {name} is not established after {limit:.0f} s")
         time.sleep(0.1)

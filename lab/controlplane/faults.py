@@ -209,7 +209,7 @@ def healthy(title: str, pod: dict[str, Any]) -> bool:
     return nodes.ready(pod) or held_by(pod) not in ("", title)
 
 
-def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool], limit: float = 20.0) -> int:
+def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool], limit: float = 90.0) -> int:
     """Sets the pods of a fault back to pending until all are as C(done) says; returns how many they are."""
     end = time.monotonic() + limit
     while True:
@@ -250,7 +250,7 @@ def mark_pods(server: api.Api, lost: Fault) -> int:
     return len(found)
 
 
-def set_node(server: api.Api, name: str, status: str, reason: str, limit: float = 20.0) -> None:
+def set_node(server: api.Api, name: str, status: str, reason: str, limit: float = 90.0) -> None:
     """Writes a node's Ready condition, until the node shows it or, with C(False), until kwok has made it Ready."""
     end = time.monotonic() + limit
     while True:

@@ -132,7 +132,7 @@ def create(made: cluster.Cluster, wanted: list[Node], labels: Labels) -> None:
         wait_ready(server, {node.name for node in wanted})
 
 
-def wait_ready(server: api.Api, names: set[str], limit: float = 120.0) -> None:
+def wait_ready(server: api.Api, names: set[str], limit: float = 300.0) -> None:
     """Until nodes are Ready."""
     end = time.monotonic() + limit
     while True:

@@ -53,7 +53,7 @@ def memory(mark: Mark) -> int:
     return 0
 
 
-def stop(marks: list[Mark], patience: float = 10.0) -> None:
+def stop(marks: list[Mark], patience: float = 60.0) -> None:
     """Kills processes and waits until they are gone: what they would save is thrown away or, by etcd, saved already."""
     for mark in marks:
         if runs(mark):

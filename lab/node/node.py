@@ -88,7 +88,7 @@ def kubeconfig(cluster: Cluster, host: str) -> str:
     return json.dumps(made)
 
 
-def describe(cluster: Cluster, node: nodes.Node, limit: float = 60.0) -> None:
+def describe(cluster: Cluster, node: nodes.Node, limit: float = 240.0) -> None:
     """Waits for the kubelet to register, and gives the Node the labels that node feature discovery would."""
     end = time.monotonic() + limit
     with cluster.api() as server:

@@ -38,13 +38,16 @@ class Audit:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """C([{verb, uri, resource, name}]), dry runs left out."""
+        """C([{verb, uri, resource, name, code}]), dry runs left out."""
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
-            file.seek(self.offset)
-            lines = [json.loads(line) for line in file.read().splitlines()]
+            file.seek(max(self.offset - 1, 0))
+            parts = file.read().split(b"\n")
+        # A request of somebody else may be half written at both ends; one's own are there before their answers are.
+        lines = [json.loads(line) for line in parts[1 if self.offset else 0:-1]]
         return [{"verb": line["verb"], "uri": line["requestURI"], "agent": line.get("userAgent", ""),
+                 "code": line.get("responseStatus", {}).get("code", 0),
                  "resource": line.get("objectRef", {}).get("resource"),
                  "name": line.get("objectRef", {}).get("name")}
                 for line in lines if "dryRun" not in line["requestURI"]]

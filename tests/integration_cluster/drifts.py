@@ -85,7 +85,8 @@ def repaired(world: World, audit: Audit, drift: Drift) -> None:
     assert [(step["action"], step["target"]) for step in done["plan"]] == [(drift.action, drift.target)]
     assert preview["plan"] == done["plan"] and preview["diff"] == done["diff"]
     assert {one["name"] for one in audit.writes} == {drift.name}
-    assert len(audit.writes) <= 3
+    # Refused is what loses a race with a controller that writes the status.
+    assert sum(one["code"] < 300 for one in audit.writes) <= 3
     assert drift.seen(world) == before
     audit.start()
     again = world.run()

@@ -130,7 +130,7 @@ class Land:
 
     def pods(self, app: str | None = None) -> dict[str, str]:
         """By Node the uid of its pod, of the driver's unless said, once it has one."""
-        for _try in range(120):
+        for _try in range(360):
             pods = self.client.list("v1", "Pod", SPACE, f"app={app or self.driver}")
             found = {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
                      if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]}
@@ -142,10 +142,10 @@ class Land:
     def comes_to_newest(self) -> None:
         """Waits until both driver pods are of their DaemonSet's newest revision."""
         status: dict[str, Any] = {}
-        for _try in range(60):
+        for _try in range(360):
             daemon = self.kubectl.get("--namespace", SPACE, "daemonset", self.driver)
             status, now = daemon["status"], daemon["metadata"]["generation"]
-            if (status["observedGeneration"], status.get("updatedNumberScheduled")) == (now, 2):
+            if (status.get("observedGeneration"), status.get("updatedNumberScheduled")) == (now, 2):
                 return
             time.sleep(0.5)
         raise AssertionError(status)

@@ -57,11 +57,13 @@ def site(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) ->
     """Two nodes on which the driver fails and all others wait."""
     made = Site(cluster, client, fresh())
     made.deliver(*INITS)
+    made.until(lambda: [made.ready(name) for name in INITS] == [2, 2, 2])
     for component, container, words in (("driver", "k8s-driver-manager", ()),
                                         ("validator", "driver-validation", ("--running",)),
                                         ("device_plugin", "toolkit-validation", ("--running",))):
         made.lab("crash", "on", "--app", made.app(component), "--container", container, *words)
         made.faults.append(("crash", "--app", made.app(component)))
+    made.until(lambda: [made.ready(name) for name in INITS] == [0, 0, 0])
     yield made
     made.close()
 

@@ -50,7 +50,7 @@ def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[dict[str, Any]]:
     whole = plan(EVERYTHING, SEEN, namespace=SPACE, node_os=["ubuntu22.04"])
     assert {action for action, count in run(client, whole)["counts"].items() if count} <= {"create", "update"}
     yield whole
-    deliver.absent(client, list(ORDER), 60, False)
+    deliver.absent(client, list(ORDER), 180, False)
     kubectl("delete", "namespace", SPACE)
     kubectl("delete", "crd", *(one["metadata"]["name"] for one in MONITORS))
 
@@ -83,7 +83,7 @@ def test_off_and_on_again(made: dict[str, Any], client: Client, kubectl: Kubectl
     # Kinds of NFD's go with their definitions, while this looks.
     kinds = [kind for kind in kubectl("api-resources", "--verbs", "list", "--cached=false", "--output", "name").split()
              if component != "nfd" or not kind.endswith(".nfd.k8s-sigs.io")]
-    for _try in range(60):  # those with pods go after them
+    for _try in range(240):  # those with pods go after them
         left = kubectl("get", ",".join(kinds), "--all-namespaces", "--output", "name", "--ignore-not-found",
                        "--selector", f"gpuops.nvidia/component={component}")
         if not left:

@@ -73,23 +73,21 @@ class Fleet:
         found: dict[str, list[tuple[str, str]]] = {name: [] for name in self.names}
         for pod in self.client.list("v1", "Pod", self.name):
             owner, = pod["metadata"]["ownerReferences"]
-            terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-            name = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
             tag = pod["spec"]["containers"][0]["image"].rpartition(":")[2]
             if "deletionTimestamp" not in pod["metadata"]:
-                found[name].append((owner["name"], tag))
+                found[made_for(pod)].append((owner["name"], tag))
         return found
 
     def comes_to(self, expected: dict[str, tuple[str, str]]) -> None:
         """Waits until exactly these pods are there."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while self.served() != {name: [one] for name, one in expected.items()}:
             assert time.monotonic() < end, self.served()
             time.sleep(0.5)
 
     def pods(self) -> dict[str, str]:
         """By Node the uid of its pod."""
-        return {pod["spec"].get("nodeName", ""): pod["metadata"]["uid"]
+        return {made_for(pod): pod["metadata"]["uid"]
                 for pod in self.client.list("v1", "Pod", self.name) if "deletionTimestamp" not in pod["metadata"]}
 
 
@@ -98,9 +96,15 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
     """Fresh Nodes and a namespace; what was delivered goes at the end."""
     made = Fleet(cluster, client, fresh())
     yield made
-    deliver.absent(client, ["driver"], 60, False)
+    deliver.absent(client, ["driver"], 180, False)
     for name in [*made.names]:
         made.leave(name)
+
+
+def made_for(pod: dict[str, Any]) -> str:
+    """The Node that the DaemonSet's controller wants a pod on, also before the scheduler has bound it."""
+    terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return str(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
 
 def nvidia_driver(name: str, version: str, **spec: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ WORDS = ("client", "container-toolkit", "dcgm-exporter", "device-plugin", "drive
          "mig-manager", "operator-validator")
 WANTED = {**{D + word: "true" for word in WORDS}, "nvidia.com/gpu.present": "true",
           "nvidia.com/mig.config": "all-disabled"}
-OTHER = "somebody-else"
+OTHER, TTL = "somebody-else", "node.alpha.kubernetes.io/ttl"
 
 
 class Fleet:
@@ -48,6 +48,11 @@ class Fleet:
         self.names = [node.name for node in wanted]
         self.a, self.b, self.cpu = self.names
         self.deploy = {"components": COMPONENTS, "on_host": {}, "mig_default": "all-disabled"}
+        end = time.monotonic() + 120
+        # A controller annotates each new Node, maybe after kwok has made it Ready.
+        while not all(TTL in one["annotations"] for one in self.all_metadata().values()):
+            assert time.monotonic() < end, f"no {TTL}"
+            time.sleep(0.1)
         self.start = self.all_metadata()
 
     def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,

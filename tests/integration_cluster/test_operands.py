@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects, ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
@@ -240,7 +240,7 @@ def test_a_server_that_stays_broken_is_given_up(kubeconfig: str, tmp_path: Path)
         begin = time.monotonic()
         with pytest.raises(ClusterError, match="injected"):
             Client(server.kubeconfig(tmp_path)).get("v1", "Namespace", "default")
-        assert 2 < time.monotonic() - begin < 20 and server.count == 7
+        assert 2 < time.monotonic() - begin < 60 and server.count == 7
 
 
 def test_a_race_with_another_writer(world: World, kubeconfig: str, tmp_path: Path) -> None:
@@ -265,8 +265,9 @@ def test_lists_come_in_pages(world: World, client: Client) -> None:
     items = [config_map(f"c{number:04d}", world.name) for number in range(1100)]
     client.many(client.apply, items)
     found = client.list("v1", "ConfigMap", world.name, metadata_only=True)
-    assert [one["metadata"]["name"] for one in found] == [
-        *(item["metadata"]["name"] for item in items), "kube-root-ca.crt"]
+    # A controller adds kube-root-ca.crt.
+    assert [one["metadata"]["name"] for one in found if one["metadata"]["name"] != "kube-root-ca.crt"] == [
+        item["metadata"]["name"] for item in items]
     assert "data" not in found[0]
     world.tool("delete", "namespace", world.name, "--wait=false")
 
@@ -296,6 +297,11 @@ def test_missing_rights_are_named_before_anything_is_written(world: World, tmp_p
     world.kubectl("create", "rolebinding", "maps", "--role=maps", f"--serviceaccount={world.name}:reader")
     service = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "y", "namespace": world.name}}
     reader = World(world.tool, Client(str(path)), world.name, [config_map("x", world.name)])
+    maps, end = kinds.find("v1", "ConfigMap"), time.monotonic() + 60
+    # The server's authorizer takes notice of each of these objects a moment after it is there.
+    while not all((reader.client.may("list", maps), reader.client.may("patch", maps, world.name))):
+        assert time.monotonic() < end, "the rights do not come"
+        time.sleep(0.1)
     assert reader.run(check=True)["changed"] and reader.run()["changed"]
     reader.manifests = [config_map("z", world.name), service, {
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent", "namespace": world.name},
@@ -344,6 +350,11 @@ def test_waiting(world: World, client: Client) -> None:
         world.wanted(kind)["spec"]["template"]["spec"]["nodeSelector"] = selector
     wanted = objects.wanted({world.name: world.manifests})
     deliver.present(client, wanted, [world.name], False)
+    end = time.monotonic() + 60
+    while not all(world.get(kind, name)["status"].get("observedGeneration") for kind, name in (
+            ("daemonset", "agent"), ("deployment", "master"))):
+        assert time.monotonic() < end, "no controller sees them"
+        time.sleep(0.1)
     with pytest.raises(ClusterError, match=rf"Deployment {world.name}/master: 0 of 2 pods"):
         ready.wait(client, wanted, 1)
     world.tool("create", "--filename", "-", stdin={
@@ -352,7 +363,7 @@ def test_waiting(world: World, client: Client) -> None:
             "labels": selector},
         "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "50"},
                    "capacity": {"cpu": "8", "memory": "8Gi", "pods": "50"}}})
-    ready.wait(client, wanted, 60)
+    ready.wait(client, wanted, 180)
     daemons = world.get("daemonset", "agent")["status"]
     assert daemons["numberReady"] == 1
     # A status that others write all the time is no drift.

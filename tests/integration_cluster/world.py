@@ -34,7 +34,7 @@ class World:
 
     def remove(self, everything: bool = False, check: bool = False) -> Object:
         """What operands does with state absent."""
-        return deliver.absent(self.client, None if everything else [self.name], 60, check)
+        return deliver.absent(self.client, None if everything else [self.name], 180, check)
 
     def kubectl(self, *words: str, **more: Any) -> str:
         """Another user's hand."""
@@ -72,20 +72,39 @@ class World:
         """The manifest of a kind."""
         return next(item for item in self.manifests if item["kind"] == kind)
 
-    def versions(self) -> dict[str, str]:
-        """By object of ours its resourceVersion."""
+    def ours(self) -> dict[str, Object]:
+        """Objects of ours as they are now."""
         found = live.read(self.client, objects.wanted({self.name: self.manifests}))
-        return {str(key): item["metadata"]["resourceVersion"] for key, item in found.items()
-                if objects.is_ours(item) and self.name in key}
+        return {str(key): item for key, item in found.items() if objects.is_ours(item) and self.name in key}
+
+    def versions(self) -> dict[str, str]:
+        """Their resourceVersions."""
+        return {key: item["metadata"]["resourceVersion"] for key, item in self.ours().items()}
 
     def settled(self) -> dict[str, str]:
         """The same once controllers have written all statuses that they had to."""
         former: dict[str, str] = {}
-        for _ignored in range(60):
-            now = self.versions()
-            if now == former:
+        end = time.monotonic() + 120
+        while True:
+            found = self.ours()
+            now = {key: item["metadata"]["resourceVersion"] for key, item in found.items()}
+            moving = [key for key, item in found.items() if now[key] != former.get(key) or coming(item)]
+            if not moving and now.keys() == former.keys():
                 return now
-            moving = {key for key in now if now[key] != former.get(key)}
+            assert time.monotonic() < end, f"still written by others: {moving}"
             former = now
             time.sleep(0.3)
-        raise AssertionError(f"still written by others: {moving}")
+
+
+def coming(item: Object) -> bool:
+    """Whether a controller will write the status of this object once more by itself."""
+    if item["kind"] not in ("DaemonSet", "Deployment"):
+        return False
+    status = item.get("status") or {}
+    if status.get("observedGeneration") != item["metadata"]["generation"] or status.get("terminatingReplicas"):
+        return True
+    if item["kind"] == "DaemonSet":
+        return len({status.get(key, 0) for key in (
+            "desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable")}) > 1
+    return {status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")} != {
+        item["spec"]["replicas"]}

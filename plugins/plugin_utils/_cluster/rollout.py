@@ -28,12 +28,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, asking, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import (
+    Workload,
+    asking,
+    lagging,
+    workload,
+)
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
-# Seconds. A DaemonSet counts nodes that were labelled a moment ago a little later; a lost node may be a short break;
+# Seconds. A DaemonSet counts nodes that were labelled a moment ago later, as its busy controller first makes up to 250
+# pods, 20 in a second unless it is told otherwise; a lost node may be a short break;
 # what only somebody else can mend may be mended at once; pods are looked at at most so often.
-_SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 3.0, 15.0, 45.0, 5.0, 0.5
+_SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 30.0, 15.0, 45.0, 5.0, 0.5
 # What crashes over and over is ready for moments in between; the kubelet's first pause between two starts is 10 s.
 _STEADY = 12.0
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
@@ -126,9 +132,7 @@ class Rollout:
             if nodes is None:
                 nodes = self._client.list("v1", "Node", metadata_only=True)
             passed = self._clock() - begin
-            late = passed < min(_SETTLE, timeout) and any(
-                work.kind == "DaemonSet" and work.node_selector and work.desired < len(asking(work, nodes))
-                for work in works)
+            late = passed < min(_SETTLE, timeout) and lagging(works, nodes)
             lacking = [work for work in works if not work.settled]
             if not lacking and not late:
                 self._remember_restarts(works)

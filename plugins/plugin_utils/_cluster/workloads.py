@@ -72,3 +72,16 @@ def asking(work: Workload, nodes: t.Iterable[Object]) -> list[str]:
     """The nodes that carry the labels that a DaemonSet asks for."""
     return [str(node["metadata"]["name"]) for node in nodes
             if work.node_selector.items() <= (node["metadata"].get("labels") or {}).items()]
+
+
+def lagging(works: t.Iterable[Workload], nodes: t.Collection[Object]) -> bool:
+    """Whether DaemonSets want fewer pods than nodes carry the labels that they ask for.
+
+    Drivers for several systems share nodes by affinity: of these the sum counts.
+    """
+    groups: dict[str, list[Workload]] = {}
+    for work in works:
+        if work.kind == "DaemonSet" and work.node_selector:
+            groups.setdefault("driver" if work.component == "driver" else work.name, []).append(work)
+    return any(sum(work.desired + work.uncounted for work in group)
+               < len({name for work in group for name in asking(work, nodes)}) for group in groups.values())

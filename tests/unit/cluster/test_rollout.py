@@ -101,6 +101,33 @@ def test_labels_of_a_moment_ago_are_waited_for() -> None:
     assert checks["driver"]["detail"] == "2/2 ready" and 0 < seconds < 3
 
 
+def test_a_busy_controller_counts_them_late() -> None:
+    """It has counted one of the Nodes, whose pod is ready, and makes pods of other DaemonSets for 10 s."""
+    def each(client: FakeClient, look: int) -> None:
+        client.objects["DaemonSet"] = [daemon_set("driver", *((1, 1) if look < 8 else (2, 2)))]
+
+    checks, _told, seconds = follow(FakeClient(each, Node=[node("n1"), node("n2")]), ["driver"])
+    assert checks["driver"]["detail"] == "2/2 ready" and 10 < seconds < 20
+
+
+def test_drivers_for_several_systems_share_the_nodes() -> None:
+    """One asks for all Nodes and is kept from those of the other, which asks for a label more."""
+    pools = [daemon_set("driver", 1, 1), daemon_set("driver", 1, 1)]
+    pools[1]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "true", "os": "new"}
+    found = [node("n1"), node("n2", os="new")]
+    checks, _told, seconds = follow(FakeClient(DaemonSet=pools, Node=found), ["driver"])
+    assert checks["driver"]["ok"] and seconds == 0
+
+
+@pytest.mark.parametrize(("uncounted", "least"), [(0, 30), (1, 0)])
+def test_a_node_that_no_pod_may_run_on_is_not_waited_for_for_ever(uncounted: int, least: float) -> None:
+    """It may have a taint that is not tolerated. A pod that runs there all the same tells so at once."""
+    one = daemon_set("driver", 1, 1)
+    one["status"]["numberMisscheduled"] = uncounted
+    checks, _told, seconds = follow(FakeClient(DaemonSet=[one], Node=[node("n1"), node("n2")]), ["driver"])
+    assert checks["driver"]["ok"] and least <= seconds < least + 5
+
+
 @pytest.mark.parametrize(("again", "state"), [(4, "failed"), (99, "ok")])
 def test_what_crashes_over_and_over_is_not_ready_in_between(again: int, state: str) -> None:
     """A container without a readiness probe is ready from its start to its crash."""
