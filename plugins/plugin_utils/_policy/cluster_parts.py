@@ -259,8 +259,12 @@ def _nfd(context: Context, plan: Plan) -> None:
 
 
 def _mig_manager(context: Context, plan: Plan) -> None:
+    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy."""
     plan["config"] = config_map(context, "migManager")
-    plan["clients"] = str(context.get("migManager.gpuClientsConfig.name") or "")
+    if plan["config"]["name"] == "default-mig-parted-config" and not plan["config"]["data"]:
+        plan["config"]["name"] = ""
+    clients = str(context.get("migManager.gpuClientsConfig.name") or "")
+    plan["clients"] = "" if clients == "default-gpu-clients" else clients
     # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
     plan["generates"] = version_key(context.release.version) >= (26, 3)
     plan["default_config"] = {} if plan["config"]["name"] else default_config()

@@ -348,6 +348,15 @@ def test_mig_configurations() -> None:
     maps = {one["name"]: one["configMap"]["name"] for one in pod(mine, MIG)["volumes"] if "configMap" in one}
     assert (maps["mig-parted-config"], maps["gpu-clients"]) == ("mine", "clients")
     assert not {"ConfigMap/mine", "ConfigMap/default-mig-parted-config", "ConfigMap/default-gpu-clients"} & set(mine)
+    # Named as the operator names its own: by the definition's default up to 25.10.
+    own = {"migManager": {"config": {"name": "default-mig-parted-config", "default": "all-disabled"},
+                          "gpuClientsConfig": {"name": "default-gpu-clients"}}}
+    for release in ("24.6.2", "26.7.0"):
+        assert objects(own, release=release) == objects(release=release)
+    data = {"config.yaml": "version: v1\nmig-configs: {}\n"}
+    given = objects({"migManager": {"config": {"name": "default-mig-parted-config", "create": True, "data": data}}})
+    assert given["ConfigMap/default-mig-parted-config"]["data"] == data
+    assert env(given, MIG)["CONFIG_FILE"] == "/mig-parted-config/config.yaml"
 
 
 def test_config_maps_that_the_chart_would_create() -> None:
