@@ -179,6 +179,11 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
+    """Charts before 25.3 wrote the strategy envvar into every ClusterPolicy; their operators put CDI above it."""
+    if context.get("cdi.enabled") and plan["env"].get("DEVICE_LIST_STRATEGY") == "envvar":
+        del plan["env"]["DEVICE_LIST_STRATEGY"]
+        context.said.append("devicePlugin.env: DEVICE_LIST_STRATEGY is left out, as cdi.enabled is true: with envvar "
+                            "no container would get a GPU by CDI.")
     plan["config"] = _plugin_config(context)
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")

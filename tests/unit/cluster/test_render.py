@@ -244,6 +244,28 @@ def test_without_cdi() -> None:
     assert "runtimeClassName" not in pod(found, PLUGIN)
 
 
+@pytest.mark.parametrize("release, wanted",
+                         [("24.6.2", "envvar,cdi-annotations"), ("26.7.0", "cdi-annotations,cdi-cri")])
+def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, wanted: str) -> None:
+    """devicePlugin.env of values.yaml up to 24.9, as it is in the ClusterPolicies that they made."""
+    old = {"devicePlugin": {"env": [{"name": "PASS_DEVICE_SPECS", "value": "true"},
+                                    {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}]}}
+    assert env(objects({**old, "cdi": {"enabled": True}}, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == wanted
+    off = objects({**old, "cdi": {"enabled": False}}, release=release)
+    assert env(off, PLUGIN)["DEVICE_LIST_STRATEGY"] == "envvar"
+    said = plan({**old, "cdi": {"enabled": True}}, release=release)["notes"]
+    assert [one for one in said if "DEVICE_LIST_STRATEGY is left out" in one]
+
+
+def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:
+    """As the operator has it: the host's processes from 25.3, before that the pod's, where a ConfigMap is named."""
+    config = {"devicePlugin": {"config": {"name": "sharing", "default": "any"}}}
+    for policy, release, wanted in ((config, "24.6.2", (None, True)), ({}, "24.6.2", (None, None)),
+                                    (config, "26.7.0", (True, None))):
+        spec = pod(objects(policy, release=release), MPS)
+        assert (spec.get("hostPID"), spec.get("shareProcessNamespace")) == wanted
+
+
 def test_digest_of_the_driver_changes_with_what_installs_it_only() -> None:
     def digest(policy: Any) -> str:
         found = objects(policy)
