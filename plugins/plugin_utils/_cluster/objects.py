@@ -94,6 +94,12 @@ def namespace_manifest(name: str, privileged: bool, monitored: bool = False) -> 
             "metadata": {"name": name, **({"labels": labels} if labels else {})}}
 
 
+def is_operators(owner: t.Mapping[str, t.Any]) -> bool:
+    """Whether an owner reference names a resource that a GPU Operator follows."""
+    return (owner.get("kind") in ("ClusterPolicy", "NVIDIADriver")
+            and str(owner.get("apiVersion", "")).startswith("nvidia.com/"))
+
+
 def is_ours(live: t.Mapping[str, t.Any]) -> bool:
     """Whether we made a live object: by our label, or, where a foreign hand has taken it away, by our field manager."""
     metadata = live["metadata"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
@@ -24,8 +24,6 @@ REPLICAS = "gpuops.nvidia/replicas"
 HASH = "nvidia.com/last-applied-hash"
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
-_GROUP = "nvidia.com/"
-_OWNERS = ("ClusterPolicy", "NVIDIADriver")
 _NAME = "gpu-operator"  # of the Deployment, and the value of its label app in the chart
 # States of a driver upgrade in which the operator has not begun with a Node, or has ended.
 _AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
@@ -87,12 +85,12 @@ def replicas(deployment: Object) -> int:
 
 def owns(live: Object) -> bool:
     """Whether an object goes with a ClusterPolicy or NVIDIADriver."""
-    return any(_is_owner(owner) for owner in live["metadata"].get("ownerReferences") or [])
+    return any(objects.is_operators(owner) for owner in live["metadata"].get("ownerReferences") or [])
 
 
 def other_owners(live: Object) -> t.List[Object]:
     """Its other owners."""
-    return [owner for owner in live["metadata"].get("ownerReferences") or [] if not _is_owner(owner)]
+    return [owner for owner in live["metadata"].get("ownerReferences") or [] if not objects.is_operators(owner)]
 
 
 def refuse(found: Operator) -> None:
@@ -175,10 +173,6 @@ def _scaled(action: str, live: Object, count: int, mark: t.Optional[str]) -> Cha
 
 def _number(text: t.Optional[str]) -> int:
     return int(text) if text and text.isdigit() else 0
-
-
-def _is_owner(owner: Object) -> bool:
-    return owner.get("kind") in _OWNERS and str(owner.get("apiVersion", "")).startswith(_GROUP)
 
 
 def _label(item: Object) -> str:

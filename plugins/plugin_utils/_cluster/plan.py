@@ -23,6 +23,7 @@ _FIXED: t.Mapping[str, t.Sequence[str]] = {"RuntimeClass": ("handler",), "RoleBi
 _TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_TAKE_OVER = "Run adopt.yml: it takes over what a stopped operator has left."
 _MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
             "for the operands.")
@@ -89,7 +90,8 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
             one = objects.for_namespace(one, have)
             problem, hint = _label_conflict(one, have) if have else "", _RELABEL
         else:
-            problem, hint = _in_the_way(client, one, t.cast(Object, have)) if foreign else "", _MAKE_ROOM
+            problem = _in_the_way(client, one, t.cast(Object, have)) if foreign else ""
+            hint = _TAKE_OVER if have and _of_operator(have) else _MAKE_ROOM
         if problem:
             problems.append((problem, hint))
         elif foreign and one.kind.kind != "Namespace":
@@ -208,6 +210,10 @@ def _in_the_way(client: Client, one: Wanted, have: Object) -> str:
         return ""
     return (f"{one.label} is there and is not ours (managed by {_managers(have)}), and it differs from what "
             f"{one.component} wants in {', '.join(unlike[:5])}{' and more' if len(unlike) > 5 else ''}.")
+
+
+def _of_operator(have: Object) -> bool:
+    return any(objects.is_operators(owner) for owner in have["metadata"].get("ownerReferences") or [])
 
 
 def _label_conflict(one: Wanted, have: Object) -> str:

@@ -179,6 +179,11 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
+    """Charts before 25.3 wrote the strategy envvar into every ClusterPolicy; their operators put CDI above it."""
+    if context.get("cdi.enabled") and plan["env"].get("DEVICE_LIST_STRATEGY") == "envvar":
+        del plan["env"]["DEVICE_LIST_STRATEGY"]
+        context.said.append("devicePlugin.env: DEVICE_LIST_STRATEGY is left out, as cdi.enabled is true: with envvar "
+                            "no container would get a GPU by CDI.")
     plan["config"] = _plugin_config(context)
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")
@@ -259,8 +264,12 @@ def _nfd(context: Context, plan: Plan) -> None:
 
 
 def _mig_manager(context: Context, plan: Plan) -> None:
+    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy."""
     plan["config"] = config_map(context, "migManager")
-    plan["clients"] = str(context.get("migManager.gpuClientsConfig.name") or "")
+    if plan["config"]["name"] == "default-mig-parted-config" and not plan["config"]["data"]:
+        plan["config"]["name"] = ""
+    clients = str(context.get("migManager.gpuClientsConfig.name") or "")
+    plan["clients"] = "" if clients == "default-gpu-clients" else clients
     # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
     plan["generates"] = version_key(context.release.version) >= (26, 3)
     plan["default_config"] = {} if plan["config"]["name"] else default_config()

@@ -244,6 +244,28 @@ def test_without_cdi() -> None:
     assert "runtimeClassName" not in pod(found, PLUGIN)
 
 
+@pytest.mark.parametrize("release, wanted",
+                         [("24.6.2", "envvar,cdi-annotations"), ("26.7.0", "cdi-annotations,cdi-cri")])
+def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, wanted: str) -> None:
+    """devicePlugin.env of values.yaml up to 24.9, as it is in the ClusterPolicies that they made."""
+    old = {"devicePlugin": {"env": [{"name": "PASS_DEVICE_SPECS", "value": "true"},
+                                    {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}]}}
+    assert env(objects({**old, "cdi": {"enabled": True}}, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == wanted
+    off = objects({**old, "cdi": {"enabled": False}}, release=release)
+    assert env(off, PLUGIN)["DEVICE_LIST_STRATEGY"] == "envvar"
+    said = plan({**old, "cdi": {"enabled": True}}, release=release)["notes"]
+    assert [one for one in said if "DEVICE_LIST_STRATEGY is left out" in one]
+
+
+def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:
+    """As the operator has it: the host's processes from 25.3, before that the pod's, where a ConfigMap is named."""
+    config = {"devicePlugin": {"config": {"name": "sharing", "default": "any"}}}
+    for policy, release, wanted in ((config, "24.6.2", (None, True)), ({}, "24.6.2", (None, None)),
+                                    (config, "26.7.0", (True, None))):
+        spec = pod(objects(policy, release=release), MPS)
+        assert (spec.get("hostPID"), spec.get("shareProcessNamespace")) == wanted
+
+
 def test_digest_of_the_driver_changes_with_what_installs_it_only() -> None:
     def digest(policy: Any) -> str:
         found = objects(policy)
@@ -348,6 +370,15 @@ def test_mig_configurations() -> None:
     maps = {one["name"]: one["configMap"]["name"] for one in pod(mine, MIG)["volumes"] if "configMap" in one}
     assert (maps["mig-parted-config"], maps["gpu-clients"]) == ("mine", "clients")
     assert not {"ConfigMap/mine", "ConfigMap/default-mig-parted-config", "ConfigMap/default-gpu-clients"} & set(mine)
+    # Named as the operator names its own: by the definition's default up to 25.10.
+    own = {"migManager": {"config": {"name": "default-mig-parted-config", "default": "all-disabled"},
+                          "gpuClientsConfig": {"name": "default-gpu-clients"}}}
+    for release in ("24.6.2", "26.7.0"):
+        assert objects(own, release=release) == objects(release=release)
+    data = {"config.yaml": "version: v1\nmig-configs: {}\n"}
+    given = objects({"migManager": {"config": {"name": "default-mig-parted-config", "create": True, "data": data}}})
+    assert given["ConfigMap/default-mig-parted-config"]["data"] == data
+    assert env(given, MIG)["CONFIG_FILE"] == "/mig-parted-config/config.yaml"
 
 
 def test_config_maps_that_the_chart_would_create() -> None:

@@ -76,3 +76,15 @@ def test_pods_that_only_users_restart_stay_where_the_new_one_knows_them() -> Non
         planned(pods("OnDelete"), strange)
     assert "DaemonSet b/a has another selector" in caught.value.message
     assert "kubectl delete daemonset" in caught.value.hint and "Nothing has been changed" in caught.value.hint
+
+
+@pytest.mark.parametrize("owner, hint", [
+    ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy"}, "Run adopt.yml"),
+    ({"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}, "Remove or rename these objects")])
+def test_what_a_stopped_operator_has_left_is_taken_over(owner: Object, hint: str) -> None:
+    """Such as the Role of feature discovery, which 26.7 needs and 24.6 left alone."""
+    one, = objects.wanted({"c": [SETTINGS]})
+    have = {**SETTINGS, "data": {}, "metadata": {**SETTINGS["metadata"], "ownerReferences": [owner]}}
+    made: Any = Cluster()
+    with pytest.raises(ClusterError, match=f"ConfigMap b/a is there and is not ours.*{hint}"):
+        plan.plan(made, [one], {one.key: have}, None)
