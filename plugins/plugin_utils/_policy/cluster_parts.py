@@ -23,6 +23,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
 
 Plan = t.Dict[str, t.Any]
+# devicePlugin.env of every ClusterPolicy that a chart up to 25.3.2 has made (its values.yaml).
+_OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
+                  "DEVICE_ID_STRATEGY": "uuid", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 
 
 @dataclass
@@ -179,11 +182,12 @@ def _validator(context: Context, plan: Plan) -> None:
 
 
 def _device_plugin(context: Context, plan: Plan) -> None:
-    """Charts before 25.3 wrote the strategy envvar into every ClusterPolicy; their operators put CDI above it."""
-    if context.get("cdi.enabled") and plan["env"].get("DEVICE_LIST_STRATEGY") == "envvar":
-        del plan["env"]["DEVICE_LIST_STRATEGY"]
-        context.said.append("devicePlugin.env: DEVICE_LIST_STRATEGY is left out, as cdi.enabled is true: with envvar "
-                            "no container would get a GPU by CDI.")
+    """The operator before 25.3.3 put the strategy of CDI above any that the policy names."""
+    env = plan["env"]
+    if context.get("cdi.enabled") and "DEVICE_LIST_STRATEGY" in env and (
+            version_key(context.release.version) < (25, 3, 3) or _OLD_CHART_ENV.items() <= env.items()):
+        context.said.append(f"devicePlugin.env: DEVICE_LIST_STRATEGY={env.pop('DEVICE_LIST_STRATEGY')} is left out, as "
+                            "cdi.enabled is true: the operator overruled it, too, while its chart wrote it.")
     plan["config"] = _plugin_config(context)
     plan["mps_root"] = str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps")
     plan["gds"] = context.on("gds")

@@ -244,17 +244,23 @@ def test_without_cdi() -> None:
     assert "runtimeClassName" not in pod(found, PLUGIN)
 
 
-@pytest.mark.parametrize("release, wanted",
-                         [("24.6.2", "envvar,cdi-annotations"), ("26.7.0", "cdi-annotations,cdi-cri")])
-def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, wanted: str) -> None:
-    """devicePlugin.env of values.yaml up to 24.9, as it is in the ClusterPolicies that they made."""
-    old = {"devicePlugin": {"env": [{"name": "PASS_DEVICE_SPECS", "value": "true"},
-                                    {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}]}}
-    assert env(objects({**old, "cdi": {"enabled": True}}, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == wanted
-    off = objects({**old, "cdi": {"enabled": False}}, release=release)
-    assert env(off, PLUGIN)["DEVICE_LIST_STRATEGY"] == "envvar"
-    said = plan({**old, "cdi": {"enabled": True}}, release=release)["notes"]
-    assert [one for one in said if "DEVICE_LIST_STRATEGY is left out" in one]
+# devicePlugin.env of values.yaml up to 25.3.2, as it is in the ClusterPolicies that it made.
+OLD_CHART = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
+             "DEVICE_ID_STRATEGY": "uuid", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}
+OWN = {"DEVICE_LIST_STRATEGY": "envvar"}
+
+
+@pytest.mark.parametrize(("release", "given", "wanted"), [
+    ("24.6.2", OLD_CHART, "envvar,cdi-annotations"), ("24.6.2", OWN, "envvar,cdi-annotations"),
+    ("26.7.0", OLD_CHART, "cdi-annotations,cdi-cri"), ("26.7.0", OWN, "envvar")])
+def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, given: dict[str, str], wanted: str) -> None:
+    """Operators before 25.3.3 put the strategy of CDI last, later ones what the user wants."""
+    policy = {"devicePlugin": {"env": [{"name": name, "value": value} for name, value in given.items()]}}
+    on, off = ({**policy, "cdi": {"enabled": enabled}} for enabled in (True, False))
+    assert env(objects(on, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == wanted
+    assert env(objects(off, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == "envvar"
+    said = [one for one in plan(on, release=release)["notes"] if "DEVICE_LIST_STRATEGY=envvar is left out" in one]
+    assert bool(said) == (wanted != "envvar")
 
 
 def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:
