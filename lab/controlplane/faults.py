@@ -212,6 +212,7 @@ def healthy(title: str, pod: dict[str, Any]) -> bool:
 def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool], limit: float = 90.0) -> int:
     """Sets the pods of a fault back to pending until all are as C(done) says; returns how many they are."""
     end = time.monotonic() + limit
+    pause = again = 0.0
     while True:
         pods = [pod for pod in server.objects(PODS) if wanted.concerns(pod) and pod["spec"].get("nodeName")]
         late = [pod for pod in pods if not done(pod)]
@@ -220,7 +221,11 @@ def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool
         if time.monotonic() > end:
             raise SystemExit(f"stage {wanted.kind}: {len(late)} pods did not follow, for example "
                              f"{late[0]['metadata']['name']}")
-        api.many(lambda pod: set_back(server, pod), late)
+        # A slow kwok is given ever more time to play the start of a pod.
+        if time.monotonic() >= again:
+            api.many(lambda pod: set_back(server, pod), late)
+            pause = min(2 * pause + 0.3, 10.0)
+            again = time.monotonic() + pause
         time.sleep(0.3)
 
 
