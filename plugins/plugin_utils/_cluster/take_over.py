@@ -53,16 +53,27 @@ def wait_stopped(client: Client, found: Operator) -> None:
     """Until no operator has a pod. Raises ClusterError after two minutes."""
     for one in found.deployments:
         metadata = one["metadata"]
+        name, space = metadata["name"], metadata["namespace"]
         chosen = ",".join(f"{key}={value}" for key, value in one["spec"]["selector"].get("matchLabels", {}).items())
 
-        def gone(space: str = metadata["namespace"], selector: str = chosen) -> bool:
-            return not client.list("v1", "Pod", space, selector, metadata_only=True)
+        def gone(name: str = name, space: str = space, selector: str = chosen) -> bool:
+            # Before the controller has taken notice of the scale, another pod may still come for one that goes.
+            now = client.get("apps/v1", "Deployment", name, space)
+            return (now is None or _scaled_down(now)) and not client.list("v1", "Pod", space, selector,
+                                                                          metadata_only=True)
 
         if not apply.wait_until(gone, _PATIENCE):
-            label = f"Deployment {metadata['namespace']}/{metadata['name']}"
+            label = f"Deployment {space}/{name}"
             raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so that nothing was taken over.",
                                "Look at these pods and their Node, then run again.", verb="stop", object=label,
                                reason="Timeout")
+
+
+def _scaled_down(deployment: Object) -> bool:
+    """Whether its controller wants no pod of it any more."""
+    status = deployment.get("status") or {}
+    return (status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+            and not status.get("replicas"))
 
 
 def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Object]) -> t.List[str]:

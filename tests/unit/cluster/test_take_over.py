@@ -127,6 +127,28 @@ def test_stop_and_start_are_each_others_inverse() -> None:
     assert operator.start([deployment(0)])[0].manifest["spec"] == {"replicas": 1}  # type: ignore[index]
 
 
+class Stopping:
+    """The operator's Deployment look by look: (generation seen by its controller, replicas, pods)."""
+
+    def __init__(self, *looks: tuple[int, int, int]) -> None:
+        self.looks = list(looks)
+
+    def get(self, *_which: str) -> dict[str, Any]:
+        return {"metadata": {"generation": 2}, "status": {"observedGeneration": self.looks[0][0],
+                                                          "replicas": self.looks[0][1]}}
+
+    def list(self, *_which: str, metadata_only: bool) -> list[dict[str, Any]]:
+        return [{}] * self.looks[0][2]
+
+
+def test_an_operator_has_stopped_once_its_controller_wants_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first look its pod is being replaced: there is none, and another one comes."""
+    client = Stopping((1, 1, 0), (1, 1, 1), (2, 1, 1), (2, 0, 1), (2, 0, 0))
+    monkeypatch.setattr("time.sleep", lambda _seconds: client.looks.pop(0))
+    take_over.wait_stopped(client, Operator(POLICIES, deployments=[deployment()]))  # type: ignore[arg-type]
+    assert client.looks == [(2, 0, 0)]
+
+
 def test_helm_is_named_with_what_an_uninstall_would_do_now() -> None:
     marks = {"meta.helm.sh/release-name": "gpu-op-1", "meta.helm.sh/release-namespace": "ops"}
     note, = operator.notes(Operator(POLICIES, deployments=[deployment(**marks)]))
