@@ -18,7 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import VENDOR, image, pull_policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import (
+    VENDOR,
+    image,
+    of_former_releases,
+    pull_policy,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
     Context,
     environment,
@@ -288,6 +293,11 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     if automatic and "driver" in context.present:
         found.append("driver.upgradePolicy.autoUpgrade is true in the policy: no running driver is replaced in a "
                      "cluster by itself. A run names the Nodes whose driver is outdated, and the commands.")
+    former = of_former_releases(context.policy, context.release)
+    if former:
+        told = some_of([f"{path} {version}" for path, version in former.items()])
+        found.append(f"{told} in the policy: the version of an older release, which {context.release.version} has "
+                     "replaced. Take it out of the policy unless it was chosen.")
     # Packages of hosts have it where the device plugin looks; a prepared system may have it anywhere.
     theirs = [name for name, names in on_host.items() if name not in by_host
               and "container_toolkit" in names and "device_plugin" not in names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 
@@ -84,3 +85,15 @@ def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]
     for name in names:
         found += section(policy, name).get("imagePullSecrets") or []
     return list(dict.fromkeys(found))
+
+
+def of_former_releases(policy: Policy, release: Release) -> dict[str, str]:
+    """By path of the policy the versions that older releases have and this one has replaced. A chart writes them into
+    every ClusterPolicy, where they outlive its release. The driver's is a choice and not among them."""
+    stated = {name: str(section(policy, name).get("version") or "") for name in _IMAGES if name != "driver"}
+    other = {name: version for name, version in stated.items()
+             if version and version != release.components[_VERSIONS.get(name, name)]}
+    older = [matrix.release(one) for one in matrix.available() if other and
+             version_key(one) < version_key(release.version)]
+    return {f"{_IMAGES[name][0]}.version": version for name, version in other.items()
+            if any(one.components[_VERSIONS.get(name, name)] == version for one in older)}

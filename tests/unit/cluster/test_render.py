@@ -263,6 +263,20 @@ def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, given
     assert bool(said) == (wanted != "envvar")
 
 
+def test_versions_that_a_chart_has_left_in_a_policy_are_named() -> None:
+    """The chart of 24.6.2 wrote all of them; in its own release they are right, and the driver's is a choice."""
+    old = {"toolkit": {"version": "v1.16.2-ubuntu20.04"}, "validator": {"version": "v24.6.2"},
+           "driver": {"version": "550.90.07"}, "dcgm": {"version": "9.9.9"}}
+
+    def said(release: str) -> list[str]:
+        return [one for one in plan(old, release=release)["notes"] if "of an older release" in one]
+
+    assert said("24.6.2") == []
+    assert said("26.7.0") == [
+        "toolkit.version v1.16.2-ubuntu20.04, validator.version v24.6.2 in the policy: the version of an older "
+        "release, which 26.7.0 has replaced. Take it out of the policy unless it was chosen."]
+
+
 def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:
     """As the operator has it: the host's processes from 25.3, before that the pod's, where a ConfigMap is named."""
     config = {"devicePlugin": {"config": {"name": "sharing", "default": "any"}}}
