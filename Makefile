@@ -16,7 +16,7 @@ help:
 	@echo "make setup           $(VENV) with ansible-core and this collection on its path"
 	@echo "make lint            the quick gates alone"
 	@echo "make bench           figures as ratios, measured in one run"
-	@echo "make lab-up          start the lab hosts       make lab-down [PURGE=1]   stop them, PURGE=1 leaves no trace"
+	@echo "make lab-up          start the lab hosts       make lab-down [PURGE=1]   stop them and the cluster, PURGE=1 leaves no trace"
 	@echo "make lab-kubeconfig  the path of the running cluster's kubeconfig"
 
 setup:
@@ -43,6 +43,7 @@ lab-up:
 
 lab-down:
 	@$(PYTHON) -m lab down $(if $(PURGE),--purge)
+	@$(if $(PURGE),,$(PYTHON) -m lab cluster down)
 
 lab-kubeconfig:
 	@$(PYTHON) -m lab cluster kubeconfig
