@@ -6,12 +6,14 @@ BIN := $(CURDIR)/$(VENV)/bin
 INVENTORY ?=
 PURGE ?=
 ARGS ?=
+BASE ?=
 
-.PHONY: help setup demo test lint bench site lab-up lab-down lab-kubeconfig clean
+.PHONY: help setup demo test check lint bench site lab-up lab-down lab-kubeconfig clean
 
 help:
 	@echo "make demo            site.yml on the lab: three GPU hosts on this machine, simulated GPUs, nothing else touched"
 	@echo "make test            all gates: lint, types, sanity, unit, conformance, lab, integration, molecule"
+	@echo "make check [BASE=commit]   the gates that your change affects, and why the others are left out"
 	@echo "make site INVENTORY=my/inventory.yml [ARGS='--check --diff']   your own machines; installs only $(VENV)"
 	@echo "make setup           $(VENV) with ansible-core and this collection on its path"
 	@echo "make lint            the quick gates alone"
@@ -27,6 +29,9 @@ demo:
 
 test:
 	@$(PYTHON) -m tests.gates
+
+check:
+	@$(PYTHON) -m tests.gates --check $(BASE)
 
 lint:
 	@$(PYTHON) -m tests.gates ruff types yaml docs ansible-lint

@@ -10,15 +10,16 @@ import subprocess
 import sys
 import time
 
+from lab import runs
 from lab.controlplane import cli as cluster_cli
 from lab.controlplane import cluster
 from lab.host import engine, image, inventory, lab, needs, snapshot, trace
+from lab.packages import serve
 from lab.vm import cli as vm_cli
 from lab.vm import machine
 
 HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "build-fails", "no-headers", "no-gpus",
                "slow-ssh")
-REPOSITORY_FAULTS = ("down", "slow", "wrong-key")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -34,7 +35,11 @@ def main(words: list[str] | None = None) -> int:
     if choice.command == "down":
         if choice.purge and choice.name != "main":
             raise SystemExit("--purge takes away all labs and caches: say it without --name")
-        return down(choice.name, choice.purge)
+        return down_all() if choice.all else down(choice.name, choice.purge)
+    if choice.command == "build":
+        lab.build()
+        print(f"the lab's parts are built, after {time.monotonic() - began:.1f} s")
+        return 0
     if choice.command == "cluster":
         return cluster_cli.main(choice)
     if choice.command == "vm":
@@ -73,9 +78,13 @@ def parser() -> argparse.ArgumentParser:
     command("up", "start a lab, or complete a running one").add_argument(
         "--hosts", default=lab.DEFAULT, help="NAME=MODEL:COUNT[+MODEL:COUNT][@KIND],... (default %(default)s; kinds: "
         f"{', '.join(image.KINDS)}; none: {image.DEFAULT})")
-    command("down", "stop and remove a lab").add_argument(
-        "--purge", action="store_true",
-        help="all labs and clusters, the caches, and the Debian packages that the lab installed")
+    removing = command("down", "stop and remove a lab")
+    removing.add_argument("--all", action="store_true", help="all labs, clusters and virtual machines (where "
+                          f"{runs.VARIABLE} names a run of tests: those of that run)")
+    removing.add_argument("--purge", action="store_true", help="those of all runs too, the caches, and the Debian "
+                          "packages that the lab installed")
+    text = "make what hosts need, unless it is there: their image, the repositories"
+    commands.add_parser("build", help=text, description=text)
     command("status", "all labs and their hosts")
     command("exec", "run a shell command on a host as its root", host=True).add_argument("words", nargs="+")
     command("inventory", "write the Ansible inventory and print its path")
@@ -84,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     faulty = command("fault", "set or clear a fault")
     faulty.add_argument("host", help="a host, or 'repo' for the repositories")
     faulty.add_argument("fault", help=f"host: {', '.join(HOST_FAULTS)}, unreachable, or one of gpusim as "
-                        f"NAME[:GPU[:VALUE[:CODE]]]; repo: {', '.join(REPOSITORY_FAULTS)}")
+                        f"NAME[:GPU[:VALUE[:CODE]]]; repo: {', '.join(serve.FAULTS)}")
     faulty.add_argument("state", choices=("on", "off"))
     text = "clusters: a real control plane, simulated nodes"
     cluster_cli.add_commands(commands.add_parser("cluster", help=text, description=text))
@@ -99,9 +108,9 @@ def parser() -> argparse.ArgumentParser:
 def down(name: str, purge: bool) -> int:
     """Stops one lab, or everything."""
     if purge:
-        engine.prepare_if_there()
-        cluster.purge()
-        machine.purge()
+        for run in runs.names():
+            runs.remove(run)
+        down_all()
         lab.purge()
         print("Nothing of the lab is left on this machine.")
     elif name in lab.names():
@@ -109,6 +118,16 @@ def down(name: str, purge: bool) -> int:
         print(f"lab {name} is removed; its caches stay for the next start (--purge removes them)")
     else:
         print(f"lab {name} is not there")
+    return 0
+
+
+def down_all() -> int:
+    """Stops all that this run has, or that users have started."""
+    engine.prepare_if_there()
+    cluster.purge()
+    machine.purge()
+    for name in lab.names():
+        lab.down(name)
     return 0
 
 
@@ -141,8 +160,8 @@ def fault(found: lab.Lab, host: str, name: str, state: str) -> None:
     on = state == "on"
     container = found.container(host)
     if host == "repo":
-        if name not in REPOSITORY_FAULTS:
-            raise SystemExit(f"the repositories have no fault {name!r}; there are {', '.join(REPOSITORY_FAULTS)}")
+        if name not in serve.FAULTS:
+            raise SystemExit(f"the repositories have no fault {name!r}; there are {', '.join(serve.FAULTS)}")
         path = found.folder / "www" / "faults"
         words = set(path.read_text().split()) - {name}
         path.write_text(" ".join(sorted(words | ({name} if on else set()))))
@@ -165,4 +184,4 @@ def run() -> None:
     try:
         sys.exit(main())
     except (BrokenPipeError, KeyboardInterrupt, subprocess.TimeoutExpired) as problem:
-        sys.exit(f"lab: {type(problem).__name__}")
+        sys.exit(f"lab: {type(problem).__name__} {problem}".rstrip())

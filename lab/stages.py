@@ -18,12 +18,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = re.compile(r"\033\[[0-9;?]*[A-Za-z]")
+PATIENCE = 60  # seconds for stages to end when they are told to
 HEARTBEAT = 30  # seconds between signs of life where the output is no terminal
 
 
 @dataclass
 class Stage:
-    """A command and what became of it. rc is None while it runs."""
+    """A command and what became of it. rc is None while it runs; processor, seconds of a processor, where measured."""
 
     name: str
     log: Path
@@ -31,6 +32,7 @@ class Stage:
     started: float
     rc: int | None = None
     seconds: float = 0.0
+    processor: float | None = None
     note: str = ""
 
 
@@ -43,7 +45,7 @@ class Stages:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.done: list[Stage] = []
         self.running: list[Stage] = []
-        self.started = time.monotonic()
+        self.started, self.processor = time.monotonic(), processor_seconds()
         self.tty = sys.stdout.isatty()
 
     def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> Stage:
@@ -72,6 +74,12 @@ class Stages:
             elif time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
                 print(f"  {stage.name} {clock(beat - stage.started)}: {last_line(stage.log)[:110]}", flush=True)
+        self.end(stage, idle)
+        return stage.rc == 0
+
+    def end(self, stage: Stage, idle: float = 0.0) -> None:
+        """Records a stage that has ended, idle seconds ago, and prints its result."""
+        assert stage.process is not None
         stage.rc = stage.process.returncode
         stage.seconds = time.monotonic() - stage.started - idle
         stage.note = last_line(stage.log)
@@ -84,7 +92,6 @@ class Stages:
             text = stage.log.read_text(errors="replace").splitlines()
             print("\n".join(f"    {line}" for line in text[-60:]))
             print(f"    (the whole log: {stage.log.relative_to(ROOT)})", flush=True)
-        return stage.rc == 0
 
     def run(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> bool:
         """Starts a stage and waits for it."""
@@ -102,11 +109,17 @@ class Stages:
             self.done.append(stage)
 
     def stop(self) -> None:
-        """Ends what still runs in the background."""
-        for stage in self.running:
-            assert stage.process is not None
-            if stage.process.poll() is None:
-                os.killpg(stage.process.pid, signal.SIGTERM)
+        """Ends what still runs in the background, and waits until it has ended; kills what does not."""
+        running = [stage.process for stage in self.running if stage.process and stage.process.poll() is None]
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+        end = time.monotonic() + PATIENCE
+        for process in running:
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     @property
     def failed(self) -> list[str]:
@@ -114,13 +127,25 @@ class Stages:
         return [stage.name for stage in self.done if stage.rc]
 
     def table(self) -> str:
-        """Stages and minutes; stages that ran beside others overlap."""
+        """Stages, minutes and, where they were measured, minutes of a processor; stages overlap."""
         width = max([len(stage.name) for stage in self.done] + [5])
-        rows = [f"{'stage':<{width}}  {'min:s':>6}  result", f"{'-' * width}  ------  ------"]
-        rows += [f"{s.name:<{width}}  {clock(s.seconds):>6}  {'ok' if s.rc == 0 else 'FAILED'}  {s.note[:70]}".rstrip()
-                 for s in self.done]
-        rows.append(f"{'in all':<{width}}  {clock(time.monotonic() - self.started):>6}")
+        measured = any(stage.processor is not None for stage in self.done)
+        rows = [f"{'stage':<{width}}  {'min:s':>6}{'  core-min' if measured else ''}  result",
+                f"{'-' * width}  ------{'  --------' if measured else ''}  ------"]
+        for stage in self.done:
+            cores = f"  {clock(stage.processor) if stage.processor is not None else '':>8}" if measured else ""
+            row = f"{stage.name:<{width}}  {clock(stage.seconds):>6}{cores}  {'ok' if stage.rc == 0 else 'FAILED':<6}"
+            rows.append(f"{row}  {stage.note[:70]}".rstrip())
+        whole = f"  {clock(processor_seconds() - self.processor):>8}  all of this machine" if measured else ""
+        rows.append(f"{'in all':<{width}}  {clock(time.monotonic() - self.started):>6}{whole}")
         return "\n".join(rows)
+
+
+def processor_seconds() -> float:
+    """What the processors of this machine have worked since its start, in seconds."""
+    words = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    user, nice, system, _idle, _wait, irq, softirq, _steal = map(int, words)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def clock(seconds: float) -> str:

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,12 +37,33 @@ INSTALLER = "nvidia-ctk-installer"  # the toolkit's container; hosts have no use
 APT = Path("/var/lib/apt")
 
 
+# Seconds, both far above what is needed: for one command of a build, and for a lock, whose holder may run several.
+COMMAND_LIMIT, LOCK_LIMIT = 3600.0, 7200.0
+
+
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Holds the lock of a folder, or of a file that is made if need be; who comes second waits."""
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+def alone(path: Path, limit: float = LOCK_LIMIT) -> Iterator[None]:
+    """Holds the lock of a folder, or of a file that is made if need be; who comes second waits.
+
+    The holder may remove the file: who has waited for it takes the lock of the file that is there then.
+    """
+    end = time.monotonic() + limit
+    while True:
+        handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+                break
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        if time.monotonic() > end:
+            raise SystemExit(f"another process still holds the lock of {path} after {limit:.0f} s")
+        time.sleep(0.05)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
@@ -91,7 +113,7 @@ def run_quietly(command: list[str], what: str, environment: dict[str, str] | Non
                 folder: Path | None = None) -> None:
     """Run a build command, in a folder; on failure stop with all that it printed."""
     result = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, check=False, cwd=folder)
+                            stderr=subprocess.STDOUT, text=True, check=False, cwd=folder, timeout=COMMAND_LIMIT)
     if result.returncode:
         why = f"{' '.join(command)} ended with {result.returncode}\n{result.stdout}"
         raise SystemExit(f"{what} could not be built: {why}")
@@ -147,7 +169,7 @@ def debian_package(name: str) -> Path:
     def build(folder: Path) -> None:
         script = 'cd "$1" && apt-get download -q "$2" && dpkg-deb -x "$2"_*.deb . && rm "$2"_*.deb'
         fetch = ["sh", "-c", script, "sh", str(folder), name]
-        if subprocess.run(fetch, capture_output=True, check=False).returncode:
+        if subprocess.run(fetch, capture_output=True, check=False, timeout=COMMAND_LIMIT).returncode:
             with alone(APT):
                 run_quietly(["apt-get", "update", "-qq"], f"the lists for Debian's {name}")
             run_quietly(fetch, f"Debian's {name}")
@@ -163,7 +185,6 @@ def go_programs(kind: str, packages: list[str], linker: str, time: str, environm
     """
     if not shutil.which("go"):
         raise SystemExit(f"{kind} is built from Go source, and there is no go on PATH: install Go 1.24 or newer")
-    go_version = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True).stdout
 
     def build(folder: Path) -> None:
         print(f"building {', '.join(packages)}, which takes {time}", file=sys.stderr, flush=True)
@@ -171,7 +192,12 @@ def go_programs(kind: str, packages: list[str], linker: str, time: str, environm
         run_quietly(command, kind, {"GOBIN": str(folder), **environment}, source)
 
     ours = [path.read_bytes() for path in sorted(source.iterdir())] if source else []
-    return cached(kind, [*(package.encode() for package in packages), linker.encode(), go_version, *ours], build)
+    return cached(kind, [*(package.encode() for package in packages), linker.encode(), go_version(), *ours], build)
+
+
+def go_version() -> bytes:
+    """The version of the Go on PATH."""
+    return subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True, timeout=300).stdout
 
 
 def main(arguments: list[str]) -> None:

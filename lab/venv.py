@@ -1,46 +1,97 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(.venv) in the checkout: pinned packages, and this collection on its path (C(python3 -m lab.venv [--tests]))."""
+"""C(.venv) in the checkout: pinned packages, and this collection on its path (C(python3 -m lab.venv [--tests])).
+
+The packages are installed once into an environment in the cache; a checkout gets a copy of it, which takes seconds.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from lab.tools import alone, cached, run_quietly
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 
 
 def ensure(tests: bool = False) -> Path:
-    """Makes or completes the environment; does nothing when it is as wanted. Returns its bin folder."""
-    files = [ROOT / "requirements.txt"] + ([ROOT / "tests" / "requirements.txt"] if tests else [])
-    wanted = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    stamp = VENV / f".{'tests' if tests else 'run'}-{wanted[:16]}"
-    if not stamp.exists():
-        if not (VENV / "bin" / "python").exists():
-            print(f"making {VENV.name} with {sys.executable}", flush=True)
-            command = [sys.executable, "-m", "venv", str(VENV)]
-            made = subprocess.run(command, capture_output=True, text=True, check=False)
-            if made.returncode:
-                raise SystemExit(f"{made.stdout}{made.stderr}\nPython's venv module is needed: "
-                                 "apt-get install python3-venv")
-        print("installing " + ", ".join(str(file.relative_to(ROOT)) for file in files), flush=True)
-        arguments = [word for file in files for word in ("-r", str(file))]
-        subprocess.run([str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                        *arguments], check=True)
-        for old in VENV.glob(f".{'tests' if tests else 'run'}-*"):
-            old.unlink()
-        stamp.touch()
-    link_collection()
+    """Makes the environment of this checkout, unless it is there. Returns its bin folder.
+
+    One that was made for tests has what a user needs, too, and stays.
+    """
+    run, all_of_them = [ROOT / "requirements.txt"], [ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt"]
+    with alone(ROOT):
+        tests = tests or stamp(VENV, all_of_them, "tests").exists()
+        make(VENV, all_of_them if tests else run, "tests" if tests else "run")
+        link_collection(VENV)
     return VENV / "bin"
 
 
-def link_collection() -> None:
+def make(target: Path, files: list[Path], kind: str) -> Path:
+    """An environment with the packages that the files pin; does nothing where it is there. Returns its bin folder.
+
+    kind: keeps environments of other purposes apart in the cache.
+    """
+    made = stamp(target, files, kind)
+    if not made.exists():
+        inputs = [sys.version.encode(), sys.executable.encode(), *(file.read_bytes() for file in files)]
+        copy(cached(f"venv-{kind}", inputs, lambda folder: install(folder, files)), target)
+        made.touch()
+    return target / "bin"
+
+
+def stamp(target: Path, files: list[Path], kind: str) -> Path:
+    """The file in an environment that says which packages it has."""
+    pinned = b"".join(file.read_bytes() for file in files)
+    return target / f".{kind}-{hashlib.sha256(pinned).hexdigest()[:16]}"
+
+
+def install(folder: Path, files: list[Path]) -> None:
+    """Makes an environment and installs the packages of the files into it (one to two minutes)."""
+    print("installing " + ", ".join(str(file.relative_to(ROOT)) for file in files), flush=True)
+    made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise SystemExit(f"{made.stdout}{made.stderr}\nPython's venv module is needed: apt-get install python3-venv")
+    arguments = [word for file in files for word in ("-r", str(file))]
+    run_quietly([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                 *arguments], "the Python environment")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies an environment, packages by hard links. The scripts contain the path; the copy gets its own."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, symlinks=True, copy_function=link_or_copy)
+    command = next(line for line in (source / "pyvenv.cfg").read_text().splitlines() if line.startswith("command ="))
+    installed_at = command.split()[-1].encode()
+    for program in (target / "bin").iterdir():
+        if program.is_symlink() or not program.is_file():
+            continue
+        text = program.read_bytes()
+        if installed_at in text:
+            mode = program.stat().st_mode
+            program.unlink()  # the cached one keeps its content
+            program.write_bytes(text.replace(installed_at, str(target).encode()))
+            program.chmod(mode)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """A hard link; a copy where the checkout is on another file system than the cache."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def link_collection(target: Path = VENV) -> None:
     """Puts the checkout where the environment's ansible looks for C(ansible_collections.gpuops.nvidia)."""
-    site = next((VENV / "lib").glob("python3.*/site-packages"))
+    site = next((target / "lib").glob("python3.*/site-packages"))
     link = site / "ansible_collections" / "gpuops" / "nvidia"
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink() or link.resolve() != ROOT:

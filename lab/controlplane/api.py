@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import selectors
 import socket
 import subprocess
 import tempfile
@@ -76,7 +77,7 @@ def many(action: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 @contextmanager
-def proxy(program: str, kubectl: list[str]) -> Iterator[Api]:
+def proxy(program: str, kubectl: list[str], limit: float = 120.0) -> Iterator[Api]:
     """An Api while C(kubectl proxy) runs. kubectl: the words of the command up to the verb."""
     with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
         path = Path(folder) / "proxy"  # short, as a socket's path must be
@@ -84,7 +85,10 @@ def proxy(program: str, kubectl: list[str]) -> Iterator[Api]:
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         with process:
             try:
-                said = process.stdout.readline() if process.stdout else ""
+                assert process.stdout is not None
+                with selectors.DefaultSelector() as waiting:
+                    waiting.register(process.stdout, selectors.EVENT_READ)
+                    said = process.stdout.readline() if waiting.select(limit) else f"nothing said within {limit:.0f} s"
                 if "Starting to serve" not in said:
                     raise SystemExit(f"kubectl proxy: {said.strip()}")
                 yield Api(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -31,8 +32,7 @@ def program() -> Path:
     """The path of the program. The first call takes 6 to 10 minutes; calls at the same time wait for each other."""
     needs.go_ready()
     sources = sorted(path for path in SOURCE.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-    inputs = [*(path.read_bytes() for path in sources), repr(FLAGS).encode(),
-              subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True).stdout]
+    inputs = [*(path.read_bytes() for path in sources), repr(FLAGS).encode(), tools.go_version()]
 
     def build(folder: Path) -> None:
         print("building etcd, Kubernetes, kwok and kubectl as one program: 6 to 10 minutes, once", file=sys.stderr,
@@ -49,11 +49,15 @@ def compile_to(path: Path) -> None:
     began = said = time.monotonic()
     with subprocess.Popen(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        limit = threading.Timer(tools.COMMAND_LIMIT, process.kill)
+        limit.start()
         for line in process.stdout or ():
             lines.append(line.strip())
             if time.monotonic() - said > BEAT:
                 said = time.monotonic()
                 print(f"  {said - began:.0f} s: {len(lines)} packages, now {lines[-1]}", file=sys.stderr, flush=True)
+        limit.cancel()
     if process.returncode:
         last = "\n".join(lines[-20:])
-        raise SystemExit(f"the control plane could not be built: {' '.join(command)}: {process.returncode}\n{last}")
+        raise SystemExit(f"the control plane could not be built: {' '.join(command)}: {process.returncode} after "
+                         f"{time.monotonic() - began:.0f} s\n{last}")

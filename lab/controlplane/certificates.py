@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys, certificates and kubeconfigs of a control plane, made by openssl (elliptic curves: a few ms each)."""
+"""Keys, certificates and kubeconfigs, made by openssl (elliptic curves: a few ms each)."""
 
 from __future__ import annotations
 
 import base64
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 DAYS = "3650"
@@ -24,9 +25,10 @@ subjectKeyIdentifier = hash
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth, clientAuth
-subjectAltName = DNS:localhost, DNS:kubernetes, DNS:kubernetes.default, DNS:kubernetes.default.svc, \
-IP:127.0.0.1, IP:10.96.0.1
+subjectAltName = {names}
 """
+CONTROL_PLANE = ("DNS:localhost", "DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc",
+                 "IP:127.0.0.1", "IP:10.96.0.1")
 # File name to subject. The groups decide what each may do (Kubernetes' built-in roles).
 SUBJECTS = {
     "server": "/CN=kube-apiserver",
@@ -44,14 +46,19 @@ REQUEST = ("openssl", "req", "-config", "openssl.conf", "-x509", "-newkey", "ec"
 
 
 def make(folder: Path) -> None:
-    """C(ca.crt), C(service-accounts.key) and a C(.crt) and C(.key) for each of SUBJECTS."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / "openssl.conf").write_text(CONFIG)
-    openssl(folder, *REQUEST, "-extensions", "authority", "-subj", "/CN=gpuops-lab", "-keyout", "ca.key", "-out",
-            "ca.crt")
+    """Of a control plane: C(ca.crt), C(service-accounts.key) and a C(.crt) and C(.key) for each of SUBJECTS."""
+    make_authority(folder, CONTROL_PLANE)
     openssl(folder, "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "service-accounts.key")
     for name, subject in SUBJECTS.items():
         sign(folder, name, subject)
+
+
+def make_authority(folder: Path, names: Sequence[str]) -> None:
+    """C(ca.crt) and C(ca.key). names: what the certificates that it signs are for, as openssl writes them."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "openssl.conf").write_text(CONFIG.format(names=", ".join(names)))
+    openssl(folder, *REQUEST, "-extensions", "authority", "-subj", "/CN=gpuops-lab", "-keyout", "ca.key", "-out",
+            "ca.crt")
 
 
 def sign(folder: Path, name: str, subject: str) -> None:
@@ -62,7 +69,7 @@ def sign(folder: Path, name: str, subject: str) -> None:
 
 def openssl(folder: Path, *command: str) -> None:
     """Runs openssl 3 or newer."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stderr}")
 

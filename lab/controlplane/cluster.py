@@ -9,7 +9,6 @@ under a name instead; then nothing runs here.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import shutil
@@ -24,10 +23,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from lab import runs
 from lab.controlplane import api, binary, certificates, parts, processes
-from lab.tools import cache_root
+from lab.tools import alone
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+SERVER = ("etcd", "kube-apiserver")
+IN_USE = "address already in use"  # what these two say of a port
 MADE_BY = "gpuops-lab/cluster"  # the label of what the lab makes inside a cluster
 Say = Callable[[str], None]
 
@@ -93,8 +95,8 @@ class Cluster:
 
 
 def folder() -> Path:
-    """Where all clusters' files lie."""
-    return cache_root() / "clusters"
+    """Where the files of all clusters of this run lie."""
+    return runs.folder() / "clusters"
 
 
 def names() -> list[str]:
@@ -119,8 +121,7 @@ def locked(name: str) -> Iterator[None]:
     if not NAME.fullmatch(name):
         raise SystemExit(f"cluster name {name!r}: want small letters, digits and dashes, at most 31, a letter first")
     folder().mkdir(parents=True, exist_ok=True)
-    with open(folder() / f".{name}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(folder() / f".{name}.lock"):
         yield
 
 
@@ -142,22 +143,42 @@ def up(name: str, say: Say = print) -> Cluster:
 def start(cluster: Cluster, program: Path, say: Say) -> None:
     """Starts all parts and waits until nodes and pods are served."""
     began = time.monotonic()
-    prepare(cluster)
-    wanted = parts.arguments(cluster.folder, cluster.ports)
-
-    def run(part: str) -> None:
-        cluster.marks[part] = processes.start(program, part, wanted[part], cluster.folder)
-        cluster.save()
-
-    run("etcd")
-    run("kube-apiserver")
-    wait_ready(cluster)
-    run("kube-controller-manager")  # would give up where the API server is slow
-    run("kube-scheduler")
+    start_server(cluster, program)
+    run(cluster, program, "kube-controller-manager")  # would give up where the API server is slow
+    run(cluster, program, "kube-scheduler")
     say(f"cluster {cluster.name}: API server ready after {time.monotonic() - began:.1f} s")
     install_kwok(cluster, program)
-    run("kwok")
+    run(cluster, program, "kwok")
     say(f"cluster {cluster.name}: up after {time.monotonic() - began:.1f} s")
+
+
+def start_server(cluster: Cluster, program: Path, attempts: int = 5) -> None:
+    """Starts etcd and the API server; again with other ports where one was taken since it was found free."""
+    while True:
+        attempts -= 1
+        prepare(cluster)
+        for part in SERVER:
+            log(cluster, part).unlink(missing_ok=True)
+            run(cluster, program, part)
+        try:
+            wait_ready(cluster)
+            return
+        except SystemExit:
+            if not attempts or not any(IN_USE in log(cluster, part).read_text(errors="replace") for part in SERVER):
+                raise
+        cluster.marks, cluster.ports = {}, {}
+
+
+def run(cluster: Cluster, program: Path, part: str) -> None:
+    """Starts a part and records it."""
+    wanted = parts.arguments(cluster.folder, cluster.ports)[part]
+    cluster.marks[part] = processes.start(program, part, wanted, cluster.folder)
+    cluster.save()
+
+
+def log(cluster: Cluster, part: str) -> Path:
+    """What a part has said."""
+    return cluster.folder / "logs" / f"{part}.log"
 
 
 def prepare(cluster: Cluster) -> None:
@@ -198,16 +219,17 @@ def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
             time.sleep(0.1)
     processes.stop(list(cluster.marks.values()))
     part = (gone or ["kube-apiserver"])[0]
-    log = cluster.folder / "logs" / f"{part}.log"
-    last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    said = log(cluster, part)
+    last = "\n".join(said.read_text(errors="replace").splitlines()[-15:])
     raise SystemExit(f"cluster {cluster.name} did not come up: {part} {'ended' if gone else 'is not ready'}\n{last}\n"
-                     f"(the whole log: {log})")
+                     f"(the whole log: {said})")
 
 
 def install_kwok(cluster: Cluster, program: Path) -> None:
     """kwok's own definition of Stages, and its Stages for nodes and pods."""
     for part in ("kwok-crds", "kwok-stages"):
-        text = subprocess.run([part], executable=program, text=True, capture_output=True, check=True).stdout
+        text = subprocess.run([part], executable=program, text=True, capture_output=True, check=True,
+                              timeout=120).stdout
         path = cluster.folder / f"{part}.yaml"
         path.write_text(text)
         cluster.kubectl("apply", "--server-side", "--filename", str(path))
@@ -273,7 +295,7 @@ def forget(cluster: Cluster) -> None:
 
 
 def purge() -> None:
-    """Removes all clusters; another's that does not answer is only forgotten."""
+    """Removes all clusters of this run; another's that does not answer is only forgotten."""
     for name in names():
         try:
             down(name)

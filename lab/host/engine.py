@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab.tools import cache_root, write_whole
+from lab.tools import alone, cache_root, write_whole
 
 CONF = """\
 [containers]
@@ -61,8 +61,9 @@ def prepare() -> None:
                        run=run_folder(), root=root)
     write_whole(root / "containers.conf", text)  # podman of another lab reads it all the time
     noted = root / "there-before"
-    if not noted.exists():
-        noted.write_text("".join(f"{path}\n" for path in (*FIXED, *FIXED_FOLDERS) if Path(path).exists()))
+    with alone(root):  # before another lab has podman make them
+        if not noted.exists():
+            noted.write_text("".join(f"{path}\n" for path in (*FIXED, *FIXED_FOLDERS) if Path(path).exists()))
 
 
 def prepare_if_there() -> None:
@@ -96,10 +97,10 @@ def purge() -> None:
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in reversed(mounts):
         if mount.startswith((f"{folder()}/", f"{run_folder()}/")):
-            subprocess.run(["umount", mount], check=False)
+            subprocess.run(["umount", mount], check=False, timeout=60)
     if "/run/netns" not in before and "/run/netns" in mounts and not list(Path("/run/netns").iterdir()):
         for _ignored in range(mounts.count("/run/netns")):
-            subprocess.run(["umount", "/run/netns"], check=False)
+            subprocess.run(["umount", "/run/netns"], check=False, timeout=60)
     for name in FIXED:
         if name not in before:
             Path(name).unlink(missing_ok=True)

@@ -27,7 +27,8 @@ INCLUDE = ("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "kmod
            "ca-certificates", "containerd", "runc", "pciutils", "make", "dkms", "tcc", "less")
 # By kind, what its package manager and what that needs are called in Debian.
 DEFAULT = "debian12"
-KINDS = {"debian12": (), "ubuntu2404": (), "rocky9": ("dnf", "dnf-plugins-core", "rpm", "curl"),
+KINDS = {"debian12": (), "debian12user": ("sudo",), "ubuntu2404": (),
+         "rocky9": ("dnf", "dnf-plugins-core", "rpm", "curl"),
          "sles15": ("zypper", "libzypp-config", "rpm", "curl"),
          "trixie": ("docker.io", "docker-cli", "podman", "crun")}
 SUITES = {"trixie": "trixie"}
@@ -57,8 +58,20 @@ def key() -> Path:
         for name in ("id_ed25519", "ssh_host_ed25519_key"):
             if not (folder / name).exists():
                 subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f",
-                                str(folder / name)], check=True)
+                                str(folder / name)], check=True, timeout=60)
     return folder / "id_ed25519"
+
+
+def programs() -> Path:
+    """The folder of a host's stand-ins that are written in C."""
+    sources = sorted(HERE.glob("*.c"))
+
+    def make(folder: Path) -> None:
+        for source in sources:
+            run_quietly(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(folder / source.stem),
+                         str(source)], source.name)
+
+    return cached("host-programs", [source.read_bytes() for source in sources], make)
 
 
 def image(kind: str = DEFAULT) -> str:
@@ -66,13 +79,20 @@ def image(kind: str = DEFAULT) -> str:
     base = rootfs(kind)
     nvml = build_nvml()
     ssh = key().parent
-    files = sorted(path for path in HERE.rglob("*") if path.is_file())
+    files = sorted(path for path in HERE.rglob("*") if path.is_file()
+                   and (path.parent.name != "kinds" or path.stem == kind or path.stem not in KINDS))
     digest = hashlib.sha256(f"{kind} {base} {nvml} {os.uname().release} {key().read_text()}".encode())
     for path in files:
         digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
     name = f"localhost/gpuops-host:{digest.hexdigest()[:16]}"
-    if engine.podman("image", "exists", name, check=False).returncode == 0:
-        return name
+    with alone(cache_root() / f".image-{kind}.lock"):
+        if engine.podman("image", "exists", name, check=False).returncode:
+            make(name, kind, base, nvml, ssh)
+    return name
+
+
+def make(name: str, kind: str, base: Path, nvml: Path, ssh: Path) -> None:
+    """Makes a kind's image."""
     base_name = f"localhost/gpuops-root:{base.parent.name}"
     if engine.podman("image", "exists", base_name, check=False).returncode:
         print("unpacking the root file system", flush=True)
@@ -85,8 +105,8 @@ def image(kind: str = DEFAULT) -> str:
         for source in ssh.glob("ssh_host_*"):
             shutil.copy(source, context)
         shutil.copy(ssh / "id_ed25519.pub", context / "authorized_keys")
-        run_quietly(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(context / "capabilities"),
-                     str(HERE / "capabilities.c")], "capabilities.c")
+        for program in programs().iterdir():
+            shutil.copy(program, context)
         container = f"gpuops-setup-{kind}-{os.getpid()}"
         try:
             engine.podman("run", "--name", container, "--network", "none", "--volume", f"{context}:/setup:ro",
@@ -94,4 +114,3 @@ def image(kind: str = DEFAULT) -> str:
             engine.podman("commit", "--quiet", "--change", "STOPSIGNAL SIGRTMIN+3", container, name)
         finally:
             engine.podman("rm", "--force", container, check=False)
-    return name

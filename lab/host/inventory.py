@@ -10,8 +10,8 @@ from pathlib import Path
 from lab.host import image
 from lab.host.lab import Lab, sockets
 
-SSH = ("-o ControlMaster=auto -o ControlPersist=60s -o ControlPath={sockets}/%C -o StrictHostKeyChecking=no "
-       "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=10")
+SSH = ("-o ControlMaster=auto -o ControlPersist=300s -o ControlPath={sockets}/%C -o StrictHostKeyChecking=no "
+       "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes -o ConnectTimeout=60")
 
 
 def variables(lab: Lab) -> dict[str, str]:
@@ -36,6 +36,9 @@ def variables(lab: Lab) -> dict[str, str]:
 
 # By kind of host, which of the repositories the driver comes from where it is not that of Debian.
 DRIVER_REPOSITORIES = {"rocky9": "rpm", "sles15": "suse", "ubuntu2404": "ubuntu_cuda"}
+# By kind, how an ordinary user becomes root there; a terminal, which sudo wants, and pipelining exclude each other.
+USERS = {"debian12user": {"ansible_user": "deploy", "ansible_become": "true",
+                          "ansible_become_password": "deploy-password", "ansible_pipelining": "false"}}
 # Those with RPM.
 RPM_KINDS = ("rocky9", "sles15")
 
@@ -44,7 +47,8 @@ def host_variables(lab: Lab, host: str) -> dict[str, str]:
     """What is different on a host, by its kind."""
     found, kind = lab.repositories, lab.kind(host)
     name = DRIVER_REPOSITORIES.get(kind)
-    own = {"container_toolkit_repository_url": lab.url + found["toolkit_rpm_path"]} if kind in RPM_KINDS else {}
+    own = dict(USERS.get(kind, {}))
+    own |= {"container_toolkit_repository_url": lab.url + found["toolkit_rpm_path"]} if kind in RPM_KINDS else {}
     if name is None:
         return own
     return {**own, "driver_repository_url": lab.url + found[f"{name}_path"],
@@ -58,12 +62,17 @@ def write(lab: Lab) -> Path:
     lines = ["all:", "  children:", "    gpu_hosts:", "      hosts:"]
     for host in lab.hosts:
         lines += [f"        {host}:", f"          ansible_host: {lab.address(host)}", "          ansible_port: 22"]
-        lines += [f"          {key}: {quoted(value)}" for key, value in host_variables(lab, host).items()]
+        lines += [f"          {key}: {plain(value)}" for key, value in host_variables(lab, host).items()]
     lines += ["      vars:"]
-    lines += [f"        {key}: {value if value == 'true' else quoted(value)}" for key, value in variables(lab).items()]
+    lines += [f"        {key}: {plain(value)}" for key, value in variables(lab).items()]
     path = lab.folder / "inventory.yml"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def plain(text: str) -> str:
+    """A YAML value: a truth value, or a string."""
+    return text if text in ("true", "false") else quoted(text)
 
 
 def quoted(text: str) -> str:

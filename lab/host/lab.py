@@ -9,15 +9,19 @@ import contextlib
 import hashlib
 import json
 import re
+import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from lab import runs
+from lab.controlplane import certificates
 from lab.host import engine, image, needs
 from lab.nvml.build import build as build_nvml
 from lab.packages import Repositories
@@ -26,8 +30,13 @@ from lab.tools import NAMES, alone, cache_root, toolkit_program, write_whole
 
 DEFAULT = "gpu-a1=a100-80:8,gpu-a2=a100-80:8,gpu-l1=l40s:4"
 CODE = Path(__file__).resolve().parent.parent
+NAME = re.compile(r"[a-z][a-z0-9-]{0,15}")  # short, as it is in the paths of sockets
+# Held by whoever takes a network: those that have other caches look for one on the same machine. Nothing is written.
+NETWORKS_LOCK = Path("/run")
 HOST_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 SYSTEMD = "/sys/fs/cgroup/systemd"  # the hierarchy that systemd keeps services in, on cgroup v1
+SERVE = ("python3", "-m", "lab.packages", "serve", "--root", "/www/root", "--bind", "0.0.0.0", "--faults",
+         "/www/faults", "--log", "/www/requests.log")
 FIRST_ADDRESS = 11  # .1 is this machine, .2 the repositories
 
 
@@ -63,7 +72,12 @@ class Lab:
         """The container of a host."""
         if host != "repo" and host not in self.hosts:
             raise SystemExit(f"lab {self.name} has no host {host}; it has {', '.join(self.hosts)}")
-        return f"gpuops-{self.name}-{host}"
+        return f"{self.title}-{host}"
+
+    @property
+    def title(self) -> str:
+        """What its network is called, and what the names of its containers begin with."""
+        return f"gpuops-{runs.title(self.name)}"
 
     def kind(self, host: str) -> str:
         """What a host looks like."""
@@ -85,8 +99,8 @@ class Lab:
 
 
 def labs_folder() -> Path:
-    """Where all labs' files lie."""
-    return cache_root() / "labs"
+    """Where the files of all labs of this run lie."""
+    return runs.folder() / "labs"
 
 
 def names() -> list[str]:
@@ -106,6 +120,8 @@ def load(name: str) -> Lab:
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
     """One change of a lab at a time."""
+    if not NAME.fullmatch(name):
+        raise SystemExit(f"lab name {name!r}: want small letters, digits and dashes, at most 16, a letter first")
     labs_folder().mkdir(parents=True, exist_ok=True)
     with alone(labs_folder() / f".{name}.lock"):
         yield
@@ -135,11 +151,12 @@ def parse(spec: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def free_network(name: str) -> str:
     """A network of 10.213.0.0/16 that nothing on this machine uses, the same for the same name where possible."""
-    routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True).stdout
+    routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True, timeout=60).stdout
     taken = set()
-    for record in labs_folder().glob("*/lab.json"):
-        with contextlib.suppress(FileNotFoundError):  # a lab that goes at this moment
-            taken.add(json.loads(record.read_text())["network"])
+    for pattern in ("labs/*/lab.json", "runs/*/labs/*/lab.json"):
+        for record in cache_root().glob(pattern):
+            with contextlib.suppress(FileNotFoundError):  # a lab that goes at this moment
+                taken.add(json.loads(record.read_text())["network"])
     start = int(hashlib.sha256(name.encode()).hexdigest(), 16)
     for offset in range(250):
         network = f"10.213.{(start + offset) % 250 + 1}"
@@ -148,14 +165,23 @@ def free_network(name: str) -> str:
     raise SystemExit("no free network in 10.213.0.0/16")
 
 
+def build() -> None:
+    """Makes what all labs share, unless it is there: the repositories, the image of most hosts."""
+    needs.ensure()
+    engine.prepare()
+    with ThreadPoolExecutor() as pool, tempfile.TemporaryDirectory("", "building-", cache_root()) as folder:
+        packages = pool.submit(build_repositories, Path(folder) / "root")
+        image.image(image.DEFAULT)
+        packages.result()
+
+
 def up(name: str, spec: str) -> Lab:
     """Starts a lab, or completes a running one: hosts of another shape or an older image are made afresh."""
     hosts, kinds = parse(spec)
     needs.ensure()
     engine.prepare()
     with locked(name):
-        known = name in names()
-        lab = load(name) if known else Lab(name, free_network(name))
+        lab = load(name) if name in names() else Lab(name, "")
         with ThreadPoolExecutor() as pool:
             packages = pool.submit(build_repositories, lab.folder / "www" / "root")
             images = {kind: image.image(kind) for kind in sorted({image.DEFAULT, *kinds.values()})}
@@ -167,13 +193,20 @@ def up(name: str, spec: str) -> Lab:
                 remove_container(lab.container(host))  # addresses go by place
         lab.hosts, lab.kinds = hosts, kinds
         lab.repositories = {key: str(value) for key, value in vars(found).items() if key != "root"}
-        lab.save()
-        ensure_network(lab)
-        ensure_repo(lab, images[image.DEFAULT])
+        connect(lab, images[image.DEFAULT])
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda host: ensure_host(lab, host, images[kinds[host]]), lab.hosts))
         wait_for_repositories(lab)
     return lab
+
+
+def connect(lab: Lab, host_image: str) -> None:
+    """Gives a lab its network, and records it once this machine has a route to it: then nobody else takes it."""
+    with alone(NETWORKS_LOCK):
+        lab.network = lab.network or free_network(lab.name)
+        lab.save()
+        ensure_network(lab)
+        ensure_repo(lab, host_image)
 
 
 def build_repositories(out: Path) -> Repositories:
@@ -189,10 +222,9 @@ def ensure_network(lab: Lab) -> None:
 
     Podman numbers bridges in each storage anew, and would share one with another storage's network: so we name it.
     """
-    network = f"gpuops-{lab.name}"
-    if engine.podman("network", "exists", network, check=False).returncode:
-        engine.podman("network", "create", "--internal", "--disable-dns", "--subnet", f"{lab.network}.0/24", network)
-        record = engine.folder() / "networks" / f"{network}.json"
+    if engine.podman("network", "exists", lab.title, check=False).returncode:
+        engine.podman("network", "create", "--internal", "--disable-dns", "--subnet", f"{lab.network}.0/24", lab.title)
+        record = engine.folder() / "networks" / f"{lab.title}.json"
         settings = json.loads(record.read_text())
         settings["network_interface"] = f"gpu{hashlib.sha256(str(lab.folder).encode()).hexdigest()[:8]}"
         record.write_text(json.dumps(settings))
@@ -202,23 +234,34 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
     """The server of the repositories. It also keeps the bridge up, which gets this machine's address here."""
     container = lab.container("repo")
     (lab.folder / "www" / "faults").touch()
-    if not runs(container, "{{.ImageName}}", host_image):
+    if not is_up(container, "{{.ImageName}}", host_image):
         remove_container(container)
-        engine.podman("run", "--detach", "--name", container, "--hostname", "repo", "--network", f"gpuops-{lab.name}",
+        engine.podman("run", "--detach", "--name", container, "--hostname", "repo", "--network", lab.title,
                       *lab.at("repo"), "--volume", f"{CODE}:/code/lab:ro", "--workdir", "/code",
                       "--volume", f"{lab.folder / 'www'}:/www", "--env", "PYTHONDONTWRITEBYTECODE=1", host_image,
-                      "python3", "-m", "lab.packages", "serve", "--root", "/www/root", "--bind", "0.0.0.0", "--port",
-                      "80", "--faults", "/www/faults", "--log", "/www/requests.log")
-    bridge = json.loads(engine.podman("network", "inspect", f"gpuops-{lab.name}").stdout)[0]["network_interface"]
-    subprocess.run(["ip", "address", "replace", f"{lab.network}.1/24", "dev", bridge], check=True)
+                      *SERVE, "--port", "80")
+    bridge = json.loads(engine.podman("network", "inspect", lab.title).stdout)[0]["network_interface"]
+    subprocess.run(["ip", "address", "replace", f"{lab.network}.1/24", "dev", bridge], check=True,
+                   timeout=60)
 
 
-def wait_for_repositories(lab: Lab, limit: float = 120.0) -> None:
+def serve_by_tls(lab: Lab) -> Path:
+    """Serves the repositories at C(https://) and the same address, too; the certificate of the authority."""
+    folder = lab.folder / "www" / "tls"
+    certificates.make_authority(folder, [f"IP:{lab.address('repo')}"])
+    certificates.sign(folder, "server", "/CN=repositories")
+    (folder / "server.pem").write_text((folder / "server.key").read_text() + (folder / "server.crt").read_text())
+    engine.podman("exec", "--detach", lab.container("repo"), *SERVE, "--port", "443", "--tls", "/www/tls/server.pem")
+    wait_for_repositories(lab, 443)
+    return folder / "ca.crt"
+
+
+def wait_for_repositories(lab: Lab, port: int = 80, limit: float = 120.0) -> None:
     """Until their server accepts connections, which its container does a moment after its start."""
     end = time.monotonic() + limit
     while True:
         try:
-            socket.create_connection((lab.address("repo"), 80), 10).close()
+            socket.create_connection((lab.address("repo"), port), 10).close()
             return
         except OSError as problem:
             if time.monotonic() > end:
@@ -230,7 +273,7 @@ def wait_for_repositories(lab: Lab, limit: float = 120.0) -> None:
 def ensure_host(lab: Lab, host: str, host_image: str) -> None:
     """A host that is up; made afresh where its GPUs or its image are others."""
     container = lab.container(host)
-    if not runs(container, '{{.ImageName}} {{index .Config.Labels "gpus"}}', f"{host_image} {lab.hosts[host]}"):
+    if not is_up(container, '{{.ImageName}} {{index .Config.Labels "gpus"}}', f"{host_image} {lab.hosts[host]}"):
         start_host(lab, host, host_image)
 
 
@@ -245,7 +288,7 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
     if not engine.cgroup_v2():
         groups, start = ["--cgroupns=private"], f"umount {SYSTEMD}/release_agent {SYSTEMD}; "
     engine.podman("run", "--detach", "--name", container, "--hostname", host, "--label", f"gpus={lab.hosts[host]}",
-                  "--network", f"gpuops-{lab.name}", *lab.at(host), "--restart=always", "--systemd=always",
+                  "--network", lab.title, *lab.at(host), "--restart=always", "--systemd=always",
                   "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
                   "--volume", "/var/lib/docker", host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
@@ -259,7 +302,7 @@ def wait(container: str, limit: float = 240.0) -> None:
     end = time.monotonic() + limit
     said = ""
     while time.monotonic() < end:
-        done = engine.podman("exec", container, "systemctl", "is-system-running", "--wait", check=False)
+        done = engine.podman("exec", container, "systemctl", "is-system-running", "--wait", check=False, timeout=limit)
         said = done.stdout.strip()
         if said == "running":
             return
@@ -275,7 +318,7 @@ def inspect(container: str, template: str) -> str:
     return engine.podman("container", "inspect", "--format", template, container, check=False).stdout.strip()
 
 
-def runs(container: str, template: str, wanted: str) -> bool:
+def is_up(container: str, template: str, wanted: str) -> bool:
     """Whether a container runs and a template has the wanted value.
 
     Podman's own word does not do: where its monitor was killed too, it goes on saying that the container runs.
@@ -289,40 +332,56 @@ def remove_container(container: str) -> None:
     engine.podman("rm", "--force", "--volumes", "--time", "0", "--ignore", container)
 
 
-def reset(lab: Lab, host: str) -> None:
-    """The host as it was at first."""
+def reset(lab: Lab, host: str, saved: str = "") -> None:
+    """The host as it was at first, or as an image of C(save) has it."""
     with locked(lab.name):
         close_connections(lab.name)
-        start_host(lab, host, inspect(lab.container(host), "{{.ImageName}}") or image.image(lab.kind(host)))
+        start_host(lab, host, saved or image.image(lab.kind(host)))
+
+
+def save(lab: Lab, host: str) -> str:
+    """Keeps a host's disk as an image, from which C(reset) starts hosts; it goes with the lab. Returns its name.
+
+    What is in memory, in /run and in the stores of containerd and Docker is not kept, as with a disk that was moved.
+    """
+    container = lab.container(host)
+    engine.podman("exec", container, "sync")
+    name = f"localhost/{container}:{secrets.token_hex(4)}"
+    engine.podman("commit", "--quiet", container, name)
+    return name
 
 
 def down(name: str) -> None:
     """Removes a lab: its hosts, its network, its files; what is cached for the next one stays."""
-    lab = load(name)
     with locked(name):
+        lab = load(name)
         close_connections(name)
+        shutil.rmtree(sockets(name), ignore_errors=True)
         with ThreadPoolExecutor() as pool:
             list(pool.map(remove_container, [lab.container(host) for host in [*lab.hosts, "repo"]]))
-        engine.podman("network", "rm", "--force", f"gpuops-{name}")
+        for host in lab.hosts:
+            saved = engine.podman("images", "--quiet", "--no-trunc", f"localhost/{lab.container(host)}").stdout.split()
+            if saved:
+                engine.podman("rmi", "--force", *saved)
+        engine.podman("network", "rm", "--force", lab.title)
         shutil.rmtree(lab.folder)
-    (labs_folder() / f".{name}.lock").unlink(missing_ok=True)
+        (labs_folder() / f".{name}.lock").unlink()
 
 
 def sockets(name: str) -> Path:
     """The folder of the SSH connections that Ansible shares; its path is short, as sockets' paths must be."""
-    return engine.run_folder() / "ssh" / name
+    return engine.run_folder() / "ssh" / runs.title(name)
 
 
 def close_connections(name: str) -> None:
     """Ends the shared SSH connections that Ansible left open."""
     for path in sockets(name).glob("*"):
-        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={path}", "lab"], check=False, capture_output=True)
+        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={path}", "lab"], check=False, capture_output=True,
+                       timeout=60)
 
 
 def purge() -> None:
-    """Removes all labs and everything that the lab put on this machine."""
-    for name in names():
-        down(name)
+    """Removes everything that the lab put on this machine; labs are removed."""
     engine.purge()
     needs.purge()
     shutil.rmtree(cache_root())

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def record() -> Path:
 def installed() -> set[str]:
     """Names of the Debian packages on this machine."""
     rows = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"], check=True, text=True,
-                          capture_output=True).stdout.splitlines()
+                          capture_output=True, timeout=120).stdout.splitlines()
     return {name for name, _ignored, status in (row.partition(" ") for row in rows) if status == "installed"}
 
 
@@ -77,7 +78,7 @@ def go_ready() -> None:
     os.environ.setdefault("GOFLAGS", "-modcacherw")
     os.environ.setdefault("GOPATH", str(root / "go"))
     os.environ.setdefault("GOCACHE", str(root / "go-build"))
-    if subprocess.run(["which", "go"], capture_output=True, check=False).returncode == 0:
+    if shutil.which("go"):
         return
 
     def install(folder: Path) -> None:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 SCRIPT = r"""
-export LC_ALL=C
+# systemctl would give up after 25 s, and the lines of units be missing without a word.
+export LC_ALL=C SYSTEMD_BUS_TIMEOUT=300
 cd /
 # Files with mode, owner and digest; folders and links too. Not what this machine mounts in, nor the linker's cache.
 find etc usr/local opt usr/src usr/share/keyrings var/lib/dkms var/lib/nvidia lib/modules \
@@ -19,7 +20,9 @@ find etc usr/local opt usr/src usr/share/keyrings lib/modules -type f -not -path
     -not -path 'etc/hosts' -not -path 'etc/hostname' -not -path 'etc/machine-id' -not -path 'etc/ld.so.cache' \
     -not -path 'lib/modules/*/modules.*' -print0 2>/dev/null | sort -z | xargs -0 -r sha256sum | sed 's/^/sha256 /'
 ldconfig -p | tail -n +2 | sed 's/^[[:space:]]*/library /' | sort
-systemctl list-unit-files --no-legend --plain --no-pager | awk '{print "unit-file", $1, $2}' | sort
+# With the links in /etc these say what systemctl list-unit-files does, which takes systemd longer than all else here.
+find usr/lib/systemd/system run/systemd/system \( -type f -o -type l \) -printf 'unit-file %p %l\n' |
+    sed 's/ *$//' | sort
 systemctl list-units --all --no-legend --plain --no-pager --type=service,socket,timer,path |
     awk '$3 == "active" && $1 !~ /^(user|session|run-|ssh@|systemd-tmpfiles-clean|user-runtime)/ {print "active", $1}' |
     sort

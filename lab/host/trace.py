@@ -78,7 +78,7 @@ def namespaces() -> set[str]:
 def output(*command: str) -> str:
     """A command's output, empty where there is no such command."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
     except FileNotFoundError:
         return ""
 

@@ -88,7 +88,8 @@ def busybox(root: Path) -> None:
     """Debian's static busybox, and its programs by their names."""
     program = debian_package("busybox-static") / "bin" / "busybox"
     shutil.copy(program, root / "bin")
-    for name in subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split():
+    for name in subprocess.run([program, "--list"], capture_output=True, text=True, check=True,
+                               timeout=60).stdout.split():
         if name != "busybox":
             (root / "bin" / name).symlink_to("busybox")
 

@@ -59,6 +59,8 @@ UBUNTU_CUDA_PATH = "compute/cuda/repos/ubuntu2404/x86_64/"
 UBUNTU_CUDA_DRIVERS = ("580.126.20", "595.80.01", "595.91.07")
 # The vendor's local installer: a package with a repository in it, as it was before there were pinning packages.
 UBUNTU_LOCAL = "595.91.07"
+# What serves the repositories is no part of them.
+SERVING = ("serve.py", "__main__.py")
 UBUNTU_PATH, DEBIAN_PATH = "ubuntu/", "debian/"
 UBUNTU_FORMER, UBUNTU_DRIVERS, DEBIAN_DRIVER = "580.105.08", ("580.126.20", "595.80.01"), "535.309.01"
 TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
@@ -104,7 +106,8 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
     if missing := missing_needs():
         raise SystemExit(f"the lab's packages cannot be built: install {' '.join(missing)}")
     signing = keys()
-    sources = [path for path in sorted(FILES.parent.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    sources = [path for path in sorted(FILES.parent.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
+               and path.name not in SERVING]
     inputs = [*sources, nvml / "libnvidia-ml.so.1", nvml / "nvidia-smi", *(tools[name] for name in sorted(tools))]
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in inputs]
     digests += [os.uname().release.encode(), *(key.fingerprint.encode() for key in signing.values())]

@@ -115,7 +115,7 @@ def write_repository(debs: Sequence[Deb], folder: Path, key: Key, release: Mappi
 
 
 def write_archive(pockets: Pockets, folder: Path, key: Key, origin: str) -> None:
-    """An archive as distributions have it: suites with components, each suite signed."""
+    """An archive as distributions have it: suites with components, each suite signed, indexes by their hashes too."""
     for suite, components in pockets.items():
         for component, debs in components.items():
             pool = folder / "pool" / suite / component
@@ -126,9 +126,13 @@ def write_archive(pockets: Pockets, folder: Path, key: Key, origin: str) -> None
             index.mkdir(parents=True)
             packages = _output(["apt-ftparchive", "packages", f"pool/{suite}/{component}"], folder)
             (index / "Packages").write_bytes(packages)
+            hashes = index / "by-hash" / "SHA256"
+            hashes.mkdir(parents=True)
+            (hashes / hashlib.sha256(packages).hexdigest()).write_bytes(packages)
         _sign_release(folder / "dists" / suite, key, {
             "Origin": origin, "Label": origin, "Suite": suite, "Codename": suite, "Architectures": "amd64",
-            "Components": " ".join(components)})
+            "Components": " ".join(components), "Acquire-By-Hash": "yes",
+            "SHA512": "false"})  # as Ubuntu's and Debian's; apt asks for the strongest hash that is listed
 
 
 def _sign_release(folder: Path, key: Key, release: Mapping[str, str]) -> None:
@@ -140,7 +144,7 @@ def _sign_release(folder: Path, key: Key, release: Mapping[str, str]) -> None:
 
 
 def _output(command: list[str], folder: Path) -> bytes:
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=600)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} in {folder} ended with {done.returncode}\n{done.stderr.decode()}")
     return done.stdout

@@ -62,7 +62,8 @@ class _Gpg:
 
     def __call__(self, *words: str) -> bytes:
         command = ["gpg", "--batch", "--yes", "--quiet", "--pinentry-mode", "loopback", "--passphrase", "", *words]
-        done = subprocess.run(command, env={**os.environ, "GNUPGHOME": self.home}, capture_output=True, check=False)
+        done = subprocess.run(command, env={**os.environ, "GNUPGHOME": self.home}, capture_output=True, check=False,
+                              timeout=120)
         if done.returncode:
             raise SystemExit(f"gpg {' '.join(words)} ended with {done.returncode}\n{done.stderr.decode()}")
         return done.stdout
@@ -75,7 +76,7 @@ def _home() -> Iterator[_Gpg]:
     try:
         yield _Gpg(home)
     finally:
-        subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, "GNUPGHOME": home}, check=False)
+        subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, "GNUPGHOME": home}, check=False, timeout=120)
         shutil.rmtree(home, ignore_errors=True)
 
 

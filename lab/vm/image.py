@@ -48,7 +48,8 @@ def kernels() -> tuple[str, str]:
 def disk() -> Path:
     """The disk as qcow2, never booted."""
     base, nvml, keys = rootfs(), build_nvml(), host_image.key().parent
-    parts = [*sorted(HERE.iterdir()), host_image.HERE / "lib" / "common", nvml / "gpusim", *sorted(keys.iterdir())]
+    parts = [*sorted(HERE.iterdir()), host_image.HERE / "lib" / "common", host_image.programs() / "pci",
+             nvml / "gpusim", *sorted(keys.iterdir())]
 
     def make(folder: Path) -> None:
         print("making the virtual machine's disk", flush=True)
@@ -92,4 +93,4 @@ def boot_record(raw: Path, base: Path) -> None:
 def qemu_version() -> str:
     """The version of the package: states of one version are not for another."""
     return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "qemu-system-x86"], check=True, text=True,
-                          capture_output=True).stdout
+                          capture_output=True, timeout=60).stdout

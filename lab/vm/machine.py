@@ -9,8 +9,8 @@ It goes on from a saved state (memory, devices and disk), which later machines s
 from __future__ import annotations
 
 import json
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,16 +18,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab.controlplane.processes import began, runs, stop
+from lab import runs
+from lab.controlplane import processes
 from lab.host import engine
 from lab.host import image as host_image
-from lab.tools import cache_root, cached, run_quietly
+from lab.tools import cached, run_quietly
 from lab.vm import image, packages
 from lab.vm.qmp import Monitor
 
 CODE = Path(__file__).resolve().parents[2]
 REPOSITORIES = "10.0.2.100"  # an address of the guest's network that QEMU answers at
-HARDWARE = ("-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", "1536",
+HARDWARE = ("-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "Nehalem", "-smp", "1", "-m", "1536",
             "-nodefaults", "-no-user-config", "-display", "none", "-device", "virtio-rng-pci")
 SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o",
        "IdentitiesOnly=yes", "-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
@@ -50,7 +51,7 @@ class Machine:
     @property
     def monitor(self) -> Path:
         """The socket of its monitor; its path is short, as sockets' paths must be."""
-        return engine.run_folder() / f"vm-{self.name}"
+        return engine.run_folder() / f"vm-{runs.title(self.name)}"
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ class Machine:
     @property
     def runs(self) -> bool:
         """Whether its process is there."""
-        return runs((self.mark[0], self.mark[1]))
+        return processes.runs((self.mark[0], self.mark[1]))
 
     def ssh(self, *words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
             limit: float = 2400.0) -> subprocess.CompletedProcess[str]:
@@ -96,7 +97,8 @@ class Machine:
 
     def close(self) -> None:
         """Ends the shared connection."""
-        subprocess.run(["ssh", "-O", "exit", *self.shared, "root@127.0.0.1"], check=False, capture_output=True)
+        subprocess.run(["ssh", "-O", "exit", *self.shared, "root@127.0.0.1"], check=False, capture_output=True,
+                       timeout=120)
 
     def reboot(self) -> None:
         """Restarts it as its administrator would; returns once all is up."""
@@ -109,7 +111,15 @@ class Machine:
             if not self.runs or time.monotonic() > end:
                 raise SystemExit(f"{self.name} does not come back; see {self.folder}/console")
             time.sleep(0.5)
-        self.ssh("systemctl is-system-running --wait", check=False)
+        self.ssh("systemctl is-system-running --wait", check=False, limit=600)
+
+    def ended(self, limit: float = 120.0) -> None:
+        """Until its process has ended, as its monitor was told."""
+        end = time.monotonic() + limit
+        while self.runs:
+            if time.monotonic() > end:
+                raise SystemExit(f"the virtual machine {self.name} was told to end and has not after {limit:.0f} s")
+            time.sleep(0.1)
 
     def save(self) -> None:
         """Writes the record."""
@@ -117,8 +127,8 @@ class Machine:
 
 
 def machines_folder() -> Path:
-    """Where all machines' files lie."""
-    return cache_root() / "vms"
+    """Where the files of all machines of this run lie."""
+    return runs.folder() / "vms"
 
 
 def names() -> list[str]:
@@ -164,8 +174,7 @@ def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable
             with machine.connect() as monitor:
                 monitor.save(folder / "memory")
                 monitor("quit")
-            while machine.runs:
-                time.sleep(0.1)
+            machine.ended()
             shutil.move(machine.folder / "disk.qcow2", folder / "disk.qcow2")
         finally:
             remove(name)
@@ -183,39 +192,43 @@ def start(name: str, origin: Path | None) -> Machine:
     base = origin / "disk.qcow2" if origin else image.disk()
     run_quietly(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base),
                  str(folder / "disk.qcow2")], "the disk of the virtual machine")
-    machine = Machine(name, free_port(), (0, 0), str(origin or ""))
+    machine = Machine(name, 0, (0, 0), str(origin or ""))
     incoming = ["-incoming", "defer"] if origin else []
     served = f"{sys.executable} -m lab.vm.inetd {packages.repository()} {folder / 'faults'}"
     command = [
         "qemu-system-x86_64", *HARDWARE,
         "-drive", f"file={folder / 'disk.qcow2'},if=virtio,cache=unsafe,discard=unmap",
-        "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{machine.port}-:22,"
+        "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22,"
                    f"guestfwd=tcp:{REPOSITORIES}:80-cmd:{served.replace(',', ',,')}",
         "-device", "virtio-net-pci,netdev=net,romfile=", "-serial", f"file:{folder / 'console'}",
         "-qmp", f"unix:{machine.monitor},server=on,wait=off", *incoming]
     with (folder / "qemu.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=CODE, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    start_new_session=True)
-    machine.mark = (process.pid, began(process.pid))
+    machine.mark = (process.pid, processes.began(process.pid))
     machine.save()
     try:
-        if origin:
-            with machine.connect() as monitor:
+        with machine.connect() as monitor:
+            machine.port = forwarded(monitor)
+            machine.save()
+            if origin:
                 monitor.resume(origin / "memory")
         machine.wait()
         # Its clock goes on from when it was saved.
         machine.ssh(f"date --utc --set @{int(time.time())}")
     except BaseException:
-        stop([machine.mark])
+        processes.stop([machine.mark])
         raise
     return machine
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def forwarded(monitor: Monitor) -> int:
+    """The port of this machine that QEMU has taken for the guest's SSH."""
+    shown = monitor("human-monitor-command", **{"command-line": "info usernet"})
+    found = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", shown)
+    if not found:
+        raise SystemExit(f"QEMU forwards no port to the virtual machine: {shown}")
+    return int(found[1])
 
 
 def up(name: str, origin: Path | None = None) -> Machine:
@@ -230,13 +243,13 @@ def remove(name: str) -> None:
     if name in names():
         machine = load(name)
         machine.close()
-        stop([machine.mark])
+        processes.stop([machine.mark])
         machine.monitor.unlink(missing_ok=True)
     shutil.rmtree(machines_folder() / name, ignore_errors=True)
 
 
 def purge() -> None:
-    """Ends all machines; what is cached goes with the cache."""
+    """Ends all machines of this run; what is cached goes with the cache."""
     for name in names():
         remove(name)
     shutil.rmtree(machines_folder(), ignore_errors=True)

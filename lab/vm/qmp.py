@@ -16,8 +16,9 @@ from typing import Any
 class Monitor:
     """A connection to a machine's monitor: C(with Monitor(path) as monitor)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: float = 600.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(limit)  # for each answer
         try:
             self.socket.connect(str(path))
         except OSError:
@@ -38,12 +39,15 @@ class Monitor:
     def __call__(self, command: str, **arguments: Any) -> Any:
         """Executes a command; returns its answer. What else the machine reports is passed over."""
         self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
-        for line in self.lines:
-            answer = json.loads(line)
-            if "error" in answer:
-                raise SystemExit(f"the virtual machine refuses {command}: {answer['error']['desc']}")
-            if "return" in answer:
-                return answer["return"]
+        try:
+            for line in self.lines:
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise SystemExit(f"the virtual machine refuses {command}: {answer['error']['desc']}")
+                if "return" in answer:
+                    return answer["return"]
+        except TimeoutError as problem:
+            raise SystemExit(f"the virtual machine's monitor does not answer {command}") from problem
         raise SystemExit(f"the virtual machine has ended during {command}")
 
     def save(self, file: Path) -> None:

@@ -1,142 +1,131 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All gates: C(python3 -m tests.gates [NAME ...]); without names, all of them. C(make test) and CI call this."""
+"""All gates: C(python3 -m tests.gates [NAME ...]); without names, all of them. C(make test) and CI call this.
+
+C(python3 -m tests.gates --check [BASE]) runs those that the working tree's change affects (C(make check)).
+"""
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
-from pathlib import Path
+from dataclasses import replace
 
-from lab import venv
-from lab.stages import ROOT, Stages
-
-BUILD = ROOT / ".build"
-COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a link
-# Molecule installs a copy of the collection into the first folder of the path; here that is its own.
-MOLECULE = {"ANSIBLE_HOME": str(BUILD / "molecule" / "home"),
-            "ANSIBLE_COLLECTIONS_PATH": str(BUILD / "molecule" / "collections")}
-# These take long and are seldom the ones that need the processor: they run beside what follows them.
-BESIDE = ("sanity", "kill", "cluster", "sources", "toolkit", "kubelet")
-# Virtual machines without KVM take two processors for themselves: they run when all else has ended.
-LAST = ("vm", "kernel")
-ON_HOSTS = {"lab", "kill", "sources", "toolkit", "kubelet", "driver", "integration", "molecule", "bench"}
-# Measures, which a machine with other gates on it would spoil.
-BY_NAME = ("bench",)
-IN_CLUSTER = {"lab", "cluster", "kubelet", "integration", "molecule", "bench"}
-# Tests of hosts that have labs of their own, by gate: what installs a driver from where, and what is around it.
-HOSTS = {"kill": ("kill",), "sources": ("rpm", "zypper", "archive", "runfile"),
-         "toolkit": ("toolkit", "toolkit_docker", "toolkit_cdi", "mig"),
-         "driver": ("switch", "around", "components")}
+from lab import runs
+from lab.stages import ROOT, Stage, Stages
+from tests.gates import inputs, table
+from tests.gates.schedule import Schedule
+from tests.gates.table import BASES, GATES, ONLY_WHEN_NAMED, Gate
 
 
-def link_checkout() -> None:
-    """Tools that want C(ansible_collections/gpuops/nvidia) above the code find it through this link."""
-    link = COLLECTIONS / "ansible_collections" / "gpuops" / "nvidia"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(ROOT)
-
-
-def environment(bin_folder: Path) -> dict[str, str]:
-    """Isolated from the user's Ansible: its home, its collections, its configuration."""
-    return {
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "ANSIBLE_HOME": str(BUILD / "ansible-home"),
-        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
-        "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
-        "MYPYPATH": str(COLLECTIONS),
-        "ANSIBLE_NOCOWS": "1",
-        "NO_COLOR": "1",
-    }
-
-
-def commands() -> dict[str, list[str]]:
-    """Name to command, in order. Slow ones that need few others' results are started early, see main()."""
-    python = str(venv.VENV / "bin" / "python")
-    on_hosts = {gate: [python, "-m", "pytest", *(f"tests/integration/test_{name}.py" for name in names)]
-                for gate, names in HOSTS.items()}
-    return {
-        "ruff": ["ruff", "check", "."],
-        "types": ["mypy", "-p", "ansible_collections.gpuops.nvidia.plugins.module_utils",
-                  "-p", "ansible_collections.gpuops.nvidia.plugins.plugin_utils"],
-        "yaml": ["yamllint", "--strict", "."],
-        "sanity": [python, "-m", "tests.gates.sanity"],
-        "docs": [python, "-m", "tests.gates.docs"],
-        "unit": [python, "-m", "pytest", "tests/unit"],
-        "ansible-lint": ["ansible-lint"],
-        "conformance": [python, "-m", "pytest", "tests/conformance"],
-        "lab": [python, "-m", "pytest", "tests/lab"],
-        "vm": [python, "-m", "pytest", "tests/vm/test_driver.py"],
-        "kernel": [python, "-m", "pytest", "tests/vm/test_kernel.py"],
-        "kill": on_hosts["kill"],
-        "sources": on_hosts["sources"],
-        "toolkit": on_hosts["toolkit"],
-        "cluster": [python, "-m", "pytest", "tests/integration_cluster"],
-        "kubelet": [python, "-m", "pytest", "tests/kubelet"],
-        "driver": on_hosts["driver"],
-        "integration": [python, "-m", "pytest", "tests/integration",
-                        *(f"--ignore={path}" for words in on_hosts.values() for path in words[3:])],
-        "molecule": ["molecule", "test", "--all"],
-        "bench": [python, "-m", "tests.bench"],
-    }
-
-
-def main(names: list[str]) -> int:
-    """Runs the named gates (default: all but those of BY_NAME) and prints the table. Returns the exit code."""
-    known = commands()
-    wrong = [name for name in names if name not in known]
+def main(words: list[str]) -> int:
+    """Runs the gates that are asked for (default: all but those of ONLY_WHEN_NAMED). Returns the exit code."""
+    checking = words[:1] == ["--check"]
+    if checking and words[2:]:
+        print(f"--check takes one commit to compare with, not {' '.join(words[1:])}")
+        return 2
+    known = {gate.name: gate for gate in GATES}
+    wrong = [] if checking else [word for word in words if word not in known]
     if wrong:
         print(f"No gate named {', '.join(wrong)}; there are: {', '.join(known)}")
         return 2
-    wanted = names or [name for name in known if name not in BY_NAME]
-    stages = Stages("bench" if wanted == ["bench"] else "test")
-    print("Everything runs on this machine. Gates: " + ", ".join(wanted), flush=True)
-    if not names:
-        print(f"Only by name: {', '.join(BY_NAME)}", flush=True)
     try:
-        # What others stand on, started before anything else: by gates that need it, the command that provides it.
-        bases = [(needed, stages.start(name, [sys.executable, "-m", *words])) for needed, name, words in (
-            (IN_CLUSTER, "control plane build", ["lab", "cluster", "build"]), (ON_HOSTS, "lab up", ["lab", "up"]),
-            ({"conformance", "toolkit", "kubelet"}, "containerd build", ["lab.tools", "containerd"]),
-            ({"vm", "kernel"}, "vm build", ["lab", "vm", "build"]),
-        ) if needed & set(wanted)]
-        if not stages.run("venv", [sys.executable, "-m", "lab.venv", "--tests"]):
-            return finish(stages)
-        link_checkout()
-        env = environment(venv.VENV / "bin")
-        for group in ([name for name in wanted if name not in LAST], [name for name in wanted if name in LAST]):
-            beside = []
-            for name in group:
-                due = [base for needed, base in bases if name in needed]
-                bases = [(needed, base) for needed, base in bases if base not in due]
-                if not all(stages.join(base) for base in due):
-                    return finish(stages)
-                mine = {**env, **MOLECULE} if name == "molecule" else env
-                if name in (*BESIDE, *LAST):
-                    beside.append(stages.start(name, known[name], mine))
-                else:
-                    stages.run(name, known[name], mine)
-            for stage in beside:
-                stages.join(stage)
+        base, names = inputs.changed(ROOT, "".join(words[1:])) if checking else ("", set())
+    except ValueError as problem:
+        print(problem)
+        return 2
+    tree = inputs.Tree(ROOT, names)
+    unclaimed = table.unclaimed(tree.files)
+    if unclaimed:
+        print(f"No gate runs {', '.join(unclaimed)}: name them in tests/gates/table.py")
+        return 2
+    if checking:
+        wanted = affected_gates(tree, base)
+    else:
+        wanted = [known[word] for word in words] or [gate for gate in GATES if gate.name not in ONLY_WHEN_NAMED]
+    print("Gates: " + (", ".join(gate.name for gate in wanted) or "none"), flush=True)
+    if not words:
+        print(f"Run only when named: {', '.join(ONLY_WHEN_NAMED)}", flush=True)
+    return run(wanted, tree, "check" if checking else "bench" if words == ["bench"] else "test") if wanted else 0
+
+
+def affected_gates(tree: inputs.Tree, base: str) -> list[Gate]:
+    """The gates that the tree's change affects, each with those of its tests alone; prints why each runs or not."""
+    shown = ", ".join(sorted(tree.changed)[:8])
+    print(f"{len(tree.changed)} files differ from {base}: {shown}{' ...' if len(tree.changed) > 8 else ''}")
+    chosen = []
+    for gate in GATES:
+        choice, why = choose(gate, tree, tree.changed)
+        if choice:
+            chosen.append(choice)
+        print(f"  {gate.name:<22} {why}")
+    return chosen
+
+
+def choose(gate: Gate, tree: inputs.Tree, names: set[str]) -> tuple[Gate | None, str]:
+    """A gate as far as a change of these files affects it, or None; and why."""
+    if gate.name in ONLY_WHEN_NAMED:
+        return None, "left out: runs only when named"
+    everything = [name for name in sorted(names) if name.startswith(inputs.AFFECTS_ALL)]
+    if everything:
+        return gate, f"runs: everything depends on {everything[0]}"
+    # Of a test that is gone nothing is left to run, but what the others cover together may have changed.
+    whole = sorted({*table.files(gate.inputs, names), *tree.program(gate.argv) & names,
+                    *tree.dead_links(table.files(gate.inputs, tree.files)) & names,
+                    *table.tests(gate.tests, names - tree.files)})
+    if whole:
+        return gate, f"runs: {whole[0]}{f' and {len(whole) - 1} more' if whole[1:] else ''}"
+    tests = table.tests(gate.tests, tree.files)
+    reached = names - set(table.files(gate.ignores, names))
+    reasons = {test: reached & ({test} if gate.only_own_tests else tree.closure(test)) for test in tests}
+    reasons = {test: found for test, found in reasons.items() if found}
+    if not reasons:
+        return None, f"left out: {gate.only_own_tests or 'nothing that it depends on has changed'}"
+    first = min(next(iter(reasons.values())))
+    if len(reasons) == len(tests):
+        return gate, f"runs all {len(tests)} test files; {first} has changed"
+    return replace(gate, tests=tuple(reasons)), f"runs {len(reasons)} of {len(tests)} test files; {first} has changed"
+
+
+def run(gates: list[Gate], tree: inputs.Tree, title: str) -> int:
+    """Runs gates and what they stand on, and prints the table. Returns the exit code."""
+    runs.begin()
+    table.link_checkout()
+    stages = Stages(title)
+    needed = {name for gate in gates for name in gate.needs}
+    schedule = Schedule(stages, [gate for gate in BASES if gate.name in needed] + [
+        replace(gate, argv=(*gate.argv, *arguments(gate, tree))) for gate in gates])
+    signal.signal(signal.SIGTERM, lambda *_ignored: sys.exit(143))  # what runs is stopped, too
+    try:
+        schedule.run()
     finally:
         stages.stop()
-    return finish(stages)
-
-
-def finish(stages: Stages) -> int:
-    """The table, the sum, and where to look."""
     print(f"\n{stages.table()}\n")
-    failed = stages.failed
-    for stage in stages.done:
-        if stage.rc:
-            print(f"{stage.name}, the end of its log:")
-            print("\n".join(f"    {line}" for line in stage.log.read_text(errors="replace").splitlines()[-40:]))
+    for name, why in schedule.left_out.items():
+        print(f"{name}: not run, as {why}")
+    failed = [*stages.failed, *schedule.left_out]
     if failed:
         print(f"Failed: {', '.join(failed)}. Logs: {stages.logs.relative_to(ROOT)}")
-    print(f"{len(stages.done) - len(failed)} passed, {len(failed)} failed", flush=True)
+        print("\n".join(line for stage in stages.done if stage.rc for line in why_failed(stage)))
+    print(f"{len(stages.done) - len(stages.failed)} passed, {len(failed)} failed", flush=True)
     return 1 if failed else 0
+
+
+def why_failed(stage: Stage) -> list[str]:
+    """The lines of a failed gate's log that name what failed and why, at most 12; of no test, the last lines."""
+    lines = stage.log.read_text(errors="replace").splitlines()
+    named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    reasons = [line for line in lines if line.startswith("E   ")]
+    return [f"  {stage.name}: {line[:300]}" for line in [*named[:6], *reasons[:6]] or lines[-6:]]
+
+
+def arguments(gate: Gate, tree: inputs.Tree) -> list[str]:
+    """The tests of a gate as pytest takes them: its folder where that is all of them."""
+    if gate.name == "unit" and gate.tests == ("tests/unit/*",):
+        return []  # it measures what all of them cover
+    return [path for pattern in gate.tests
+            for path in ([pattern[:-2]] if pattern.endswith("/*") else table.files([pattern], tree.files))]
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ def main() -> int:
             problems.append(f"roles/{role} has no meta/argument_specs.yml")
     if roles:
         check(problems, "ansible-doc", "-t", "role", *(f"gpuops.nvidia.{name}" for name in roles))
-    for playbook in sorted((ROOT / "playbooks").glob("*.yml")):
-        check(problems, "ansible-playbook", "-i", "localhost,", "--syntax-check", f"gpuops.nvidia.{playbook.stem}")
+    playbooks = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml"))
+    check(problems, "ansible-playbook", "-i", "localhost,", "--syntax-check",
+          *(f"gpuops.nvidia.{name}" for name in playbooks))
     check(problems, "antsibull-changelog", "lint")
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

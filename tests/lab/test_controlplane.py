@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import time
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from lab import cli
 from lab.controlplane import cluster, processes
+from tests.waiting import until
 
 NAME = "cptest"
 INIT = ("driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation")
@@ -74,14 +75,6 @@ def pod(made: cluster.Cluster, app: str, node: str) -> dict[str, Any]:
     found = get(made, "pods", "--selector", f"app={app}", "--field-selector", f"spec.nodeName={node}")["items"]
     assert len(found) == 1
     return dict(found[0]["status"])
-
-
-def until(true: Callable[[], bool], seconds: float = 240.0) -> None:
-    """Waits; fails where it does not get true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "did not get true in time"
-        time.sleep(0.2)
 
 
 def test_nodes_look_like_gpu_nodes(made: cluster.Cluster) -> None:
@@ -249,12 +242,18 @@ def test_a_cluster_that_does_not_answer_is_not_registered(tmp_path: Path) -> Non
     assert not list(cluster.folder().glob(f"*{NAME}-none*"))
 
 
-def test_a_stopped_part_is_started_again_with_the_data(made: cluster.Cluster) -> None:
-    processes.stop([cluster.load(NAME).marks["etcd"]])
+def test_a_stopped_part_is_started_again_with_the_data_and_free_ports(made: cluster.Cluster) -> None:
+    """Somebody else has taken a port meanwhile."""
+    before = cluster.load(NAME)
+    processes.stop([before.marks["etcd"]])
     assert not cluster.load(NAME).runs
-    with contextlib.redirect_stdout(io.StringIO()):
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.redirect_stdout(io.StringIO()):
+        before.ports["api"] = taken.getsockname()[1]
+        before.save()
         cluster.up(NAME)
-    assert cluster.load(NAME).runs and "nvidia-operator-validator" in made.kubectl("get", "daemonsets")
+    after = cluster.load(NAME)
+    assert after.runs and after.ports["api"] != before.ports["api"]
+    assert "nvidia-operator-validator" in made.kubectl("get", "daemonsets")
 
 
 def test_down_leaves_nothing(made: cluster.Cluster) -> None:

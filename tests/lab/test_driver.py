@@ -59,6 +59,12 @@ def test_users_hold_the_module(host: Host) -> None:
     assert host.fails("nvidia-smi")
 
 
+def test_an_unload_beside_a_refresh_leaves_nothing(host: Host) -> None:
+    host.sh("""touch /run/go; (while [ -e /run/go ]; do /usr/lib/gpulab/refresh; done) & for _ in $(seq 10); do
+        modprobe nvidia-uvm && rmmod nvidia-uvm && [ ! -e /sys/module/nvidia_uvm ] || exit 1; done; rm /run/go; wait""")
+    host.sh(UNLOAD)
+
+
 def test_secure_boot(host: Host) -> None:
     host.fault("secure-boot", "on")
     assert "Key was rejected by service" in host.fails("modprobe nvidia")

@@ -1,10 +1,16 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(lab down --purge) leaves this machine as it was. The lab here has caches of its own, filled by links from ours."""
+"""C(lab down --purge) leaves this machine as it was.
+
+The lab here has caches of its own, filled by links from ours. It is in a box: namespaces of its own for processes, the
+network and mounts, in which a layer of its own over the root file system takes what is written, and /run and /tmp are
+empty. So what is found there is the lab's, whatever else this machine does.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,13 +19,64 @@ from pathlib import Path
 
 import pytest
 
-from lab.host import needs, trace
+from lab.host import needs
 from lab.tools import cache_root
 from tests.lab.conftest import ROOT
 
-# The folders in which a program can leave something behind on a Debian machine.
-SYSTEM = ("bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "root", "run", "sbin", "srv", "usr", "var")
-KEEP = ("rootfs-", "nvml-", "nvidia-", "packages-", "keys", "go")
+KEEP = ("rootfs-", "nvml-", "nvidia-", "packages-", "signing-")
+# Arguments: a folder for the box, then the folders that are the same in it. What is written elsewhere shows in
+# /run/written, which is no part of the layer.
+ENTER = """
+set -eu
+box=$1
+shift
+mount --make-rprivate /
+mount -t tmpfs box "$box"
+mkdir "$box/written" "$box/work" "$box/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$box/written,workdir=$box/work" "$box/root"
+cd "$box/root"
+mount -t proc proc proc
+mount --rbind /sys sys
+mount --rbind /dev dev
+for name in dev/shm run tmp; do mount -t tmpfs empty $name; done
+mkdir run/former run/written
+mount --bind "$box/written" run/written
+for kept; do
+    mkdir -p "./$kept"
+    mount --rbind "$kept" "./$kept"
+done
+pivot_root . run/former
+umount -l /run/former
+rmdir /run/former
+ip link set lo up
+cd "$ROOT"
+exec "$PYTHON" -c "$INSIDE"
+"""
+# Prints what came with a lab, and what of it a purge has left.
+INSIDE = """
+import json, subprocess, sys
+from pathlib import Path
+from lab.host import engine, trace
+
+def lab(*words):
+    subprocess.run([sys.executable, "-m", "lab", *words], check=True, timeout=1200, stdout=sys.stderr)
+
+def capture():
+    skip = tuple(str(top) for top in Path("/").iterdir() if top.name not in ("run", "tmp"))
+    return set(trace.capture((*skip, "/tmp"))) | {f"temporary {path}" for path in Path("/tmp").iterdir()}
+
+def groups(names):
+    return {f"control group {path}" for name in names for path in Path("/sys/fs/cgroup").rglob(f"*{name}*")}
+
+before, names = capture(), []
+try:
+    lab("up", "--hosts", "gpu-n1=t4:1")
+    names = engine.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()
+    came = (capture() | groups(names)) - before
+finally:
+    lab("down", "--purge")
+print(json.dumps([sorted(came), sorted((capture() | groups(names)) - before)]))
+"""
 
 
 def test_packages_that_the_lab_installs_go_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,41 +88,31 @@ def test_packages_that_the_lab_installs_go_again(monkeypatch: pytest.MonkeyPatch
     assert "hello" not in needs.installed() and "tar" in needs.installed()
 
 
-def temporary() -> set[str]:
-    """What has our name in /tmp."""
-    return {f"file {path}" for path in Path("/tmp").glob("*gpuops*")}
-
-
 def test_purge_leaves_no_trace(tmp_path: Path) -> None:
-    ours = cache_root()
-    private = tmp_path / "cache" / "gpuops"
+    private, box = tmp_path / "cache" / "gpuops", tmp_path / "box"
     private.mkdir(parents=True)
-    for folder in ours.iterdir():
-        if folder.is_dir() and folder.name.startswith(KEEP) and folder.name not in ("go", "go-build"):
+    box.mkdir()
+    for folder in cache_root().iterdir():
+        if folder.is_dir() and folder.name.startswith(KEEP):
             shutil.copytree(folder, private / folder.name, copy_function=os.link, symlinks=True)
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def lab(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, env=env, check=True, timeout=1200)
-
-    skip = (str(ROOT), str(ours), str(private.parent.parent), str(Path.home() / ".ansible"),
-            str(Path.home() / ".cache"),
-            # Other work on this machine writes here; the lab's own folders there are asked for by name below.
-            *(str(top) for top in Path("/").iterdir() if top.name not in SYSTEM),
-            *(str(folder) for folder in Path("/run").glob("gpuops-*")),  # labs of other caches
-            # Podman has one such cache on a machine; where it was before, the purge leaves it.
-            *(["/var/lib/containers/cache"] if Path("/var/lib/containers/cache").exists() else []))
-    before = set(trace.capture(skip)) | temporary()
-    try:
-        # Podman books addresses by network name for the whole machine: a name of its own for each run.
-        lab("up", "--name", f"trace-{os.getpid()}", "--hosts", "gpu-n1=t4:1")
-        came = (set(trace.capture(skip)) | temporary()) - before
-    finally:
-        lab("down", "--purge")
-    for kind in ("mount", "process", "interface", "route", "file /run"):
+    done = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", str(box),
+         str(private.parent), str(ROOT), sys.base_prefix], cwd=ROOT, text=True, capture_output=True, check=False,
+        timeout=1800, env={**os.environ, "XDG_CACHE_HOME": str(private.parent), "PYTHONDONTWRITEBYTECODE": "1",
+                           "ROOT": str(ROOT), "PYTHON": sys.executable, "INSIDE": INSIDE})
+    assert done.returncode == 0, done.stdout + done.stderr
+    came, left = json.loads(done.stdout.splitlines()[-1])
+    for kind in ("mount", "process", "interface", "route", "control group", "file /run/gpuops-", "file /run/written/"):
         assert any(line.startswith(kind) for line in came), f"no {kind} came: the trace sees nothing"
-    # What else runs on this machine comes and goes; what came with the lab must have gone.
-    left = came & (set(trace.capture(skip)) | temporary())
-    others = ("namespace ", *(" ".join(line.split()[:2]) for line in before if line.startswith("process ")))
-    assert not sorted(line for line in left if not line.startswith(others) or str(tmp_path) in line)
+    changed = [line for line in left if not as_it_was(line)]
+    assert not changed, "\n".join(changed)
     assert not private.exists()
+
+
+def as_it_was(line: str) -> bool:
+    """Whether a line is about a path of the layer that is no other than the one of this machine below it."""
+    kind, _ignored, rest = line.partition(" /run/written")
+    if kind == "folder":
+        return Path(rest).is_dir()
+    path, _ignored, size = rest.rpartition(" ")
+    return kind == "file" and Path(path).is_file() and Path(path).stat().st_size == int(size)

@@ -38,6 +38,25 @@ def test_one_at_a_time(tmp_path: Path, name: str) -> None:
     assert [found.name for found in tmp_path.iterdir()] == [name] * bool(name)
 
 
+def test_a_lock_that_is_not_given_up_is_named(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(SystemExit, match=f"still holds the lock of {tmp_path} after 0 s"), \
+            alone(tmp_path, limit=0):
+        pass
+
+
+def test_who_waited_for_a_lock_that_is_gone_takes_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lock = tmp_path / "lock", fcntl.flock
+
+    def removed_by_the_holder(handle: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        path.unlink()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_by_the_holder)
+    with alone(path):
+        assert path.exists()
+
+
 def test_who_reads_sees_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "play.yml"
     write_whole(path, "former\n")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A virtual machine with a real kernel, in which the role driver has installed a first driver."""
+"""A virtual machine with a real kernel."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 
+from lab import runs
 from lab.host import needs
-from lab.tools import write_whole
+from lab.packages import CUDA_PATH
 from lab.vm import image, inventory, machine, packages
 from tests.integration import user
 
+runs.begin()
 FIRST, OTHER = "595.91.07", "580.126.20"
 MODULES = {"nvidia", "nvidia_uvm", "nvidia_modeset"}
-PLAY = """\
-- hosts: all
-  gather_facts: false
-  tasks:
-    - ansible.builtin.import_role:
-        name: gpuops.nvidia.driver
-        tasks_from: host
-"""
 
 
 class Guest:
@@ -45,19 +39,13 @@ class Guest:
         assert done.returncode, f"{script} did not fail: {done.stdout}"
         return done.stderr + done.stdout
 
-    def role(self, *words: str, **variables: Any) -> dict[str, Any]:
+    def role(self, **variables: Any) -> dict[str, Any]:
         """The result of nvidia_driver after the role's run on this host; variables without their prefix."""
-        play = user.HOME / "vm.yml"
-        write_whole(play, PLAY)  # both gates with machines have it, at the same time
         values = {f"driver_{name}": value for name, value in {"disruption": "idle", **variables}.items()}
-        run = user.ansible("ansible-playbook", f"-i{self.inventory}", *words, "-e", json.dumps(values), str(play),
-                           timeout=2400)
+        run = user.ansible("ansible-playbook", f"-i{self.inventory}", "-e", json.dumps(values),
+                           user.role("driver"), timeout=1200)
         assert run.rc == 0, run.output
         return run.result(inventory.HOST, "nvidia_driver")
-
-    def plan(self, **variables: Any) -> list[str]:
-        """The step ids that check mode names."""
-        return [step["id"] for step in self.role("--check", **variables)["plan"]]
 
     def works(self, version: str) -> None:
         """The kernel, the library, the tool and the device nodes agree."""
@@ -73,8 +61,9 @@ class Guest:
     def hold(self) -> int:
         """A unit "trainer" that holds the first GPU; its process, once it does: systemd waits for its fork alone."""
         self.sh("systemd-run --quiet --unit trainer sh -c 'exec sleep infinity < /dev/nvidia0'")
-        return int(self.sh("pid=$(systemctl show trainer --property MainPID --value); until grep -qsx sleep "
-                           "/proc/$pid/comm; do sleep 0.2; done; echo $pid"))
+        return int(self.sh("pid=$(systemctl show trainer --property MainPID --value); for _ in $(seq 600); do "
+                           "grep -qsx sleep /proc/$pid/comm && echo $pid && exit; sleep 0.2; done; "
+                           "echo the unit trainer does not become sleep >&2; exit 1"))
 
     def situation(self) -> str:
         """All that an install, a switch or an unload would change."""
@@ -82,22 +71,31 @@ class Guest:
                        "nvidia-persistenced; find /etc /lib/modules/*/updates -type f -exec sha256sum {} + | sort")
 
 
-def install(made: machine.Machine) -> None:
-    """The first driver, by the role: the build takes long where a processor is emulated."""
-    result = Guest(made).role(version=FIRST)
-    assert result["changed"]
+# As an administrator would, from the vendor's repository; then comes a newer kernel without its headers, as where only
+# its package is upgraded: DKMS can build nothing for it.
+BY_HAND = f"""\
+export DEBIAN_FRONTEND=noninteractive
+echo 'deb [trusted=yes] http://{machine.REPOSITORIES}/{CUDA_PATH} /' > /etc/apt/sources.list.d/hand.list
+apt-get -qq update
+apt-get -qq install linux-headers-$(uname -r) nvidia-driver-pinning-{FIRST}
+apt-get -qq install --no-install-recommends nvidia-driver-cuda nvidia-kernel-open-dkms
+rm /etc/apt/sources.list.d/hand.list
+modprobe nvidia-uvm && modprobe nvidia-modeset
+apt-get -qq install linux-image-@NEWER@
+! dkms status | grep -F @NEWER@
+"""
 
 
 @pytest.fixture(scope="module")
-def guest(request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """A machine that goes on from the first driver's state; each file of tests has its own."""
-    name = request.path.stem.replace("_", "-")
+def guest(kernels: tuple[str, str]) -> Iterator[Guest]:
+    """A machine with a driver that was installed without the role, and a newer kernel that boots next."""
     needs.ensure((*needs.PACKAGES, *needs.VM_PACKAGES))
     user.install()
-    inputs = [(packages.repository() / "digest").read_bytes()]
-    made = machine.up(name, machine.state("driver", inputs, machine.booted(), install))
-    yield Guest(made)
-    machine.remove(name)
+    script = BY_HAND.replace("@NEWER@", kernels[1])
+    inputs = [(packages.repository() / "digest").read_bytes(), script.encode()]
+    state = machine.state("driver", inputs, machine.booted(), lambda made: made.ssh(f"set -eu\n{script}"))
+    yield Guest(machine.up("guest", state))
+    machine.remove("guest")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ enum { MAX_MINOR = 8192, MAJOR = 238 };
 static const char minors_file[] = "/proc/driver/nvidia-caps/mig-minors", nodes[] = "/dev/nvidia-caps",
                   tree[] = "/proc/driver/nvidia/capabilities";
 static char names[MAX_MINOR][48];
-static bool wanted[MAX_MINOR];
+static bool wanted[MAX_MINOR], there[MAX_MINOR];
 
 static void want(const char *name) {
     for (unsigned minor = 1; minor < MAX_MINOR; minor++)
@@ -90,7 +90,15 @@ int main(void) {
         want(name);
     }
     mkdir(nodes, 0755);
+    DIR *folder = opendir(nodes);
+    if (!folder) {
+        perror(nodes);
+        return 1;
+    }
+    for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder))
+        if (sscanf(entry->d_name, "nvidia-cap%u", &minor) == 1 && minor < MAX_MINOR) there[minor] = true;
+    closedir(folder);
     for (minor = 1; minor < MAX_MINOR; minor++)
-        if (*names[minor]) show(minor);
+        if (*names[minor] && (wanted[minor] || there[minor])) show(minor);
     return 0;
 }

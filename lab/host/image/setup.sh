@@ -13,7 +13,7 @@ export DEBIAN_FRONTEND=noninteractive
 
 mkdir -p /usr/lib/gpulab/real
 cp "$here"/lib/* /usr/lib/gpulab/
-cp "$here"/gpusim "$here"/capabilities /usr/lib/gpulab/
+cp "$here"/gpusim "$here"/capabilities "$here"/pci /usr/lib/gpulab/
 ln -s /usr/lib/gpulab/gpusim /usr/bin/gpusim
 divert() {
     dpkg-divert --quiet --local --rename --divert "/usr/lib/gpulab/real/$2" --add "$1"
@@ -27,6 +27,11 @@ systemctl mask --quiet systemd-modules-load.service systemd-udevd.service system
     systemd-udevd-control.socket systemd-udev-trigger.service apt-daily.timer apt-daily-upgrade.timer \
     getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 systemctl enable --quiet ssh.service containerd.service
+# Each reload of systemd runs its generators, which find nothing in a container; that of init scripts might.
+mkdir -p /etc/systemd/system-generators
+for generator in /usr/lib/systemd/system-generators/systemd-*; do
+    case $generator in *-sysv-generator) ;; *) ln -s /dev/null "/etc/systemd/system-generators/${generator##*/}" ;; esac
+done
 cp -r "$here"/etc/. /etc/
 install -d -m 700 ~root/.ssh
 install -m 600 "$here/authorized_keys" ~root/.ssh/authorized_keys
@@ -82,6 +87,8 @@ package "$image"
 depmod "$kernel"
 rm -rf /tmp/stub /tmp/modinfo /tmp/empty /tmp/stub.o /var/cache/apt/*.bin /var/log/*.log
 ldconfig
+# A host here is thrown away: no package has to survive a power cut.
+echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/lab
 : > /etc/machine-id
 # At the very end: what no host of that distribution has.
 for path in ${hidden:-}; do mv "$path" /usr/lib/gpulab/real/; done

@@ -10,7 +10,7 @@ kernel=$1
 here=$(dirname "$0")
 
 mkdir -p /usr/lib/gpulab
-install -m 755 -t /usr/lib/gpulab "$here"/gpusim "$here"/common "$here"/tree "$here"/event
+install -m 755 -t /usr/lib/gpulab "$here"/gpusim "$here"/pci "$here"/common "$here"/tree "$here"/event
 ln -s /usr/lib/gpulab/gpusim /usr/bin/gpusim
 cp "$here"/gpulab-tree.service /usr/lib/systemd/system/
 cp "$here"/90-gpulab.rules /usr/lib/udev/rules.d/

@@ -1,0 +1,107 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs of tests. Each has labs, clusters and virtual machines of its own, so that several use one machine side by side.
+
+The variable C(GPUOPS_RUN) of the environment names the run; without it, these are the ones that users start by hand.
+A process that begins a run holds the lock of the run's folder until it ends, however it ends. What an ended run has
+left goes when the next one begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab.tools import alone, cache_root
+
+VARIABLE = "GPUOPS_RUN"
+NAME = re.compile(r"[a-z][a-z0-9]{0,6}|[0-9]{1,7}")  # a user's, or that of the process that began the run
+CODE = Path(__file__).resolve().parent.parent
+LIMIT = 900.0  # seconds for the removal of all that a run has
+
+
+def current() -> str:
+    """The run of the environment; empty for none."""
+    name = os.environ.get(VARIABLE, "")
+    if name and not NAME.fullmatch(name):
+        raise SystemExit(f"{VARIABLE}={name!r}: want a letter and at most 6 letters or digits")
+    return name
+
+
+def folder() -> Path:
+    """Where the labs, clusters and virtual machines of this run are recorded."""
+    return runs_folder() / current() if current() else cache_root()
+
+
+def runs_folder() -> Path:
+    """The folders of all runs."""
+    return cache_root() / "runs"
+
+
+def names() -> list[str]:
+    """The runs that have a folder."""
+    return sorted(path.name for path in runs_folder().glob("*"))
+
+
+def title(name: str) -> str:
+    """A name of this run, for use in a place that all runs share, such as the names of containers."""
+    return f"{current()}.{name}" if current() else name
+
+
+def begin() -> None:
+    """Makes this process, and those that it starts from now on, a run; does nothing where they are one already."""
+    if current():
+        return
+    name = str(os.getpid())
+    runs_folder().mkdir(parents=True, exist_ok=True)
+    with alone(runs_folder()):
+        clear()
+        (runs_folder() / name).mkdir(exist_ok=True)
+        # Open, and so locked, until this process ends; programs that it starts do not inherit it.
+        fcntl.flock(os.open(runs_folder() / name, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.environ[VARIABLE] = name
+    atexit.register(end, name)
+
+
+def end(name: str) -> None:
+    """Removes what this process's run has; processes that it forked leave it alone."""
+    if name == str(os.getpid()):
+        with alone(runs_folder()):
+            remove(name)
+
+
+def clear() -> None:
+    """Removes what runs have left whose process has ended. A run with a name that a user gave it stays."""
+    for path in runs_folder().glob("[0-9]*"):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            print(f"removing what the ended run {path.name} has left", flush=True)
+            remove(path.name)
+        finally:
+            os.close(handle)
+
+
+def remove(name: str) -> None:
+    """Removes all labs, clusters and virtual machines of a run."""
+    place = runs_folder() / name
+    if any(place.iterdir()):
+        try:
+            subprocess.run([sys.executable, "-m", "lab", "down", "--all"], cwd=CODE, text=True, check=True,
+                           env={**os.environ, VARIABLE: name}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           timeout=LIMIT)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as problem:
+            print(f"Cannot remove everything that run {name} made: {problem} {problem.output or ''}\n"
+                  f"Run: {VARIABLE}={name} python3 -m lab down --all", file=sys.stderr, flush=True)
+            return
+    shutil.rmtree(place, ignore_errors=True)

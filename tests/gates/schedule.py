@@ -1,0 +1,105 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs gates side by side: longest first, each as soon as what it needs is there, never more than the cores carry."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from lab.stages import Stage, Stages, clock, last_line
+from tests.gates.table import Gate, environment
+
+LIMIT = 45.0  # minutes after which a gate is killed
+HEARTBEAT = 60.0  # seconds between signs of life where the output is no terminal
+
+
+class Schedule:
+    """What waits and what runs. capacity: cores to keep busy, this machine's by default."""
+
+    def __init__(self, stages: Stages, gates: Sequence[Gate], capacity: float = 0.0) -> None:
+        self.stages = stages
+        self.capacity = capacity or float(os.cpu_count() or 1)
+        self.waiting = sorted(gates, key=lambda gate: -self.length(gate, gates))
+        self.running: dict[str, tuple[Gate, Stage]] = {}
+        self.passed: set[str] = set()
+        self.left_out: dict[str, str] = {}
+        self.beat = time.monotonic()
+
+    @staticmethod
+    def length(gate: Gate, gates: Sequence[Gate]) -> float:
+        """Minutes of a gate, and of the longest that waits for it: what makes all of them last."""
+        return gate.minutes + max((other.minutes for other in gates if gate.name in other.needs), default=0.0)
+
+    def run(self) -> None:
+        """Until nothing waits or runs. What needs a gate that failed is left out, with that reason."""
+        while self.waiting or self.running:
+            self._collect()
+            self._drop()
+            for gate in self._next():
+                self._start(gate)
+            self._show()
+            time.sleep(0.2)
+
+    def _next(self) -> list[Gate]:
+        """The gates to start now. One alone may be wider than the machine."""
+        chosen: list[Gate] = []
+        busy = sum(gate.cores for gate, _stage in self.running.values())
+        for gate in self.waiting:
+            fits = busy + gate.cores <= self.capacity or not busy
+            if fits and all(name in self.passed for name in gate.needs):
+                chosen.append(gate)
+                busy += gate.cores
+        return chosen
+
+    def _start(self, gate: Gate) -> None:
+        self.waiting.remove(gate)
+        cost = self.stages.logs / f"{gate.name.replace(' ', '-')}.cost"
+        cost.unlink(missing_ok=True)
+        measured = [sys.executable, "-m", "tests.gates.measured", str(cost), *gate.argv]
+        self.running[gate.name] = gate, self.stages.start(gate.name, measured, environment(gate.name))
+
+    def _collect(self) -> None:
+        """Ends what has ended, and what takes too long."""
+        for gate, stage in list(self.running.values()):
+            assert stage.process is not None
+            seconds = time.monotonic() - stage.started
+            if stage.process.poll() is None:
+                if seconds > LIMIT * 60:
+                    os.killpg(stage.process.pid, signal.SIGKILL)
+                    stage.process.wait()
+                    with stage.log.open("a") as log:
+                        log.write(f"\nkilled: it took longer than {LIMIT:.0f} minutes\n")
+                else:
+                    continue
+            del self.running[gate.name]
+            cost = stage.log.with_suffix(".cost")
+            stage.processor = float(cost.read_text()) if cost.exists() else None
+            self.stages.end(stage)
+            if not stage.rc:
+                self.passed.add(gate.name)
+
+    def _drop(self) -> None:
+        """Leaves out what can no longer start."""
+        names = {gate.name for gate in self.waiting} | set(self.running) | self.passed
+        for gate in list(self.waiting):
+            gone = [name for name in gate.needs if name not in names]
+            if gone:
+                self.waiting.remove(gate)
+                self.left_out[gate.name] = f"{' and '.join(gone)} did not pass"
+
+    def _show(self) -> None:
+        """A line of what runs; where the output is no terminal, from time to time."""
+        now = time.monotonic()
+        if self.stages.tty:
+            running = ", ".join(f"{name} {clock(now - stage.started)}" for name, (_gate, stage) in self.running.items())
+            print(f"\r\033[K{clock(now - self.stages.started)}  {running}"[:150], end="", flush=True)
+        elif now - self.beat > HEARTBEAT:
+            self.beat = now
+            print(f"{clock(now - self.stages.started)}, {len(self.waiting)} wait", flush=True)
+            for name, (_gate, stage) in self.running.items():
+                print(f"  {name} {clock(now - stage.started)}: {last_line(stage.log)[:100]}", flush=True)

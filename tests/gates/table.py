@@ -1,0 +1,146 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gates: what each runs, what it needs, how long it takes, and which changes affect it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from lab import venv
+from lab.stages import ROOT
+
+BUILD = ROOT / ".build"
+COLLECTIONS = BUILD / "collections"  # the checkout at a collection path, by a link
+BIN = venv.VENV / "bin"
+PYTHON = str(BIN / "python")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A command of the gates.
+
+    argv: the command; for pytest without the tests, which are tests, patterns of paths of the checkout.
+    minutes, cores: how long it takes on two cores with others beside it, and how many of them it keeps busy on average
+    (core-minutes by minutes, as a run prints them): much of the tests on hosts and clusters is waiting. The schedule
+    goes by them.
+    needs: gates that must have passed. inputs: patterns of the files whose change affects it, beside those that its
+    tests and its program depend on; ignores: of the latter those that no test of it reaches. only_own_tests: why
+    C(make check) runs it only where its own tests or its inputs have changed.
+    """
+
+    name: str
+    argv: Sequence[str]
+    minutes: float
+    cores: float = 1.0
+    needs: tuple[str, ...] = ("venv",)
+    tests: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    only_own_tests: str = ""
+    ignores: tuple[str, ...] = ()
+
+
+# What is delivered in a cluster, which tests on hosts alone have not; gpu_verify can compare both.
+OPERANDS = ("roles/*/templates/*", "roles/*/files/*")
+
+
+def pytest(name: str, minutes: float, cores: float, needs: tuple[str, ...], *tests: str,
+           inputs: tuple[str, ...] = (), only_own_tests: str = "", ignores: tuple[str, ...] = ()) -> Gate:
+    """A gate of tests."""
+    return Gate(name, (PYTHON, "-m", "pytest"), minutes, cores, ("venv", *needs), tests, inputs, only_own_tests,
+                ignores)
+
+
+def on_hosts(name: str, minutes: float, cores: float, *tests: str, needs: tuple[str, ...] = ("lab",),
+             inputs: tuple[str, ...] = (), only_own_tests: str = "") -> Gate:
+    """A gate of files of tests/integration."""
+    paths = [f"tests/integration/test_{test}.py" for test in tests]
+    return pytest(name, minutes, cores, needs, *paths, inputs=inputs, only_own_tests=only_own_tests,
+                  ignores=OPERANDS)
+
+
+def lab(name: str, minutes: float, *words: str) -> Gate:
+    """Something that gates stand on: made once and kept in the cache. minutes: where it has to be made."""
+    return Gate(name, (sys.executable, "-m", *words), minutes, needs=())
+
+
+WHOLE = "runs whole playbooks; make check runs it only if its own files change"
+BASES = (
+    Gate("venv", (sys.executable, "-m", "lab.venv", "--tests"), 2, needs=()),
+    lab("control plane", 10, "lab", "cluster", "build"),
+    lab("lab", 4, "lab", "build"),
+    lab("containerd", 4, "lab.tools", "containerd"),
+    lab("machine", 4, "lab", "vm", "build"),
+)
+CODE = ("*.py",)
+GATES = (
+    Gate("ruff", (str(BIN / "ruff"), "check", "."), 0.1, inputs=CODE),
+    Gate("types", (str(BIN / "mypy"), "-p", "ansible_collections.gpuops.nvidia.plugins.module_utils",
+                   "-p", "ansible_collections.gpuops.nvidia.plugins.plugin_utils"), 0.7, inputs=("plugins/*.py",)),
+    Gate("yaml", (str(BIN / "yamllint"), "--strict", "."), 0.2, inputs=("*.yml", "*.yaml", ".yamllint")),
+    Gate("docs", (PYTHON, "-m", "tests.gates.docs"), 0.2,
+         inputs=("plugins/*.py", "roles/*/meta/*", "playbooks/*", "changelogs/*", "docs/*", "README.md")),
+    Gate("ansible-lint", (str(BIN / "ansible-lint"), "--offline"), 0.8,
+         inputs=("*.yml", "*.yaml", "plugins/modules/*", "plugins/action/*", ".ansible-lint", ".yamllint")),
+    Gate("sanity", (PYTHON, "-m", "tests.gates.sanity"), 1.2,
+         inputs=("plugins/*", "roles/*", "playbooks/*", "meta/*", "changelogs/*", "docs/*", "examples/*", "schemas/*",
+                 "README.md", "CHANGELOG.md", "COPYING", "tests/sanity/*")),
+    Gate("unit", (PYTHON, "-m", "tests.gates.unit"), 4.0, tests=("tests/unit/*",)),
+    Gate("python 3.8", (PYTHON, "-m", "pytest"), 1.0, tests=("tests/python38/*",),
+         inputs=("plugins/modules/*", "plugins/module_utils/*", "tests/unit/*", "tests/requirements-python38.txt")),
+    pytest("conformance", 1.5, 0.35, ("containerd",), "tests/conformance/*"),
+    pytest("gates", 0.5, 1.0, (), "tests/gates/*", inputs=("*",)),  # looks for a gate for each file of the checkout
+    pytest("lab tests", 4.5, 0.35, ("lab", "control plane"), "tests/lab/*"),
+    pytest("machine with a kernel", 5, 1.0, ("machine",), "tests/vm/*", inputs=("lab/vm/*.py",),
+           ignores=OPERANDS),
+    on_hosts("driver", 10, 0.25, "switch", "around", "components"),
+    on_hosts("sources", 11, 0.27, "rpm", "zypper", "archive", "runfile"),
+    on_hosts("toolkit", 9.5, 0.27, "toolkit", "toolkit_docker", "toolkit_cdi", "mig", needs=("lab", "containerd")),
+    on_hosts("kill", 8, 0.16, "kill"),
+    pytest("cluster", 12, 0.62, ("control plane",), "tests/integration_cluster/*"),
+    pytest("kubelet", 6, 0.2, ("lab", "control plane", "containerd"), "tests/kubelet/*"),
+    on_hosts("site", 11, 0.5, "site", "hybrid", "bad_input", "become", "reboot",
+             needs=("lab", "control plane"), only_own_tests=WHOLE,
+             inputs=("tests/integration/converged.py", "lab/demo/*.yml", "playbooks/*", "examples/*")),
+    Gate("molecule", (str(BIN / "molecule"), "test", "--all"), 3, 0.5, needs=("venv", "lab", "control plane"),
+         inputs=("molecule/*",), only_own_tests=WHOLE),
+    Gate("bench", (PYTHON, "-m", "tests.bench"), 15, 2.0, ("venv", "lab", "control plane", "containerd")),
+)
+ONLY_WHEN_NAMED = ("bench",)  # measures, which other gates on the machine would spoil
+
+
+def environment(name: str) -> dict[str, str]:
+    """Isolated from the user's Ansible: its home, its collections, its configuration."""
+    home, collections = BUILD / "ansible-home", COLLECTIONS
+    if name == "molecule":  # installs a copy of the collection into the first folder of the path: one of its own
+        home, collections = BUILD / "molecule" / "home", BUILD / "molecule" / "collections"
+    return {"PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_HOME": str(home), "NO_COLOR": "1", "ANSIBLE_NOCOWS": "1",
+            "ANSIBLE_COLLECTIONS_PATH": str(collections), "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
+            "MYPYPATH": str(COLLECTIONS)}
+
+
+def link_checkout() -> None:
+    """Tools that want C(ansible_collections/gpuops/nvidia) above the code find it through this link."""
+    link = COLLECTIONS / "ansible_collections" / "gpuops" / "nvidia"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(ROOT)
+
+
+def files(patterns: Sequence[str], names: set[str]) -> list[str]:
+    """The names that match a pattern, in which * also stands for slashes."""
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def tests(patterns: Sequence[str], names: set[str]) -> list[str]:
+    """Those of them that are files of tests."""
+    return [name for name in files(patterns, names) if fnmatchcase(name.rpartition("/")[2], "test_*.py")]
+
+
+def unclaimed(names: set[str]) -> list[str]:
+    """Files of tests that no gate runs."""
+    return [test for test in tests(("tests/*",), names) if not any(files(gate.tests, {test}) for gate in GATES)]
