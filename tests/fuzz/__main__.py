@@ -1,40 +1,56 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(python -m tests.fuzz [--seconds 600] [--first N]): the reader of policies against documents by chance."""
+"""C(python3 -m tests.fuzz): the parsers of parsers.py against inputs by chance. README.md tells how."""
 
 from __future__ import annotations
 
 import argparse
-import collections
 import sys
-import tempfile
 import time
-import traceback
-from pathlib import Path
+from collections.abc import Sequence
 
-from tests import fuzz
+from tests.fuzz import parsers
+
+ROUND = 1000
 
 
-def main() -> int:
-    """Stops at the first document that ends otherwise than it should, with the number that gives it again."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Ends with 1 where an input ended otherwise than by being read or refused, with the numbers that give it again."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--first", type=int, default=10 ** 6, help="the number to begin with; what CI runs is below")
-    asked = parser.parse_args()
-    counts: collections.Counter[str] = collections.Counter()
-    number, end = asked.first, time.monotonic() + asked.seconds
-    with tempfile.TemporaryDirectory() as folder:
-        while time.monotonic() < end:
+    parser.add_argument("--parser", choices=["all", *parsers.TARGETS], default="all", help="one of them")
+    parser.add_argument("--count", type=int, help="how many inputs in all; without it, as many as the time allows")
+    parser.add_argument("--seconds", type=float, default=600, help="without --count")
+    parser.add_argument("--first", type=int, default=10 ** 6, help="the number of the first round")
+    parser.add_argument("--round", type=int, default=ROUND, help="inputs of a parser in one round")
+    asked = parser.parse_args(words)
+    names = list(parsers.TARGETS) if asked.parser == "all" else [asked.parser]
+    tallies = {name: parsers.Tally() for name in names}
+    failed, number, end = {}, asked.first, time.monotonic() + asked.seconds
+    while len(failed) < len(names) and (
+            time.monotonic() < end if asked.count is None else _inputs(tallies) < asked.count):
+        for name in [name for name in names if name not in failed]:
             try:
-                counts[fuzz.once(number, Path(folder))] += 1
-            except BaseException:
-                traceback.print_exc()
-                print(f"document {number}; again by: python -m tests.fuzz --seconds 1 --first {number}")
-                return 1
-            number += 1
-    print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
-    return 0
+                tallies[name].add(parsers.apart(name, number, asked.round))
+            except AssertionError as error:
+                failed[name] = number
+                again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
+                print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
+        number += 1
+    _print(tallies, failed)
+    return 1 if failed else 0
+
+
+def _inputs(tallies: dict[str, parsers.Tally]) -> int:
+    return sum(one.read + one.refused for one in tallies.values())
+
+
+def _print(tallies: dict[str, parsers.Tally], failed: dict[str, int]) -> None:
+    print(f"{'parser':22}{'read':>9}{'refused':>9}{'slowest s':>11}{'grown MiB':>11}")
+    for name, one in tallies.items():
+        print(f"{name:22}{one.read:9}{one.refused:9}{one.slowest:11.3f}{one.peak / 2**20:11.1f}"
+              f"{'  FAILED' if name in failed else ''}")
+    print(f"{_inputs(tallies)} inputs, {len(failed)} parsers failed")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,219 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Parsers of what stands on hosts and what their programs print."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy, _units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _failures, _runfile_options
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _kernel, _mig_boot, _software, _system
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _nfd, _sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm_files import SlurmFiles
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
+    _apt_archive,
+    _apt_probe,
+    _apt_tools,
+    _dnf_tools,
+    _openpgp,
+    _rpm,
+    _zypper_tools,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._registry import RUNTIMES
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from hypothesis import strategies as st
+
+from tests.fuzz.inputs import Target, data, fields, lines, words
+
+NAME = words("nvidia-driver", "cuda", "libnvidia", "kernel", "a", "-", ":", " ", "x86_64")
+VERSION = words("1", "9", ".", ":", "-", "~", "^", "+", "595.91.07-1", "(none)")
+ARCH = st.sampled_from(["amd64", "x86_64", "noarch", "all", "", "i386"])
+
+
+@functools.cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Gone with this process."""
+    return tempfile.TemporaryDirectory(prefix="gpuops-fuzz-")
+
+
+def tree(path: str, content: str | bytes) -> Root:
+    """A host with this one file."""
+    there = Path(folder().name + path)
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    return Root(folder().name)
+
+
+def written(document: Any) -> str | bytes:
+    """As a JSON file, unless it is the text of one."""
+    return document if isinstance(document, (bytes, str)) else json.dumps(document, default=str, skipkeys=True)
+
+
+def shaped(fact: str, value: Any) -> None:
+    """What a sound host reads of an odd file, the controller believes."""
+    fault = answers.FACTS.needed[fact].fault(json.loads(json.dumps(value)))
+    if fault is not None:
+        raise AssertionError(f"{fact}{fault.path} is {fault.value}, allowed is {fault.allowed}")
+
+
+def _journal(document: Any) -> None:
+    tree("/journal/x.json", written(document))
+    with Journal("x", f"{folder().name}/journal", readonly=True) as journal:
+        for kind in ("file", "directory", "package"):
+            journal.of_kind(kind)
+
+
+def _mig_boot_file(document: Any) -> None:
+    shaped("mig_boot", _mig_boot.read_mig_boot(tree(_mig_boot.STATE, written(document))))
+
+
+def _release(text: str) -> None:
+    system = _system.system_of(_system.os_release(tree("/etc/os-release", text)))
+    if system["family"] not in ("debian", "redhat", "suse", "other"):
+        raise AssertionError(system)
+
+
+def _kernels(given: tuple[str, str | None, str | None]) -> None:
+    _kernel.flavour_of(given[0], given[1])
+    _kernel.headers_package(*given)
+
+
+def _unit_states(text: str) -> None:
+    found = _units.read_units(lambda *_words, **_options: Completed((), 0, text, ""), ["a.service", "b.service"])
+    if set(found) != {"a.service", "b.service"}:
+        raise AssertionError(found)
+
+
+def _keys(content: bytes | str) -> None:
+    content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    for one in _openpgp.keys(content).values():
+        _openpgp.bound(one)
+
+
+def _slurm(text: str) -> None:
+    tree("/slurm/gres.conf", text)
+    with Journal("slurm", f"{folder().name}/none", readonly=True) as journal:
+        SlurmFiles(journal, f"{folder().name}/slurm", lambda _path: True).plan_present(
+            ["Name=gpu File=/dev/nvidia0"], "gpu12")
+
+
+def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
+    def act(given: tuple[str, str, str]) -> None:
+        config, drop_in, version = given
+        runtime = RUNTIMES[name]
+        files = {str(runtime.probe["config"]): config}
+        if runtime.probe.get("drop_in"):
+            files[str(runtime.probe["drop_in"])] = drop_in
+        said = {"rc": 0, "stdout": drop_in, "stderr": version}
+        facts = dict.fromkeys(runtime.probe.get("facts", ()), said)
+        played = Played(runtime, version, str(runtime.probe["config"]), files, facts)
+        played.dump = said if runtime.probe.get("dump") else None
+        played.propose()
+        played.remove()
+
+    return act
+
+
+def _setting(text: str) -> None:
+    _settings.plan({"nvidia-container-runtime.debug": "x"}, {"text": text, "ours": {}}, False)
+    _settings.warnings({}, text)
+
+
+def _digests(text: str) -> None:
+    _runfile_options.parse_digest(text)
+    _runfile_options.version_in(text)
+
+
+TOML = words("a", "version = 2\n", "[plugins]\n", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n',
+             'runtime_type = "io.containerd.runc.v2"\n', "[crio.runtime]\n", 'default_runtime = "x"\n', "imports = [",
+             '"/etc/x"', "]", "{", "}", "=", " = 1\n", ".", "\n", "\r\n", '"', "'", '"""', "#", "enable_cdi = ",
+             "true\n", '[engine.runtimes]\nnvidia = ["', "{{ template \"base\" . }}\n", "\ufeff")
+JSON = words("{", "}", "[", "]", '"', '"runtimes": ', '"default-runtime": ', '"features": ', '"cdi"', ":", ",", "true",
+             "null", "1", "{}", "\\", "\n", "//", "\ufeff")
+RELEASE = words("1.7.27", "2.2.0", "v1.31.0", "29.1.3", "containerd github.com/containerd/containerd ", "crio version ",
+                "Docker version ", ".", " ", "9")
+_UUID = "GPU-00000000-0000-4000-8000-000000000000"
+_ODD = data("v1", "pci", "enabled", "instances")
+_PACKET = st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=300)).map(
+    lambda parts: bytes(parts[:2]) + parts[2])
+TARGETS: dict[str, Target] = {
+    "dpkg status": Target(words("Package: ", "nvidia-driver", "\n", "\n\n", "Status: install ok installed\n",
+                                "Version: ", "Maintainer: ", " ", "1", ": "),
+                          lambda text: _software.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
+    "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), _software.parse_rpm_list),
+    "dpkg-query": Target(lines(NAME, ARCH, VERSION, st.sampled_from(["ii ", "rc ", "iHR", "", "un "])),
+                         lambda text: _apt_tools.parse_state(text, "amd64")),
+    "apt-get -s": Target(words("Inst ", "Remv ", "Purg ", "nvidia-driver ", "[", "]", "(", "1.2", ")", " ", "\n"),
+                         _apt_tools.parse_simulation),
+    "apt index": Target(words("Package: ", "Package:", "nvidia-driver", "Version: ", "Version:", "1", "\n", "\n\n",
+                              " x\n", "Depends: a\n"), _apt_probe.parse_packages),
+    "apt index, matched": Target(words("Package: ", "nvidia-driver\n", "Version: ", "1\n", "\n", " x\n",
+                                        "Depends: a\n"), lambda text: _apt_archive.parse_matching(text, "nvidia|cuda")),
+    "rpm -qa": Target(lines(NAME, ARCH, VERSION), _rpm.parse_state),
+    "dnf decisions": Target(words("---> Package ", "nvidia", ".", "x86_64", " ", "1:2-3", " will be ", "installed",
+                                  "erased", "an upgrade", "\n"), lambda text: _dnf_tools.parse_decisions(text, {})),
+    "dnf candidates": Target(lines(NAME, ARCH, st.sampled_from(["0", "3", ""]), VERSION), _dnf_tools.parse_candidates),
+    "zypper": Target(words("<stream>", "</stream>", "<install-summary>", "</install-summary>", "<to-remove>",
+                           "</to-remove>", '<solvable type="package" name="a" edition="1" arch="x86_64"/>', "<", ">",
+                           "/", "&lt;", "&x;", '<!DOCTYPE a [<!ENTITY x "', '">]>', "<?xml", "?>", "a", "\n"),
+                     lambda text: (_zypper_tools.parse_changes(text), _zypper_tools.parse_candidates(text))),
+    "OpenPGP keys": Target(st.one_of(st.binary(max_size=64), st.lists(_PACKET, max_size=6).map(b"".join), words(
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "-----END PGP PUBLIC KEY BLOCK-----", "\n", "mQEN", "=abcd\n", "BGE",
+        "a", "Version: 1\n").map(lambda text: text.encode("utf-8", "surrogatepass"))), _keys, ValueError),
+    "journals": Target(st.one_of(words("{", "}", '"', "[", "]", ",").map(lambda text: text.encode("utf-8", "replace")),
+                                 fields({"version": st.just(1), "unfinished": st.none(), "entries": st.lists(fields({
+                                     "kind": st.sampled_from(["file", "directory", "package"]),
+                                     "key": st.sampled_from(["/a", "a", ""]), "after": _ODD,
+                                     "before": fields({"state": st.sampled_from(["absent", "file"])}, _ODD)}, _ODD),
+                                     max_size=3)}, _ODD), _ODD), _journal),
+    "mig.json": Target(st.one_of(words("{", "}", '"', "gpus", ":"), _ODD, fields({
+        "version": st.just(1), "gpus": st.dictionaries(st.sampled_from([_UUID, "a", "\u0130"]), fields({
+            "pci": st.just("0000:07:00.0"), "enabled": st.booleans(), "instances": st.lists(fields({
+                "profile": st.just("1g.10gb"), "start": st.integers(-2, 2 ** 60), "compute": st.lists(
+                    st.lists(st.integers(-1, 2 ** 60), max_size=9), max_size=2)}, _ODD), max_size=2)}, _ODD),
+            max_size=2)}, _ODD)), _mig_boot_file),
+    "MIG documents": Target(st.one_of(_ODD, fields({
+        "version": st.just("v1"), "mig-configs": st.dictionaries(st.sampled_from(["a", "", "all-1g"]), st.one_of(
+            _ODD, st.lists(fields({"devices": st.sampled_from(["all", [0], "x", [True]]),
+                                   "mig-enabled": st.booleans(), "device-filter": st.sampled_from(["0x20B210DE", []]),
+                                   "mig-devices": st.dictionaries(st.sampled_from(["1g.10gb", "1c.1g.10gb+me", "x"]),
+                                                                  st.integers(-1, 9), max_size=2)}, _ODD),
+                           max_size=2)), max_size=2)}, _ODD)), _format.parse),
+    "os-release": Target(words("ID=", "ID_LIKE=", "VERSION_ID=", "debian", "ubuntu", '"', "'", "\\", "\n", "#", "=",
+                               "24.04"), _release),
+    "kernels": Target(st.tuples(words("6.8.0", "-", "generic", ".el9", "+64k", ".amzn2023.", "uek", "1"),
+                                st.sampled_from(["debian", "redhat", "suse", "other", None]),
+                                st.sampled_from(["amzn", "ubuntu", None])), _kernels),
+    "systemctl show": Target(words("LoadState=", "loaded", "masked", "\n", "\n\n", "ActiveState=active", "=",
+                                   "UnitFileState="), _unit_states),
+    "feature files": Target(words("nvidia.com/gpu.count", "=", "8", "\n", "#", " "), _nfd.parse),
+    "proxies": Target(data("http", "https", "no_proxy", "HTTP_PROXY", "http://u:p@h:3128", "http://[", "http://h:99999",
+                           "http://h:x"), _proxy.read),
+    "CDI": Target(words("{", "}", '"devices": [', '{"name": "', '0"}', "]", "\n", "- name: ", "all", '"', "libcuda.so.",
+                        "595.91.07", "cdiVersion: 0.5.0\n"), _cdi.parse),
+    "kernel messages": Target(words("NVRM: ", "Xid (", "PCI:0000", "): 79", "due to ", "alternate driver installation",
+                                    "kernel headers for kernel ", " cannot be found", "Module nvidia", " is in use",
+                                    "\n", "could not insert '", "is not supported by the NVIDIA "), _failures.explain),
+    "digests": Target(words("0123456789abcdef", "  ", "*", "NVIDIA-Linux-x86_64-595.91.07.run", "\n", "?", "/"),
+                      _digests),
+    "gres.conf": Target(words("Name=gpu ", "NodeName=", "gpu", "[", "]", "1", "-", ",", "a", "File=/dev/nvidia0", "\n",
+                              "\\\n", "#", "Include ", "/etc/x", " "), _slurm),
+    "GFD sharing": Target(data("version", "v1", "sharing", "timeSlicing", "mps", "resources", "name", "nvidia.com/gpu",
+                               "replicas", "flags", "renameByDefault").filter(lambda one: isinstance(one, dict)),
+                          _sharing.parse_sharing),
+    "toolkit settings": Target(TOML, _setting),
+    **{name: Target(st.tuples(JSON if name == "docker" else TOML, TOML, RELEASE), _runtime(name)) for name in RUNTIMES},
+}
