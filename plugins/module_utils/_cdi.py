@@ -36,6 +36,6 @@ def parse(text: str) -> dict[str, t.Any]:
     found = _LIBRARY.search(text)
     try:
         names = [str(device["name"]) for device in json.loads(text)["devices"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         names = _NAME.findall(text)
     return {"devices": sorted(name for name in names if name != "all"), "driver": found.group(1) if found else None}

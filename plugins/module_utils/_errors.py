@@ -9,7 +9,13 @@ place. Keyword details become fields of the result, so that a playbook can react
 
 from __future__ import annotations
 
+import errno
 import typing as t
+
+_ROOM = "Free space and inodes there (df -h, df -i), then run again."
+_NEXT = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM,
+         errno.EIO: "Its disk or file system fails: see journalctl -k.",
+         errno.EBUSY: "It may be a mount point of its own: see findmnt."}
 
 
 class GpuopsError(Exception):
@@ -58,10 +64,15 @@ class HostError(GpuopsError):
     kind = "host"
 
 
+def next_step(error: OSError, otherwise: str) -> str:
+    """The hint for what the system refused, where its number says more than otherwise."""
+    return _NEXT.get(error.errno or 0, otherwise)
+
+
 def refused(error: OSError) -> HostError:
     """What the system refused, as an error of ours."""
     return HostError(f"{error.filename or 'The system'}: {error.strerror or error}.",
-                     "Run as root (become: true), where file systems are writable and have room.")
+                     next_step(error, "Run as root (become: true), where file systems are writable and have room."))
 
 
 class RepositoryError(HostError):

@@ -1,10 +1,13 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading and atomically replacing files without losing owner, mode or links. PRIVATE to the collection."""
+"""Reading and atomically replacing files without losing owner, mode, attributes or links. PRIVATE to the collection."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -13,15 +16,22 @@ import sys
 import tempfile
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, next_step
 
 # linux/fs.h: FS_IOC_GETFLAGS of 64-bit systems, FS_IMMUTABLE_FL and FS_APPEND_FL.
 _GETFLAGS, _UNCHANGEABLE = 0x80086601, 0x10 | 0x20
+# Extended attributes that say who may use a file, such as ACLs and labels, or that users have set. Others belong to the
+# content (IMA) or to the file system.
+_KEPT = ("system.", "user.", "security.selinux", "security.SMACK64")
+# Links in a row that the kernel follows.
+_LINKS = 40
 
 
 def read_bytes(path: str) -> bytes | None:
-    """The content, or None where there is no such file. A link is followed."""
+    """The content, or None where there is no such file. A link is followed; a device or a pipe is empty, unread."""
     try:
+        if not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
         with open(path, "rb") as handle:
             return handle.read()
     except (FileNotFoundError, NotADirectoryError):
@@ -44,7 +54,8 @@ def digest(data: bytes) -> str:
 def describe(path: str) -> dict[str, t.Any]:
     """What stands at path: C({state: absent}), C({state: link, target}) or C({state: file, mode, uid, gid, sha256}).
 
-    mode is an octal string such as C(0644). A directory is C({state: directory, mode, uid, gid}).
+    mode is an octal string such as C(0644). A directory is C({state: directory, mode, uid, gid}). A file that has
+    extended attributes which L(write_atomic) keeps has them as C(attributes), by name, in Base64.
     """
     try:
         info = os.lstat(path)
@@ -55,34 +66,146 @@ def describe(path: str) -> dict[str, t.Any]:
         return {"state": "link", "target": os.readlink(path)}
     if stat.S_ISDIR(info.st_mode):
         return {"state": "directory", **owner}
-    return {"state": "file", **owner, "sha256": digest(read_bytes(path) or b"")}
+    attributes = {name: base64.b64encode(value).decode() for name, value in read_attributes(path).items()}
+    return {"state": "file", **owner, "sha256": digest(read_bytes(path) or b""),
+            **({"attributes": attributes} if attributes else {})}
+
+
+def read_attributes(path: str | int) -> dict[str, bytes]:
+    """The extended attributes that a file keeps when its content is replaced; none where the system knows none."""
+    found: dict[str, bytes] = {}
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(path):
+                if name.startswith(_KEPT):
+                    found[name] = os.getxattr(path, name)
+    return found
+
+
+def _give_attributes(handle: int, attributes: t.Mapping[str, bytes]) -> None:
+    """Exactly these; an ACL that a new file has from its folder goes. What the system does not permit is left out."""
+    for name in read_attributes(handle):
+        if name not in attributes and not name.startswith("security."):
+            with contextlib.suppress(OSError):
+                os.removexattr(handle, name)
+    for name, value in attributes.items():
+        with contextlib.suppress(OSError):
+            os.setxattr(handle, name, value)
 
 
 def fsync_directory(path: str) -> None:
-    """Makes a rename in this directory durable."""
+    """Makes what was created, renamed or removed in this directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        error.filename = path  # which an error of a handle does not have
+        raise
     finally:
         os.close(handle)
 
 
-def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None) -> None:
-    """Puts data at path in one step: a reader sees the old content or the new, never a part.
+def make_folders(path: str, mode: int = 0o755) -> None:
+    """os.makedirs, durable: else a power cut could take a new folder with all that was fsynced in it."""
+    missing, folder = [], path
+    while folder and not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    os.makedirs(path, mode=mode, exist_ok=True)
+    for folder in reversed(missing):
+        fsync_directory(os.path.dirname(folder))
 
-    An existing file keeps its owner and mode; a link stays, its target is replaced; a new file gets C(mode).
-    uid and gid, where given, win over what stands there. Parent directories must exist.
-    Raises HostError where the file system refuses (read-only, immutable).
+
+def remove(path: str) -> None:
+    """Removes a file or link, durably; one that is not there any more is fine."""
+    if os.path.lexists(path):
+        os.unlink(path)
+    if os.path.isdir(os.path.dirname(path)):
+        fsync_directory(os.path.dirname(path))
+
+
+def _temporary(path: str) -> str:
+    return f".{os.path.basename(path)}.gpuops-"
+
+
+def sweep(path: str) -> None:
+    """Removes what a killed L(write_atomic) has left beside path. No other may write path now."""
+    for real in sorted({path, os.path.realpath(path)}):
+        parent = os.path.dirname(real)
+        for name in os.listdir(parent) if os.path.isdir(parent) else ():
+            rest = os.path.join(parent, name)
+            if name.startswith(_temporary(real)) and os.path.isfile(rest):
+                os.unlink(rest)
+
+
+def _links(path: str) -> t.Iterator[str]:
+    """The links on the way to path, also those among its folders."""
+    reached, names = "/", os.path.abspath(path).split("/")[::-1]
+    followed = 0
+    while names and followed < _LINKS:
+        name = names.pop()
+        reached = os.path.normpath(os.path.join(reached, name))
+        if os.path.islink(reached):
+            followed += 1
+            yield reached
+            names += os.readlink(reached).split("/")[::-1]
+            reached = "/" if os.readlink(reached).startswith("/") else os.path.dirname(reached)
+
+
+def resolve(path: str) -> str:
+    """Where path leads, links followed.
+
+    Raises HostError for root where a link belongs to a user who does not own that file: in a folder of a service, its
+    user could otherwise have root write or remove any file.
     """
     real = os.path.realpath(path)
-    parent = os.path.dirname(real)
+    there = real
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    for link in _links(path) if os.geteuid() == 0 else ():
+        owner = os.lstat(link).st_uid
+        if owner not in (0, os.lstat(there).st_uid):
+            raise HostError(f"{path} cannot be written: {link} is a link of user {owner} to {os.readlink(link)}, which "
+                            f"is not that user's.", f"Remove the link, or give it to root (chown -h root {link}).",
+                            path=path)
+    return real
+
+
+def destination(path: str) -> str:
+    """The file that a write of path replaces. Raises HostError where that is no regular file, or see L(resolve)."""
+    real = resolve(path)
+    if os.path.lexists(real) and not os.path.isfile(real):
+        leads = "it" if real == os.path.abspath(path) else f"{real}, to which it leads,"
+        hint = "Move away what is there, then run again."
+        if real == os.devnull:
+            hint = ("A link to it says that the file is not wanted on this host: remove the link (of a unit: systemctl "
+                    "unmask), or leave out what needs the file.")
+        raise HostError(f"{path} cannot be written: {leads} is no file (is a unit masked?).", hint, path=path)
+    return real
+
+
+def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
+                 attributes: t.Mapping[str, bytes] | None = None, follow: bool = True) -> None:
+    """Puts data at path in one step: a reader sees the old content or the new, never a part.
+
+    An existing file keeps its owner, mode, ACL and labels; a link stays, its target is replaced; a new file gets
+    C(mode) and C(attributes). uid and gid, where given, win over what stands there. follow: C(False) replaces the
+    link itself. Parent directories must exist.
+    Raises HostError where the file system refuses (read-only, immutable, full), where something else than a file is
+    there, such as the device by which a file is masked, and see L(resolve).
+    """
     try:
-        try:
+        if follow or not os.path.islink(path):
+            real = destination(path)
+        else:
+            real = os.path.join(resolve(os.path.dirname(path)), os.path.basename(path))
+        parent = os.path.dirname(real)
+        owner, group = os.geteuid(), os.getegid()
+        if os.path.lexists(real) and not os.path.islink(real):
             old = os.stat(real)
             mode, owner, group = stat.S_IMODE(old.st_mode), old.st_uid, old.st_gid
-        except FileNotFoundError:
-            owner, group = os.geteuid(), os.getegid()
-        handle, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=parent)
+            attributes = read_attributes(real)
+        handle, temporary = tempfile.mkstemp(prefix=_temporary(real), dir=parent)
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
@@ -90,6 +213,8 @@ def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = No
                 os.fchmod(stream.fileno(), mode)
                 if os.geteuid() == 0:
                     os.fchown(stream.fileno(), owner if uid is None else uid, group if gid is None else gid)
+                if attributes is not None:
+                    _give_attributes(stream.fileno(), attributes)
                 os.fsync(stream.fileno())
             os.replace(temporary, real)
         except BaseException:
@@ -99,30 +224,32 @@ def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = No
         fsync_directory(parent)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}.",
-                        "Check for a read-only file system or an immutable flag (lsattr).") from error
+                        next_step(error, "Check for a read-only file system or an immutable flag (lsattr)."),
+                        path=path) from error
 
 
 def check_writable(path: str) -> None:
-    """Raises HostError where L(write_atomic) would be refused: a read-only file system, an immutable file or folder.
+    """Raises HostError where L(write_atomic) would: a file system full or read-only, a file immutable or masked.
 
     Parent folders may be missing. Asked before the first of several files is written.
     """
-    real = os.path.realpath(path)
+    real = destination(path)
     parent = os.path.dirname(real)
-    while not os.path.isdir(parent):
+    while not os.path.lexists(parent):
         parent = os.path.dirname(parent)
-    why = ""
-    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+    system = os.statvfs(parent)
+    why, hint = "", "Make it writable first; where the system is meant to be read-only, set it in the image."
+    if system.f_flag & os.ST_RDONLY:
         why = "its file system is read-only"
-    if os.path.exists(real) and not os.path.isfile(real):
-        why = f"{real}, to which it leads, is no file (is a unit masked?)"
+    elif system.f_blocks and not system.f_bfree or system.f_files and not system.f_ffree:
+        why, hint = "no space is left on its file system", next_step(OSError(errno.ENOSPC, ""), hint)
+    elif not os.path.isdir(parent):
+        why = f"{parent} is no folder"
     for one in (real, parent):
         if os.path.exists(one) and _flags(one) & _UNCHANGEABLE:
             why = f"{one} is immutable (chattr +i)"
     if why:
-        raise HostError(f"{path} cannot be written: {why}. Nothing was changed.",
-                        "Make it writable first; where the system is meant to be read-only, set it in the image.",
-                        path=path)
+        raise HostError(f"{path} cannot be written: {why}. Nothing was changed.", hint, path=path)
 
 
 def _flags(path: str) -> int:

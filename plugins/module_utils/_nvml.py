@@ -10,12 +10,10 @@ What is equal for all boards of a model is asked once in a session. Facts about 
 from __future__ import annotations
 
 import ctypes
-import importlib
-import os
-import sys
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     COMPUTE_SLICES,
     Compute,
@@ -26,9 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
 )
 
 LIBRARY = "libnvidia-ml.so.1"
-# Where the driver role installs pynvml for good, and the variable that names where an action shipped it to.
-PYTHON_PATH = "/usr/local/lib/gpuops/python"
-PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
 
 _GI_PROFILES = 18
 _ERROR = "NVML_ERROR_"
@@ -46,20 +41,6 @@ _HINTS = {
 }
 
 
-def _import_pynvml() -> t.Any:
-    """pynvml from the usual path, from where the driver role puts it, or from where an action shipped it."""
-    for folder in (None, PYTHON_PATH, os.environ.get(PYTHON_PATH_VARIABLE)):
-        if folder:
-            sys.path.append(folder)
-            importlib.invalidate_caches()
-        try:
-            return importlib.import_module("pynvml")
-        except ImportError:
-            if folder:
-                sys.path.remove(folder)
-    raise MissingLibrary("pynvml", "Install nvidia-ml-py for the host's Python; the action plugin ships it.")
-
-
 def text_of(value: t.Any) -> t.Any:
     """Older releases of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -72,12 +53,14 @@ class Nvml:
     """A session, opened by C(with).
 
     available: whether NVML answers. error: None where the host has no library, else why it does not answer
-    (driver not loaded, versions differ).
+    (driver not loaded, versions differ). silent: (number, name of the error) of GPUs that do not answer, once
+    L(devices) has been called.
     """
 
     def __init__(self) -> None:
         self.available = False
         self.error: str | None = None
+        self.silent: list[tuple[int, str]] = []
         self._lib: t.Any = None
         self._profiles: dict[str, t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
@@ -97,7 +80,7 @@ class Nvml:
             ctypes.CDLL(LIBRARY)
         except OSError:
             return
-        self._lib = _import_pynvml()
+        self._lib = _pynvml.load()
         try:
             self._lib.nvmlInit()
             self.available = True
@@ -115,14 +98,10 @@ class Nvml:
     # -- reading
 
     def devices(self) -> list[Device]:
-        """All GPUs that answer, in order of PCI address. Raises DeviceError naming one that does not."""
-        found = []
-        for device, problem in self._find_devices():
-            if problem:
-                raise DeviceError(f"GPU {device.number} does not answer: {problem}.", _HINTS["GPU_IS_LOST"],
-                                  gpu=device.number)
-            found.append(device)
-        return sorted(found, key=lambda device: device.pci)
+        """The GPUs that answer, in order of PCI address; L(silent) are then those that do not."""
+        found = list(self._find_devices())
+        self.silent = [(device.number, problem) for device, problem in found if problem]
+        return sorted((device for device, problem in found if not problem), key=lambda device: device.pci)
 
     def answering(self) -> list[tuple[str, Device]]:
         """The GPUs that answer, each with its UUID."""

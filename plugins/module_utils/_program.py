@@ -16,10 +16,9 @@ import re
 import typing as t
 import zipfile
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import PYTHON_PATH, PYTHON_PATH_VARIABLE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYTHON_PATH, PYTHON_PATH_VARIABLE, source
 
 FOLDER = "/usr/local/lib/gpuops"
 PYNVML = f"{PYTHON_PATH}/pynvml.py"
@@ -76,9 +75,8 @@ def drop_compiled(path: str) -> None:
 def pynvml(root: Root) -> bytes:
     """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
     shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
-    found = importlib.util.find_spec("pynvml")
-    for path in (root.at(PYNVML), shipped, found.origin if found else None):
-        data = read_bytes(path) if path and os.path.basename(path) == "pynvml.py" else None
+    for path in (root.at(PYNVML), shipped):
+        data = read_bytes(path)
         if data is not None:
             return data
-    raise MissingLibrary("pynvml")
+    return read_bytes(source()) or b""

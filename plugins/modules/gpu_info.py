@@ -63,7 +63,7 @@ facts:
       description: The number of this shape.
       type: int
       returned: always
-      sample: 2
+      sample: 3
     host:
       description:
         - C(host.hostname), C(host.arch), C(host.machine) and C(host.vendor) (product and vendor by DMI).
@@ -165,6 +165,14 @@ facts:
           installed, or that the distribution asks for a reboot.
         - C(driver.dkms) is what DKMS has of the vendor's modules, each with C(name), C(version), C(kernel) and
           C(state), which is V(installed), V(built), or V(added) for one that is built for no kernel.
+        - C(driver.missing_files) are programs, libraries and sources of the driver's packages that are not there, null
+          where the package database does not tell.
+        - C(driver.nodes) has by path what is wrong with a device node that the loaded driver needs, V(missing),
+          V(no device) or its mode, such as V(mode 0000). It is null where the module's parameters leave device nodes to
+          somebody else, where a driver container brings them, and without a loaded driver.
+        - C(driver.services) has the driver's own services by unit. C(state) is V(active), V(inactive), V(failed) or
+          V(absent), among others, C(enabled) is V(enabled), V(disabled) or V(masked), among others. It is null where no
+          driver is installed and where systemd does not answer.
         - C(driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
       type: dict
       returned: always
@@ -176,6 +184,9 @@ facts:
         source: cuda_repository
         dkms: [{name: nvidia, version: 595.91.07, kernel: 6.1.0-28-amd64, state: installed}]
         reboot_pending: false
+        missing_files: []
+        nodes: {}
+        services: {nvidia-persistenced.service: {state: active, enabled: enabled}}
         nvml: {available: true, error: null, cuda: "13.2"}
     modules:
       description:
@@ -187,20 +198,32 @@ facts:
     runtimes:
       description:
         - The container runtimes C(containerd), C(docker), C(crio) and C(podman), null where one is not installed.
-        - C(running) is the state of its service, which podman does not have. C(nvidia) says whether its configuration
-          has the runtime named V(nvidia), for podman also whether a CDI specification is there.
+        - C(running) is the state of its service, null without one, as podman is, and where systemd does not answer.
+          C(boot) is V(yes) where it starts at boot, V(no), V(masked), or null where that is not known.
+        - C(stale) says of containerd and CRI-O whether a file of their configuration has changed since they were
+          started or told to read it. It is null for the others and where that is not known.
+        - C(nvidia) says whether its configuration has the runtime named V(nvidia), for podman also whether a CDI
+          specification is there.
       type: dict
       returned: always
-      sample: {containerd: {version: 1.6.20, running: true, nvidia: true}, docker: null, crio: null, podman: null}
+      sample:
+        containerd: {version: 1.6.20, running: true, boot: "yes", stale: false, nvidia: true}
+        docker: null
+        crio: null
+        podman: null
     toolkit:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
+        - C(missing_files) are programs and libraries of its packages that are not there, and the settings file
+          C(/etc/nvidia-container-runtime/config.toml) where that is gone; null where the package database does not
+          tell.
         - C(cdi) is what those of the kind C(nvidia.com/gpu) name, and the driver that they are of; null without one.
       type: dict
       returned: always
       sample:
         version: 1.20.0
         packages: {nvidia-container-toolkit: 1.20.0-1}
+        missing_files: []
         cdi_specs: [/var/run/cdi/nvidia.yaml]
         cdi: {devices: ["0", GPU-81d291f8-ceb4-43aa-af27-1ce1531dca49], driver: 595.91.07}
     software:
@@ -218,15 +241,26 @@ facts:
     mig_boot:
       description:
         - Whether C(gpuops-mig.service) is C(enabled), and by UUID what it brings back at boot (C(gpus), null where
-          nothing is kept). C(vendor) names the vendor's unit for the same if that is enabled.
+          nothing is kept). C(masked) says that somebody has masked the unit. C(vendor) names the vendor's unit for the
+          same if that is enabled.
       type: dict
       returned: always
       sample:
         enabled: true
+        masked: false
         gpus:
           gpu-81d291f8-ceb4-43aa-af27-1ce1531dca49:
             {pci: "0000:07:00.0", enabled: true, instances: [{profile: 7g.80gb, start: 0, compute: [[7, 0]]}]}
         vendor: null
+    journals:
+      description:
+        - The records of what this collection has changed, in C(/var/lib/gpuops/journal). C(brought) names those that
+          have something on record, such as V(driver), V(container_toolkit) or V(mig).
+        - C(faults) are those that the modules would refuse, as they are damaged, or as others than root could have
+          written them. C(message) says what is wrong, C(hint) what to do.
+      type: dict
+      returned: always
+      sample: {brought: [container_toolkit, driver], faults: []}
     clients:
       description:
         - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.

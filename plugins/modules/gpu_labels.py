@@ -115,6 +115,7 @@ options:
       - C(components) maps components to true where they are delivered in the cluster, else to false.
       - C(on_host) maps a Node to the list of components that its host has instead.
       - C(mig_default) is V(all-disabled) where a Node without C(nvidia.com/mig.config) is to get that one.
+        Where C(mig_changes) is false, as it is with V(never) as C(gpu_disruption), none gets it.
       - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config).
         What was written follows it, one of somebody else stays.
     type: dict
@@ -160,6 +161,8 @@ notes:
     these, also where a manager has rewritten their value. A key that had a value before stays, and so does a key to
     which a user has given C(false), or another C(nvidia.com/mig.config), since. A deploy label of somebody else is
     taken only where that operand must not run.
+  - Where that annotation is gone, the keys count that the API server has on record as written by this collection
+    (C(managedFields)). Deploy labels that O(state=absent) leaves on a Node are named in a warning.
   - When a GPU has been gone for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy labels
     go, though not while the Node is not Ready or has lost all labels of Node Feature Discovery. What a host of O(hosts)
     tells counts more, and such a Node needs no Node Feature Discovery.

@@ -307,10 +307,13 @@ hosts:
       the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
       C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex), whether the
       host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots next gets
-      its modules too, C(licence) whether a licence token is set.
+      its modules too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced runs.
       C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
-    - C(preview) names the components whose facts differ from the plan.
+    - C(preview) names the components whose facts differ from the plan, and MIG beside a driver that does, as its reload
+      takes the instances.
+    - C(node) is empty for a host that is no Node of the cluster. Otherwise C(name) is the Node's, and C(left) says
+      whether a run that was killed or has failed has left it out of service.
   returned: success
   type: dict
   sample:
@@ -327,6 +330,7 @@ hosts:
         kernel_packages: [linux-headers-6.8.0-45-generic]
         precompiled: false
         fabric: {manager: null, imex: false, version: null, imex_nodes: []}
+        persistenced: true
         peermem: false
         gds: false
         gdrcopy: false
@@ -339,6 +343,7 @@ hosts:
         because: ["driver 595.91.07: the default of release 26.7.0"]
       profile: {name: null, because: ""}
       preview: [driver]
+      node: {name: gpu01, left: false}
 cluster:
   description:
     - What the cluster is to hold, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
@@ -367,6 +372,38 @@ checks:
         the driver cannot be built: kernel 6.8.0-31-generic has no headers here, and linux-headers-6.8.0-31-generic is
         not in the package index
       fix: Boot a kernel whose headers the package source has, or add the source of this one
+batch:
+  description: How many hosts may be disturbed at the same time, by the variable C(gpu_max_unavailable).
+  returned: success, with O(resolve)
+  type: int
+  sample: 1
+strict:
+  description: What the variable C(gpu_strict) says. With V(true) one host that fails beforehand keeps all unchanged.
+  returned: success, with O(resolve)
+  type: bool
+  sample: false
+kubeconfig:
+  description: The path of the kubeconfig that counts, null where no cluster is named. RV(context) is the one in it.
+  returned: success, with O(resolve)
+  type: str
+  sample: /etc/ansible/admin.conf
+context:
+  description: The context in RV(kubeconfig), null for the current one.
+  returned: success, with O(resolve)
+  type: str
+  sample: null
+rejected:
+  description:
+    - By host that is left out of the plan C(path), C(message) and C(hint). Either the host cannot follow the policy,
+      and C(gpu_strict) is not set. Or its answer to M(gpuops.nvidia.gpu_info) has another shape than documented there,
+      or its facts set variables of this collection. The other hosts are part of the plan.
+  returned: success, with O(resolve)
+  type: dict
+  sample:
+    gpu07:
+      path: facts.gpus[0].pci
+      message: "The answer of the host is not believed: facts.gpus[0].pci is 7, allowed is a string."
+      hint: Look at what runs on the host.
 differences:
   description:
     - What differs, by path in the shape of a ClusterPolicy's spec. What both policies mean is compared, defaults filled

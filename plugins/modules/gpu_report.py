@@ -11,6 +11,7 @@ version_added: 0.1.0
 description:
   - Prints a table to the terminal, in colours and with box drawing where it can. Writes a page on request.
   - Runs on the controller and changes no host. Use it once for the whole play, with C(run_once).
+  - RV(ignore:changed) says whether a file has another content than before. Check mode writes none.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -70,12 +71,12 @@ verdict:
   type: str
   sample: 12 of 12 checks are ok on 3 hosts.
 html_path:
-  description: The page that was written.
+  description: The page that was written, or in check mode would be.
   returned: when O(html_path) is given
   type: str
   sample: /home/user/gpu-report.html
 json_path:
-  description: The JSON file that was written.
+  description: The JSON file that was written, or in check mode would be.
   returned: when O(json_path) is given
   type: str
   sample: /home/user/preflight.json

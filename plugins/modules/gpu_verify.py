@@ -17,6 +17,9 @@ description:
     prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
     for each other on a Node the first is named as the cause, with the last lines of its log. Of many pods that stand
     alike a few logs are read; one that cannot be read fails nothing.
+  - The objects of these components, and the labels of Nodes by which operands find them, are compared with the plan of
+    O(cluster) as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) would in a run; what they would write is
+    V(failed), what O(cluster) has pending as its C(gpu_disruption) forbids it is V(pending). Nothing is written.
   - Pods of Nodes that are NotReady, and pods of a driver that wait for their restart, are V(pending) and not waited
     for.
   - Where the cluster's MIG manager serves Nodes, the layouts that their labels C(nvidia.com/mig.config) ask for are
@@ -78,6 +81,13 @@ options:
     type: list
     elements: dict
     default: []
+  compare:
+    description:
+      - Whether the objects of the cluster and the labels of its Nodes are compared with O(cluster), too.
+      - A run that has just delivered them need not ask again.
+      - With O(components) labels are left out, as they are for all components together.
+    type: bool
+    default: true
   timeout:
     description:
       - Seconds to wait for the components of a cluster. V(0) only looks.
@@ -115,6 +125,8 @@ checks:
     - One entry a component. C(state) is V(ok), V(pending), V(failed) or V(absent); C(detail) says what was found,
       C(hint) what to do.
     - In check mode nothing has been done yet, so what differs is V(pending).
+    - Of a cluster, what differs and belongs to no component has an entry of its own, C(cluster) for objects that all
+      share, C(nodes) for the labels of Nodes.
   returned: always
   type: list
   elements: dict

@@ -17,12 +17,17 @@ description:
   - Each GPU is planned and gated by itself. Instances on which a process runs are destroyed last of all, and only at
     O(disruption=drain). There the services that hold them are stopped and started again afterwards, also when the run
     fails; other processes get SIGTERM. When a step fails, its GPU gets its former layout back.
+  - A process in a Kubernetes pod is never signalled, whatever O(disruption) says. Where one is in the way the steps of
+    its GPU stay pending, with the pod named. M(gpuops.nvidia.node_drain) evicts it with respect for its disruption
+    budget, and so does the playbook C(gpuops.nvidia.mig).
   - A GPU is reset only where its new mode is still pending after it was set, and no other GPU with it.
   - GPUs lose their instances at every boot, and from Hopper on their MIG mode too. So a unit of systemd brings back
     what was asked for last (O(boot)).
   - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
     after MIG has changed, so that containers get the devices that are there.
   - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
+  - Where a GPU does not answer, or the loaded driver cannot be asked, its MIG state is not known. Then nothing is
+    planned for it, a warning and RV(pending) name it, and the other GPUs are brought to their layouts.
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
@@ -71,9 +76,18 @@ options:
       - What O(disruption) leaves pending is in it too, as nothing runs on the GPUs at boot. The unit destroys and
         resets only what is idle.
       - It is refused where the vendor's C(nvidia-mig-manager.service) is enabled, which applies a layout of its own.
+      - A unit that somebody has masked is left alone, with a warning, and MIG is configured all the same.
       - V(false) takes unit and file out again. So does O(state=absent).
     type: bool
     default: true
+  after_reload:
+    description:
+      - For check mode, whether the driver will have been reloaded before this task runs. A reload takes all instances
+        and, except on Ampere, the MIG mode, so the plan starts from there; its steps are marked C(assumed).
+      - Where it is not set, it is true where a task that has registered C(driver_result), as the role driver does,
+        plans to unload the modules.
+    type: bool
+    default: false
 seealso:
   - module: gpuops.nvidia.gpu_info
 """
@@ -240,6 +254,7 @@ def main() -> None:
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
             "boot": {"type": "bool", "default": True},
+            "after_reload": {"type": "bool", "default": False},
             "disruption": _glue.DISRUPTION,
         },
         mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
@@ -251,7 +266,7 @@ def main() -> None:
 
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
-                          module.check_mode, asked["checkpoint"])
+                          module.check_mode, asked["checkpoint"], asked["after_reload"])
         nvml = Nvml()
         if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
             from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._shown import Shown

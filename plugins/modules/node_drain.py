@@ -45,8 +45,9 @@ options:
     required: true
   pods:
     description:
-      - V(gpu) evicts only pods of which a container asks for a GPU or a part of one, such as C(nvidia.com/gpu) or
-        C(nvidia.com/mig-1g.10gb).
+      - V(gpu) evicts only pods that use a GPU or a part of one. They ask for it, such as C(nvidia.com/gpu) or
+        C(nvidia.com/mig-1g.10gb), for a container or for the pod; or they have a resource claim (C(resourceClaims)); or
+        the container runtime gives them one by C(NVIDIA_VISIBLE_DEVICES) or a CDI annotation.
       - V(all) evicts the others after them.
     type: str
     choices: [gpu, all]

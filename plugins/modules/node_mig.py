@@ -51,6 +51,8 @@ options:
   layout:
     description:
       - The layout, written to C(nvidia.com/mig.config). Without it the one that stands there counts.
+      - With V(requested) one that the ConfigMap of the cluster's MIG manager does not have is refused before a label is
+        written, as that manager would fail.
     type: str
     default: ''
   asked:

@@ -28,8 +28,10 @@ description:
     after the driver has changed.
   - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
   - Before anything is changed it is looked whether the file systems are writable and have room.
-  - On a host that is as wanted it reads files, asks C(dpkg-query) or C(rpm), and C(systemctl), once each, and needs no
-    network.
+  - A package of the driver whose programs or libraries somebody has removed from the disk is installed again. Device
+    nodes of the loaded driver that are missing or closed are made, as the parameters of the module say.
+  - On a host that is as wanted it reads files, asks C(dpkg-query) and C(systemctl) once each, or C(rpm) twice, and
+    needs no network.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -320,6 +322,7 @@ reasons:
   sample: []
 """
 
+import re
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -331,6 +334,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
           "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile",
           "lock_timeout")
+
+
+def _hide(module: AnsibleModule) -> None:
+    """Of addresses only what is secret in them stays out of results: a query, which may be a signature, and a user.
+
+    The option runfile.src is not logged at all, as what it holds is known only here, after the invocation was logged.
+    """
+    src = (module.params["runfile"] or {}).get("src") or ""
+    secret = [found for uri in (src, *(module.params["repository"] or {}).values())
+              for found in re.findall(r"://([^/@]+)@", uri or "")]
+    secret += [src.partition("?")[2]] if "://" in src and "?" in src else []
+    if not secret:
+        module.no_log_values.discard(src)
+    module.no_log_values.update(filter(None, secret))
 
 
 def main() -> None:
@@ -345,7 +362,8 @@ def main() -> None:
                        "choices": ["auto", "distribution", "cuda_repository", "runfile", "precompiled"]},
             "repository": {"type": "dict", "options": {"url": {"type": "str"}, "fingerprint": {"type": "str"},
                                                        "key": {"type": "str", "no_log": False}}},
-            "runfile": {"type": "dict", "options": {"src": {"type": "str"}, "checksum": {"type": "str"}}},
+            "runfile": {"type": "dict", "options": {"src": {"type": "str", "no_log": True},
+                                                    "checksum": {"type": "str"}}},
             "persistenced": {"type": "bool", "default": True},
             "fabric": {"type": "str", "choices": ["auto", "none"], "default": "auto"},
             "imex_nodes": {"type": "list", "elements": "str", "default": []},
@@ -367,6 +385,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
+    _hide(module)
 
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])

@@ -104,6 +104,15 @@ options:
       - The CUDA level of the driver, such as V(13.2), for a preview on a host whose driver is not installed yet. An
         installed driver tells it itself.
     type: str
+  repaired_repositories:
+    description:
+      - For check mode, the names of package repositories that will have been put right before this task runs, such as
+        V(cuda). Then what this task would do is compared with the repository as it is by then.
+      - Where it is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
+        add.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -190,6 +199,7 @@ def main() -> None:
                 "folder": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
                 "interval": {"type": "int", "default": 60}}},
             "driver_cuda": {"type": "str"},
+            "repaired_repositories": {"type": "list", "elements": "str", "default": []},
             "proxy": _proxy.OPTION,
             "repository": {"type": "dict", "options": {"url": text, "fingerprint": text,
                                                        "key": {"type": "str", "no_log": False}}},
@@ -201,7 +211,9 @@ def main() -> None:
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
-        software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode)
+        repaired = options["repaired_repositories"] if module.check_mode else ()
+        software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode,
+                            repaired=repaired)
         if options["state"] == "absent":
             return software.absent()
         return software.present()

@@ -16,10 +16,12 @@ description:
     variable, C(hostPID), a container or a rule. Their labels and annotations on an object and its status stay, as does
     the annotation by which C(kubectl rollout restart) restarts pods, since taking it out would restart them again.
     What an autoscaler or a controller writes through a subresource stays where the manifest does not name it, and so
-    does what a mutating webhook adds to what we apply.
-  - What the server never changes in place is made anew, such as the role of a binding, the handler of a runtime class
-    or a ConfigMap that was made immutable. A DaemonSet whose pods only users may restart (OnDelete) leaves them to its
-    successor, or is refused where that would not know them.
+    does what a mutating webhook adds to what we apply or makes of it. Where a value is another though the server has it
+    on record as ours, a dry run tells whether an apply would change it. The order of a list counts where it means
+    something, such as that of init containers.
+  - What the server never changes in place is made anew, such as the role of a binding, the handler of a runtime class,
+    a ConfigMap that was made immutable or a Service that has lost its address (C(clusterIP=None)). A DaemonSet whose
+    pods only users may restart (OnDelete) leaves them to its successor, or is refused where that would not know them.
   - Objects of ours carry the label C(app.kubernetes.io/managed-by=gpuops.nvidia), the label C(gpuops.nvidia/component)
     and the annotation C(gpuops.nvidia/applied). By these they are found again and removed when they are no longer
     wanted.
@@ -115,7 +117,9 @@ options:
     default: false
   wait_timeout:
     description:
-      - How long to wait, in seconds, for workloads to be ready or, with O(state=absent), for objects to be gone.
+      - How long to wait, in seconds, for workloads to be ready.
+      - With O(state=absent), after how many seconds in which no object and no pod has gone the task fails. While they
+        go, it waits as long as that takes and prints how many are left.
     type: int
     default: 300
 seealso:
@@ -192,7 +196,10 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: Always empty; nothing here depends on the disruption that is allowed.
+  description:
+    - What the C(disruption) in O(cluster) forbids and is not done, with C(pending_reason). It needs V(drain) to end
+      driver pods or MPS daemons that run, by removing, replacing or moving their DaemonSet. While the driver's is
+      pending, all other changes of the driver are.
   returned: success
   type: list
   elements: dict

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import Delivery, choose
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import must_reload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Holders, Host, Part
@@ -17,11 +18,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import
     plan_present,
     takes_modules,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import DROP_UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import check_version, kernel_module_type
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import RELEASE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 
@@ -60,6 +64,9 @@ class Attempt:
         self.holders: Holders = ()
         self.aim = self._aim(flavour, [*displaced, *delivered], changes_modules(delivered), level)
         self.steps = plan_present(now, self.aim, self.parts, initramfs, displaced, delivered)
+        for step in self.steps:
+            if step.target.startswith("/etc/") and step.action not in (RESTORE, RELEASE, DROP_UNIT):
+                check_writable(host.root.at(step.target))
         self.brings = takes_modules(delivered)
         self.executor = Executor([self.delivery, *others, *self.parts, initramfs])
 

@@ -24,9 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     RepositoryError,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import driver_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Probe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN, INSTALL, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 
@@ -98,7 +99,7 @@ class PackageDelivery:
                     and not self._also(now, state, installed)
                     and work.holds(self._held(source, installed, flavour, pin))
                     and not source.rivals(state.installed, installed, flavour) and not work.former()):
-                return installed, []
+                return installed, work.plan_lost(state, driver_packages(state.installed))
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
             wanted = self._wanted(now, version, flavour)
@@ -110,6 +111,7 @@ class PackageDelivery:
             with lost_headers():
                 steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
                                            source.rivals(state.installed, version, flavour), files)
+        steps += work.plan_lost(state, driver_packages(state.installed), steps)
         return version, steps + work.plan_former()
 
     def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
@@ -211,7 +213,7 @@ class PackageDelivery:
         try:
             return self.work.execute(step)
         except CommandError as error:
-            log = build_log() if step.action == INSTALL else ""
+            log = build_log() if step.action in (INSTALL, AGAIN) else ""
             if log and "dkms" in str(error.details["stderr"]) + str(error.details["stdout"]):
                 raise HostError(f"The kernel module was not built: {log}", "Correct what the log says, then run again.",
                                 **error.details) from error

@@ -19,9 +19,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart, restart, wanted_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import FABRIC_MANAGER, IMEX, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, IMEX
 
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
 WRITE_NODES = "write IMEX nodes"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import typing as t
@@ -13,11 +12,12 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import HOLDS, owe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYTHON_PATH, PYTHON_PATH_VARIABLE, source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-PYNVML = "/usr/local/lib/gpuops/python/pynvml.py"
+PYNVML = f"{PYTHON_PATH}/pynvml.py"
 SHIP = "install file"
 RESTORE = "restore file"
 
@@ -63,10 +63,5 @@ class Files(Part):
     @staticmethod
     def _source() -> str:
         """The pynvml file of this run: shipped with the task, or the host's own. Raises MissingLibrary."""
-        shipped = os.path.join(os.environ.get("GPUOPS_PYTHON_PATH", "/nonexistent"), "pynvml.py")
-        if os.path.isfile(shipped):
-            return shipped
-        found = importlib.util.find_spec("pynvml")
-        if found is None or not found.origin or os.path.basename(found.origin) != "pynvml.py":
-            raise MissingLibrary("pynvml")
-        return found.origin
+        shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
+        return shipped if os.path.isfile(shipped) else source()

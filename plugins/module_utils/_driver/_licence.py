@@ -16,10 +16,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import owe_restart, restart
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import GRIDD, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import GRIDD
 
 SETTINGS_FILE = "/etc/nvidia/gridd.conf"
 TEMPLATE = "/etc/nvidia/gridd.conf.template"

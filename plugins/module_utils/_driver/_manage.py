@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import Licence
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import InUse, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import Options
@@ -86,6 +86,7 @@ class Driver:
     def _carry_out(self, attempt: Attempt, steps: t.Sequence[Step], whole: bool) -> tuple[Situation, list[str]]:
         """C((what is there then, what is not as wanted)). whole: nothing is pending, so the driver has to work."""
         began = time.time()
+        under_way = recall(attempt.host.journal) is not None
         if takes_modules(steps):
             remember(attempt.host, attempt.now)
         rollback = Rollback(attempt)
@@ -100,8 +101,12 @@ class Driver:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                  "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
         except GpuopsError as error:
-            enlighten(error, self.run, began)
             error.details["plan"] = [step.as_dict() for step in steps]
+            if isinstance(error, InUse):  # what there was is still at work
+                if not under_way:
+                    forget(attempt.host.journal)
+                raise
+            enlighten(error, self.run, began)
             self._go_back(rollback, error)
             raise
         attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
@@ -160,6 +165,7 @@ class Driver:
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
             reasons.append(f"{now.loaded} is loaded, {self.spec.wanted()} is wanted")
+        reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
         reasons = list(dict.fromkeys(reasons)) + ask_smi(self.run, now.loaded)
         if reasons:
             error = HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",

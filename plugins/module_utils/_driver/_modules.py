@@ -23,6 +23,10 @@ SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enro
                     "(mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console), or turn it off.")
 
 
+class InUse(HostError):
+    """A GPU client has started since the plan was made. Nothing has been stopped or unloaded."""
+
+
 def name_holders(holders: Holders) -> str:
     """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
     return ", ".join(map(_name, holders))
@@ -84,6 +88,11 @@ class Modules(Part):
         return act is not None
 
     def _unload(self, step: Step) -> None:
+        # A download may lie between the plan and this: without the services that stop now, a new client would fail.
+        new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["services"]]
+        if new:
+            raise InUse(f"The modules are in use by {name_holders(new)} since the plan was made. Nothing was stopped.",
+                        "Run again when it has ended.", holders=new)
         pause(self.host.run, self.host.journal, step.data["services"])
         gone: list[str] = []
         for module in step.data["modules"]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device nodes at boot. PRIVATE to the collection.
+"""Device nodes, now and at boot. PRIVATE to the collection.
 
 The modules make no nodes by themselves. The vendor's and the distributions' packages bring udev rules that call
 nvidia-modprobe; the .run file brings the program without any rule, and relies on the first program that uses CUDA.
@@ -9,11 +9,18 @@ nvidia-modprobe; the .run file brings the program without any rule, and relies o
 
 from __future__ import annotations
 
+import os
+import stat
+import typing as t
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import nodes, shape
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
+MAKE = "make device nodes"
 RULES_FILE = "/etc/udev/rules.d/60-gpuops-nvidia.rules"
 WRITE_RULES = "write device rules"
 
@@ -28,10 +35,20 @@ def rules_text(gpus: int) -> bytes:
 
 
 class Nodes(Part):
-    """The rules beside a driver from a .run file; beside packages they go again."""
+    """The nodes of a loaded driver; and rules beside a driver from a .run file, which go again beside packages."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
+        return [*self._rules(now, aim), *self._nodes(now, aim)]
+
+    def _nodes(self, now: Situation, aim: Aim) -> list[Phased]:
+        """Where modules are loaded anew, they get nodes anew."""
+        if not now.nodes or aim.reload or aim.offline:
+            return []
+        reason = ", ".join(f"{path}: {fault}" for path, fault in now.nodes.items())
+        return [("load", Step(MAKE, " ".join(now.nodes), reason))]
+
+    def _rules(self, now: Situation, aim: Aim) -> list[Phased]:
         text = rules_text(len(now.gpus))
         if aim.source == "runfile":
             if self.host.root.data(RULES_FILE) == text:
@@ -43,7 +60,26 @@ class Nodes(Part):
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
-        if step.action != WRITE_RULES:
+        if step.action == MAKE:
+            self._make(step.target.split())
+        elif step.action == WRITE_RULES:
+            self.host.journal.write_file(step.target, step.data["text"])
+        else:
             return False
-        self.host.journal.write_file(step.target, step.data["text"])
         return True
+
+    def _make(self, paths: t.Sequence[str]) -> None:
+        """As nvidia-modprobe would. They are not in the journal, as they go with the driver's modules."""
+        root = self.host.root
+        owner, numbers = shape(root), nodes(root)
+        for path in paths:
+            place = root.at(path)
+            if owner is None or path not in numbers:
+                raise HostError(f"{path} is not a device of the loaded driver any more.", "Run again.", path=path)
+            there = root.stat(path)
+            if there is None or not stat.S_ISCHR(there.st_mode):
+                if root.is_there(path):
+                    os.unlink(place)
+                os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(*numbers[path]))
+            os.chown(place, owner.uid, owner.gid)
+            os.chmod(place, owner.mode)

@@ -31,11 +31,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_rec
     sources_of,
     take_away,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, UNLOAD_ORDER, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import UNLOAD_ORDER, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
 
 FETCH = "fetch driver archive"
 INSTALL = "run driver installer"

@@ -21,6 +21,7 @@ import urllib.request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import Archive, parse_digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STATE_ROOT
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import fetch_advice
 
 FOLDER = f"{STATE_ROOT}/runfile"
 # Seconds: without a byte, and in all.
@@ -29,7 +30,7 @@ _LIMIT = 3600
 _CHUNK = 1 << 20
 # How many times its size an archive takes there: itself, what is in it (xz, about a third), the modules built of that.
 _UNPACKED = 6
-_PROXY_HINT = "Check the URL, the network and the proxy (the option proxy) from this host."
+_PROXY = "the proxy (the option proxy)"
 
 
 def path_of(archive: Archive) -> str:
@@ -46,11 +47,11 @@ def wanted_digest(archive: Archive) -> str:
                          "Give the digest that its publisher names, as sha256: and 64 hexadecimal digits.",
                          path="runfile.checksum")
     try:
-        with _open(archive.digest_url) as answer:
+        with _open(archive.digest_url, _HttpsOnly()) as answer:
             secure = answer.geturl().startswith("https://")
             found = parse_digest(answer.read(4096).decode("utf-8", "replace"))
     except RepositoryError as error:
-        raise RepositoryError(error.message, f"Give the digest as runfile.checksum, or: {_PROXY_HINT}",
+        raise RepositoryError(error.message, f"Give the digest as runfile.checksum, or: {error.hint}",
                               **error.details) from error
     if not secure or not found:
         raise RepositoryError(f"{archive.digest_url} {'holds no digest' if secure else 'led away from HTTPS'}.",
@@ -120,7 +121,8 @@ def _copy(archive: Archive, part: str) -> str:
             whole.update(chunk)
             stream.write(chunk)
             if time.monotonic() > end:
-                raise RepositoryError(f"{archive.src} was not fetched within {_LIMIT} s.", _PROXY_HINT, url=archive.src)
+                raise RepositoryError(f"{archive.src} was not fetched within {_LIMIT} s.", fetch_advice("", _PROXY),
+                                      url=archive.src)
         stream.flush()
         os.fsync(stream.fileno())
     return whole.hexdigest()
@@ -136,21 +138,33 @@ def _chunks(source: t.Any, src: str) -> t.Iterator[bytes]:
         try:
             chunk = source.read(_CHUNK)
         except (OSError, http.client.HTTPException) as error:
-            raise RepositoryError(f"{src} cannot be read to its end: {error}.", _PROXY_HINT, url=src) from error
+            raise RepositoryError(f"{src} cannot be read to its end: {error}.", fetch_advice(str(error), _PROXY),
+                                  url=src) from error
         if not chunk:
             return
         yield chunk
 
 
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to HTTP: one that leads back to HTTPS from there may be somebody else's."""
+
+    def redirect_request(self, req: t.Any, fp: t.Any, code: int, msg: str, headers: t.Any, newurl: str) -> t.Any:
+        """See the base class."""
+        if not newurl.lower().startswith("https://"):
+            raise urllib.error.URLError("it led away from HTTPS")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 @contextlib.contextmanager
-def _open(url: str) -> t.Iterator[t.Any]:
+def _open(url: str, *handlers: urllib.request.BaseHandler) -> t.Iterator[t.Any]:
     """An answer, by the proxies of the environment and the host's certificates. Raises RepositoryError."""
     try:
-        answer = urllib.request.build_opener().open(url, timeout=_SILENCE)
+        answer = urllib.request.build_opener(*handlers).open(url, timeout=_SILENCE)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason, url = getattr(error, "reason", error), url.partition("?")[0]
         code = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""
-        raise RepositoryError(f"{url} cannot be fetched: {code}{reason}.", _PROXY_HINT, url=url) from error
+        raise RepositoryError(f"{url} cannot be fetched: {code}{reason}.", fetch_advice(str(reason), _PROXY),
+                              url=url) from error
     with contextlib.closing(answer):
         yield answer
 

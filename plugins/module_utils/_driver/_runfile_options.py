@@ -8,6 +8,7 @@ Sources: NVIDIA/nvidia-installer, option_table.h of 470.256.02 to 590.48.01 (opt
 
 from __future__ import annotations
 
+import os
 import re
 import typing as t
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ _WORKS_BESIDE = (545, 23, 6)
 # The first branch with open modules, and the first that names options for modules in the plural.
 _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_OCTAL = re.compile(r"[0-7]{1,9}\Z")
+_NO_ID = 2**32 - 1  # to chown(2) it is no user and no group
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -181,12 +185,17 @@ class Record:
 def parse_record(log: str, folders: str) -> Record | None:
     """Reads the two files of the record, as far as an installer that was killed has written them.
 
-    None where the log has no version: nothing was put anywhere then.
+    None where the log has no version: nothing was put anywhere then. Entries that the installer cannot have written are
+    left out. Raises HostError where what stands as version is none.
     """
     lines = log.splitlines()
-    version = re.search(r"\((\S+)\)\s*\Z", lines[0]) if lines else None
+    version = re.search(r"\((\S+)\)\s*\Z", lines[0][-200:]) if lines else None
     if not version:
         return None
+    if not re.match(r"[0-9]{1,9}(\.[0-9]{1,9})+\Z", version.group(1)):
+        raise HostError(f"{RECORD}, line 1: '{version.group(1)}' is not the version of a driver.",
+                        "Somebody has edited that file: correct it, or remove the driver with nvidia-uninstall.",
+                        path=RECORD)
     paths: list[str] = []
     links: dict[str, str] = {}
     backups: dict[str, t.Tuple[str, int, int, int]] = {}
@@ -194,16 +203,34 @@ def parse_record(log: str, folders: str) -> Record | None:
     for line in rest:
         number, _colon, path = line.partition(": ")
         detail = next(rest, None)
-        if detail is None or not number.isdigit():
+        if detail is None or not _NUMBER.match(number):
             break
+        if int(number) == _FORMER_LINK:
+            next(rest, None)
+        if not _is_path(path):
+            continue
         if int(number) in (_INSTALLED_LINK, _INSTALLED_FILE):
             paths.append(path)
         elif int(number) == _FORMER_LINK:
             links[path] = detail
-            next(rest, None)
         else:
-            words = detail.split()
-            if len(words) == 4:
-                backups[path] = (f"/var/lib/nvidia/{number}", int(words[1], 8) & 0o7777, int(words[2]), int(words[3]))
-    made = sorted({line for line in folders.splitlines() if line.startswith("/")}, reverse=True)
+            owner = _owner(detail)
+            if owner:
+                backups[path] = (f"{os.path.dirname(RECORD)}/{number}", *owner)
+    made = sorted({line for line in folders.splitlines() if _is_path(line)}, reverse=True)
     return Record(version.group(1), tuple(dict.fromkeys(paths)), links, backups, tuple(made))
+
+
+def _is_path(text: str) -> bool:
+    """Whether it is an absolute path without C(..), as the installer writes them."""
+    return text.startswith("/") and ".." not in text.split("/") and "\0" not in text
+
+
+def _owner(detail: str) -> t.Tuple[int, int, int] | None:
+    """(mode, uid, gid) of C(CHECKSUM MODE UID GID), None where it does not say them."""
+    words = detail.split()
+    numbers = all(word.isdigit() and len(word) < 11 and word.isascii() for word in words[2:])
+    if len(words) != 4 or not _OCTAL.match(words[1]) or not numbers:
+        return None
+    uid, gid = int(words[2]), int(words[3])
+    return (int(words[1], 8) & 0o7777, uid, gid) if max(uid, gid) < _NO_ID else None

@@ -9,6 +9,7 @@ off, it is not there yet in the middle of one, and DKMS leaves the sources of mo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import typing as t
@@ -50,14 +51,14 @@ def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Ite
     """Takes the installed driver away, whole or half.
 
     versions: those that DKMS may know. sources: folders that are ours to remove. Raises HostError where something
-    stays.
+    stays. Files in the folder of the record that the record does not name are left there.
     """
     if root.exists(RECORD) and root.exists(UNINSTALLER):
         run([UNINSTALLER, "--silent"], timeout=_LIMIT, check=False)
     record = read_record(root)
     if record is not None:
         _by_record(root, record)
-    shutil.rmtree(root.at(os.path.dirname(RECORD)), ignore_errors=True)
+    _remove_record(root)
     registered = read_dkms(root, kernel, arch)[1]
     for version in versions:
         if version in registered:
@@ -73,9 +74,18 @@ def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Ite
     run(["systemctl", "daemon-reload"])
 
 
+def _remove_record(root: Root) -> None:
+    """Removes the record, and its folder where nothing else is in it: a file there may be somebody's only copy."""
+    for path in (RECORD, RECORD_FOLDERS):
+        if os.path.lexists(root.at(path)):
+            os.unlink(root.at(path))
+    with contextlib.suppress(OSError):
+        os.rmdir(root.at(os.path.dirname(RECORD)))
+
+
 def _by_record(root: Root, record: Record) -> None:
     for path in record.paths:
-        if os.path.lexists(root.at(path)):
+        if os.path.islink(root.at(path)) or os.path.isfile(root.at(path)):
             os.unlink(root.at(path))
     for path, target in record.links.items():
         if not os.path.lexists(root.at(path)):

@@ -12,19 +12,19 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    FABRIC_MANAGER,
-    GRIDD,
-    IMEX,
-    PERSISTENCED,
-    SERVICES,
-    Situation,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
+    AT_BOOT,
+    FABRIC_MANAGER,
+    GRIDD,
+    IMEX,
+    PERSISTENCED,
+    Service,
+)
 
 START = "enable and start service"
 STOP = "disable and stop service"
@@ -32,8 +32,6 @@ RESUME = "start service again"
 RESUME_CLIENT = "start stopped service again"
 RESTART = "restart service"
 STARTS = (START, RESUME, RESUME_CLIENT)
-# Unit file states in which a unit starts at boot, or is started by udev as the distribution's own unit is.
-_AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
 # Kinds of journal entries: units that ran and were stopped for an unload; units whose files were changed.
 _PAUSED, _OWED = "paused", "restart"
 _LIMIT = 120
@@ -60,7 +58,7 @@ def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> l
     """One restart of a running unit whose files change in this run, or changed in one that was killed."""
     owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
-    starts = aim.reload or service.state != "active" or service.enabled not in _AT_BOOT
+    starts = aim.reload or service.state != "active" or service.enabled not in AT_BOOT
     return [("serve", Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
 
 
@@ -105,7 +103,7 @@ class Services(Part):
                                 "persistenced, fabric, imex_nodes or licence so that it is not wanted.", unit=unit)
             if unit in wanted:
                 # Packages of another origin bring the same daemon anew, and their scripts stop the former one.
-                if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in _AT_BOOT:
+                if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
                 steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))

@@ -49,6 +49,9 @@ class Spec:
     runfile: t.Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.lock_timeout < 0:
+            raise InputError(f"{self.lock_timeout} is no number of seconds.", "Give 0, which does not wait, or more.",
+                             path="lock_timeout", value=self.lock_timeout)
         if self.version and not _VERSION.match(self.version):
             raise InputError(f"'{self.version}' is no driver version.", "Give one such as 595.91.07, or a branch.",
                              path="version", value=self.version)

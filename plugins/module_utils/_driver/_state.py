@@ -8,23 +8,27 @@ from __future__ import annotations
 import os
 import re
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import has_headers, read_os, secure_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
+    FABRIC_MANAGER,
+    GRIDD,
+    IMEX,
+    PERSISTENCED,
+    Service,
+    read_units,
+)
 
-PERSISTENCED = "nvidia-persistenced.service"
-FABRIC_MANAGER = "nvidia-fabricmanager.service"
-IMEX = "nvidia-imex.service"
-GRIDD = "nvidia-gridd.service"
 # The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container).
 # NVLSM has no unit: the fabric manager's starts it.
 SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
@@ -45,7 +49,8 @@ class Situation:
     gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
     loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
     nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. services: each of L(SERVICES).
-    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric).
+    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). nodes: what is wrong with
+    device nodes, see L(_nodes.node_faults).
     """
 
     os_id: str
@@ -65,6 +70,7 @@ class Situation:
     nouveau: str | None
     services: t.Mapping[str, Service]
     fabric: str = "none"
+    nodes: t.Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, t.Any]:
         """For the module's result."""
@@ -90,7 +96,8 @@ def read_situation(root: Root, run: Runner) -> Situation:
         modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
         nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
         services=read_services(run),
-        fabric=fabric_of((model for _address, model in gpus), len(bus.switches)))
+        fabric=fabric_of((model for _address, model in gpus), len(bus.switches)),
+        nodes=(node_faults(root) or {}) if loaded else {})
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:

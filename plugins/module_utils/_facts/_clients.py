@@ -18,6 +18,10 @@ _MINOR = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci\d+)?/access (\d+)$", re.M)
 _MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
 # Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
+# The kubelet's control groups: C(/kubepods/burstable/podUID/...), or C(kubepods-burstable-podUID.slice) by systemd.
+_POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
+# The kubelet keeps logs in a folder C(namespace_name_UID) for each pod.
+_POD_LOGS = "/var/log/pods"
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)", re.M)
 # Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
 _HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
@@ -60,13 +64,27 @@ def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
     return {"unit": units[-1] if units else None, "container": None}
 
 
+def pod_of(root: Root, pid: int | None) -> str | None:
+    """The pod of a process by its control group: C(namespace/name), its UID where the kubelet's logs do not name it.
+
+    None where the process belongs to no pod.
+    """
+    text = root.text(f"/proc/{pid}/cgroup") or ""
+    found = _POD_UID.search(text)
+    if found is None:
+        return "of unknown name" if "kubepods" in text else None
+    uid = found.group(1).replace("_", "-")
+    folders = (name.split("_") for name in root.names(_POD_LOGS))
+    return next((f"{folder[0]}/{folder[1]}" for folder in folders if len(folder) == 3 and folder[2] == uid), uid)
+
+
 def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
     """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
     found = []
     for holder in holders:
         unit = str(holder["unit"] or "")
         system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
-        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit):
+        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit) and not pod_of(root, holder["pid"]):
             found.append(unit)
     return tuple(dict.fromkeys(found))
 

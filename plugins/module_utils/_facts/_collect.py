@@ -14,15 +14,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._components i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import read_driver, read_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._journals import read_journals
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import read_mig_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_files import lost_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import TOOLKIT_SETTINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._runtimes import read_runtimes, read_toolkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import read_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -32,7 +35,13 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
     packages = read_packages(root, run, host["os"]["family"])
     gpus = merge_gpus(bus, snapshot)
     toolkit = read_toolkit(root, packages)
-    driver = read_driver(root, packages, host["arch"])
+    driver = read_driver(root, run, packages, host["arch"])
+    lost = lost_files(root, run, host["os"]["family"], [*driver["packages"], *toolkit["packages"]])
+    driver["missing_files"] = _of_packages(lost, driver["packages"])
+    toolkit["missing_files"] = _of_packages(lost, toolkit["packages"])
+    if toolkit["version"] and not root.is_there(TOOLKIT_SETTINGS):
+        # Written by a script of the packages, it is no file of theirs.
+        toolkit["missing_files"] = [*(toolkit["missing_files"] or ()), TOOLKIT_SETTINGS]
     kernel = host["kernel"]
     if gpus and not kernel["headers"] and driver["loaded"] is None:
         # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
@@ -54,8 +63,13 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
         "toolkit": toolkit,
         "software": read_components(root, run, packages),
         "mig_boot": read_mig_boot(root),
+        "journals": read_journals(root),
         "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
     }
+
+
+def _of_packages(lost: t.Mapping[str, list[str]] | None, names: t.Iterable[str]) -> list[str] | None:
+    return None if lost is None else sorted(path for name in names for path in lost.get(name, ()))
 
 
 def _clients(open_files: t.Sequence[dict[str, t.Any]], told: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:

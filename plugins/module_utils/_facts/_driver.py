@@ -8,15 +8,28 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._dkms import read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import node_faults
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import driver_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package, driver_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
+    FABRIC_MANAGER,
+    GRIDD,
+    IMEX,
+    PERSISTENCED,
+    parse_units,
+    show_units,
+)
 
 _MODULE_PACKAGES = ("kmod-nvidia", "linux-modules-nvidia", "nvidia-open", "cuda-drivers")
 # The vendor's modules, those that take its devices away from it, and those of GPUDirect.
 MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
+SERVICES = (PERSISTENCED, FABRIC_MANAGER, IMEX, GRIDD)
 # modprobe.d(5) and kernel-command-line(7): what keeps nouveau from being loaded.
 _DENIED = re.compile(r"^\s*(blacklist\s+nouveau\b|install\s+nouveau\s+/(usr/)?bin/(true|false)\b)", re.M)
 _DENIED_AT_BOOT = re.compile(r"\b(modprobe\.blacklist|rd\.driver\.blacklist|module_blacklist)=(\S*,)?nouveau(,|\s|$)"
@@ -40,7 +53,7 @@ def nouveau_denied(root: Root) -> bool:
                for folder in _MODPROBE_FOLDERS for name in root.names(folder) if name.endswith(".conf"))
 
 
-def read_driver(root: Root, packages: t.Mapping[str, Package], arch: str) -> dict[str, t.Any]:
+def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch: str) -> dict[str, t.Any]:
     """Shape: the fact C(driver) of gpu_info without C(nvml)."""
     loaded = loaded_version(root)
     library = library_version(root)
@@ -53,7 +66,22 @@ def read_driver(root: Root, packages: t.Mapping[str, Package], arch: str) -> dic
         "source": source(root, own, loaded or library),
         "dkms": read_dkms(root, arch),
         "reboot_pending": reboot_pending(root, loaded, library),
+        # A driver container may keep its nodes to itself.
+        "nodes": node_faults(root) if loaded and not root.exists(f"{_CONTAINER_ROOT}/usr/bin/nvidia-smi") else None,
+        "services": read_services(root, run) if loaded or library or own else None,
     }
+
+
+def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
+    """By unit of the driver's services C({state, enabled}), as L(_units.Service); None where systemd does not answer.
+    """
+    if not root.exists("/run/systemd/system"):
+        return None
+    try:
+        text = show_units(run, SERVICES)
+    except CommandError:
+        return None
+    return {unit: dict(vars(service)) for unit, service in parse_units(text, SERVICES).items()} if text else None
 
 
 def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:

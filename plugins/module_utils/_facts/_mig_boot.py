@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -21,7 +22,8 @@ _VENDORS = "nvidia-mig-manager.service"
 
 
 def read_mig_boot(root: Root) -> dict[str, t.Any]:
-    """C({enabled, gpus, vendor}): whether our unit is enabled, what it will put back, and the vendor's enabled unit.
+    """C({enabled, masked, gpus, vendor}): whether our unit is enabled, and whether somebody has masked it, what it will
+    put back, and the vendor's enabled unit.
 
     gpus: by UUID C({pci, enabled, instances}), None where there is no such file or it cannot be read; vendor: its
     name or None.
@@ -30,12 +32,13 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
         document = json.loads(root.text(STATE) or "")
         gpus = {uuid.lower(): _checked(entry) for uuid, entry in document["gpus"].items()
                 } if document["version"] == VERSION else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         gpus = None
     vendors = any(root.link(f"{_UNITS}/{folder}/{_VENDORS}") is not None
                   for folder in root.names(_UNITS) if folder.endswith(".wants"))
-    return {"enabled": root.exists(UNIT_FILE) and root.link(ENABLED) is not None, "gpus": gpus,
-            "vendor": _VENDORS if vendors else None}
+    masked = root.link(UNIT_FILE) == os.devnull
+    enabled = not masked and root.exists(UNIT_FILE) and root.link(ENABLED) is not None
+    return {"enabled": enabled, "masked": masked, "gpus": gpus, "vendor": _VENDORS if vendors else None}
 
 
 def _checked(entry: t.Any) -> dict[str, t.Any]:

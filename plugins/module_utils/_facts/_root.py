@@ -34,6 +34,13 @@ class Root:
         except OSError:
             return None
 
+    def stat(self, path: str) -> os.stat_result | None:
+        """What stands there, links followed, or None."""
+        try:
+            return os.stat(self.at(path))
+        except OSError:
+            return None
+
     def names(self, path: str) -> list[str]:
         """The sorted names in a folder; none where it is missing or not readable."""
         try:
@@ -47,6 +54,10 @@ class Root:
             return os.readlink(self.at(path))
         except OSError:
             return None
+
+    def is_there(self, path: str) -> bool:
+        """Whether a file or a link has this name, wherever a link points."""
+        return os.path.lexists(self.at(path))
 
     def exists(self, path: str) -> bool:
         """Whether something is there; a link counts by what it points to, within the root."""

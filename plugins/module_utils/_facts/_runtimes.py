@@ -11,15 +11,22 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import toolkit_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import (
-    Package,
-    toolkit_packages,
-    upstream,
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._unit_files import (
+    SHOWN,
+    at_boot,
+    is_active,
+    is_stale,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
+# What starts a service on demand.
+_SOCKETS = {"docker": "docker.socket"}
+# Those that read their files at their start alone, and show nobody what they have read.
+_READ_ONCE = ("containerd", "crio")
 # Runtime: the package names that carry it, its daemon, its service, the files that may name the NVIDIA runtime.
 _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
     "containerd": (("containerd.io", "containerd"), "containerd", "containerd.service",
@@ -76,12 +83,17 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
             found[name] = {"version": upstream(package.version).partition("~")[0].partition("+")[0]}
         elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
             found[name] = {"version": _asked_version(run, binary)}
-    active = active_units(root, run, [_RUNTIMES[name][2] for name, state in found.items()
-                                      if state is not None and _RUNTIMES[name][2]])
-    for name, state in found.items():
-        if state is not None:
-            state["running"] = _RUNTIMES[name][2] in active
-            state["nvidia"] = _names_nvidia(root, _RUNTIMES[name][3]) or (name == "podman" and bool(specs))
+    there = [name for name, state in found.items() if state is not None]
+    units = [unit for name in there for unit in (_RUNTIMES[name][2], _SOCKETS.get(name)) if unit]
+    shown = shown_units(root, run, units)
+    for name in there:
+        files = _config_files(root, _RUNTIMES[name][3])
+        unit, socket = shown.get(_RUNTIMES[name][2]), shown.get(_SOCKETS.get(name, ""), {})
+        found[name].update(
+            running=None if unit is None else is_active(unit) or is_active(socket),
+            boot=None if unit is None else at_boot(unit),
+            stale=is_stale([root.at(path) for path in files], unit) if unit and name in _READ_ONCE else None,
+            nvidia=any(_has_runtime(path, root.text(path) or "") for path in files) or name == "podman" and bool(specs))
     return found
 
 
@@ -95,29 +107,31 @@ def _asked_version(run: Runner, binary: str) -> str | None:
 
 def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
     """Those of the units that run; none where systemd does not answer."""
+    return {name for name, unit in shown_units(root, run, units).items() if is_active(unit)}
+
+
+def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, dict[str, str]]:
+    """By name what systemd shows of units; none where it does not answer."""
     if not units or not root.exists("/run/systemd/system"):
-        return set()
+        return {}
     try:
-        shown = run(["systemctl", "show", "--property=Id,ActiveState", *units], check=False, timeout=20).stdout
+        shown = run(["systemctl", "show", f"--property={','.join(SHOWN)}", *units], check=False, timeout=20).stdout
     except CommandError:
-        return set()
+        return {}
     blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
-    return {block.get("Id", "") for block in blocks if block.get("ActiveState") in ("active", "reloading")}
+    return {block["Id"]: block for block in blocks if "Id" in block and block.get("LoadState") != "not-found"}
 
 
-def _names_nvidia(root: Root, places: t.Sequence[str]) -> bool:
-    """Whether a configuration has the runtime C(nvidia). Folders end with a slash."""
-    for place in places:
-        paths = [f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place]
-        if any(_has_runtime(path, root.text(path) or "") for path in paths):
-            return True
-    return False
+def _config_files(root: Root, places: t.Sequence[str]) -> list[str]:
+    """The files in these places. Folders end with a slash."""
+    return [path for place in places for path in
+            ([f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place])]
 
 
 def _has_runtime(path: str, text: str) -> bool:
     if path.endswith(".json"):
         try:
             return "nvidia" in json.loads(text)["runtimes"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return False
     return bool((_KEY if "/containers.conf" in path else _TABLE).search(text))

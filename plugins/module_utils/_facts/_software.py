@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
@@ -19,13 +18,6 @@ _RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\\t%{VENDOR}\\
 # Only these are asked for: a server has 2,000 packages, of which a dozen matter here.
 _MARKS = ("nvidia", "libnv", "libcuda1", "cuda-drivers", "nvlsm", "containerd", "docker", "moby-engine", "cri-o",
           "podman", "datacenter-gpu-manager", "cuda-toolkit-")
-_TOOLKIT = ("nvidia-container-", "libnvidia-container")
-# Named like driver packages, yet none: CUDA, profilers, file system, tools.
-_NOT_DRIVER = ("nvidia-cuda-", "nvidia-nsight", "nvidia-gds", "nvidia-fs", "nvidia-mig-", "nvidia-docker",
-               "nvidia-profiler", "nvidia-visual-profiler", "nvidia-detect")
-_DRIVER = ("nvidia", "libnvidia", "libnvsdm", "libcuda1", "cuda-drivers", "nvlsm", "kmod-nvidia",
-           "linux-modules-nvidia", "linux-objects-nvidia", "linux-signatures-nvidia", "xserver-xorg-video-nvidia",
-           "firmware-nvidia", "dnf-plugin-nvidia", "xorg-x11-nvidia")
 _DISTRIBUTORS = ("debian.org", "debian.net", "ubuntu.com", "canonical.com", "red hat", "fedora", "suse", "rocky",
                  "almalinux", "amazon", "microsoft", "oracle")
 
@@ -83,17 +75,6 @@ def parse_rpm_list(text: str) -> dict[str, Package]:
 
 def _matters(name: str) -> bool:
     return any(mark in name for mark in _MARKS)
-
-
-def driver_packages(packages: t.Mapping[str, Package]) -> dict[str, Package]:
-    """Those that belong to the driver: its libraries, modules, firmware and services."""
-    return {name: package for name, package in sorted(packages.items())
-            if name.startswith(_DRIVER) and not name.startswith(_TOOLKIT + _NOT_DRIVER)}
-
-
-def toolkit_packages(packages: t.Mapping[str, Package]) -> dict[str, Package]:
-    """Those of the container toolkit."""
-    return {name: package for name, package in sorted(packages.items()) if name.startswith(_TOOLKIT)}
 
 
 def upstream(version: str) -> str:

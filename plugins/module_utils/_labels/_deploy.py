@@ -9,10 +9,11 @@ the operator, which labels a Node for every component it knows, only what is del
 labelled: a label is then a statement that can be trusted. C(client) goes to every GPU Node, as it stands for DaemonSets
 of others which both managers have to stop.
 
-The keys that we wrote are listed in an annotation, because the managers rewrite values and so take over the field:
+The keys that we wrote are listed in an annotation, because the managers rewrite values and so take over the field.
+Where it was taken away, those count that the API server has on record as ours:
 - A key that was there with a value stays out of the list. It counts where it says what we would say.
-- A listed deploy label that is C(false) by now, or a listed mig.config with another layout, is the user's: it leaves
-  the list and stays.
+- A listed deploy label that is C(false) or C(pre-installed) by now, or a listed mig.config with another layout, is the
+  user's: it leaves the list and stays.
 - A key that Node Feature Discovery keeps up is its own, whoever wrote it first: it leaves the list and is not touched.
 - Taken from others are deploy labels alone, and only from a Node on which that operand must not run: no GPU any more,
   switched off there, for another kind of workload, or the component is delivered on the host. C(false) and
@@ -62,6 +63,8 @@ NFD = "feature.node.kubernetes.io/"
 # NFD writes the first for vendor, the others for class and vendor: 3D controller, VGA controller.
 PCI = tuple(f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
 MIG_DEFAULT = "all-disabled"
+# How the layout of a Node went, and why not: of the vendor's manager, or of node_mig.
+MIG_STATE, MIG_REASON = f"{MIG_CONFIG}.state", "gpuops.nvidia/mig-reason"
 SANDBOX = ("vm-passthrough", "vm-vgpu")
 
 _WORDS = {
@@ -88,7 +91,8 @@ _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 class Node:
     """What counts of a Node. ready: its condition Ready, needed only where a GPU is missing and no host has told;
     host: the labels that gpu_labels has computed on its host, None where it was not asked; adopt: keys that count as
-    ours where the Node carries them; orphaned: whether no NFD is left that keeps up what its lists here name."""
+    ours where the Node carries them; orphaned: whether no NFD is left that keeps up what its lists here name; written:
+    labels that are ours by the API server's record, which counts where the annotation is gone."""
 
     name: str
     labels: Labels
@@ -97,11 +101,16 @@ class Node:
     host: t.Optional[Labels] = None
     adopt: t.FrozenSet[str] = frozenset()
     orphaned: bool = False
+    written: t.FrozenSet[str] = frozenset()
 
     @cached_property
     def ours(self) -> t.FrozenSet[str]:
-        """The keys that the annotation lists, but for what is never ours, and those adopted."""
-        listed = frozenset(key for key in self.annotations.get(ANNOTATION, "").split(",") if _keys.may_be_ours(key))
+        """The keys that the annotation lists, but for what is never ours, and those adopted.
+
+        The server's record alone would not do: who pauses operands writes labels of others, too.
+        """
+        known = self.annotations[ANNOTATION].split(",") if ANNOTATION in self.annotations else self.written
+        listed = frozenset(key for key in known if _keys.may_be_ours(key))
         return listed | (self.adopt & set(self.labels))
 
     @property
@@ -141,12 +150,16 @@ class Node:
 class Deploy:
     """What is delivered. components: in the cluster; on_host: by Node, those that its host has instead;
     mig_default: the layout for a Node without one (all-disabled), empty for none; plugin_configs: by Node the
-    configuration of the device plugin that the inventory names."""
+    configuration of the device plugin that the inventory names; mig_changes: whether a Node without a layout may be
+    asked for one, which destroys the instances that it has; held: components that are not delivered, and whose labels
+    stay, as the pods that GPU clients run on would end without them."""
 
     components: t.FrozenSet[str] = frozenset()
     on_host: t.Mapping[str, t.FrozenSet[str]] = field(default_factory=dict)
     mig_default: str = ""
     plugin_configs: t.Mapping[str, str] = field(default_factory=dict)
+    mig_changes: bool = True
+    held: t.FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -188,7 +201,7 @@ class Change:
 
 def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str, plugin_configs:
-    {node: name}}).
+    {node: name}, mig_changes: bool, held: [name]}).
 
     Raises InputError. Other keys are the plan's and do not count here.
     """
@@ -217,7 +230,8 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
                          path="deploy.mig_default", value=mig_default, allowed=[MIG_DEFAULT, ""])
     return Deploy(frozenset(name for name, delivered in components.items() if delivered),
                   {node: frozenset(names) for node, names in on_host.items()}, mig_default,
-                  given.get("plugin_configs") or {})
+                  given.get("plugin_configs") or {}, bool(given.get("mig_changes", True)),
+                  frozenset(given.get("held") or ()))
 
 
 def _check_name(path: str, name: t.Any) -> None:
@@ -253,12 +267,17 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     here = deploy.components - deploy.on_host.get(node.name, frozenset())
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
+    for key in (LABELS[name] for name in deploy.held & LABELS.keys()):
+        if key in node.ours and node.labels.get(key):
+            wanted.setdefault(key, node.labels[key])
     if "device_plugin" in here and node.name in deploy.plugin_configs:
         wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
         capable = mig_capable(node.said)
+        # The manager takes a label that goes for a layout that it does not know: where no layout may change, it stays.
+        layout = deploy.mig_default if deploy.mig_changes else node.labels.get(MIG_CONFIG, "")
         # The MIG manager stops feature discovery while it works, and labels may vanish then: what is there stays.
-        for key, value in ((MIG_MANAGER, "true"), (MIG_CONFIG, deploy.mig_default)):
+        for key, value in ((MIG_MANAGER, "true"), (MIG_CONFIG, layout)):
             if value and (capable or (capable is None and node.labels.get(key))):
                 wanted[key] = value
         # For this one label an empty value is a value, as in the GPU Operator.
@@ -308,7 +327,13 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
 
 def plan_absent(node: Node) -> t.Optional[Change]:
     """Takes back the listed keys, but for those that have become the user's or Node Feature Discovery's."""
-    return _difference(node, {}, frozenset(), lambda key: True, (GONE, HOST_GONE))
+    return _difference(node, {}, frozenset(), lambda key: True, (GONE, HOST_GONE, MIG_REASON))
+
+
+def left_over(node: Node) -> t.FrozenSet[str]:
+    """Deploy labels that a removal leaves and that attract operands, as they are nobody's by any record."""
+    return frozenset(key for key in CONTAINER_SET - _mine(node) - node.nfd
+                     if node.labels.get(key, "") not in _ATTRACTS_NOTHING)
 
 
 def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
@@ -421,7 +446,7 @@ def _mine(node: Node) -> t.Set[str]:
 
 def _is_users(key: str, value: str) -> bool:
     """Whether a value of a key that we wrote is the user's: neither we nor the managers write it."""
-    return (key.startswith(DEPLOY) and value == "false") or (key == MIG_MANAGER and value == "") or (
+    return (key.startswith(DEPLOY) and value in ("false", "pre-installed")) or (key == MIG_MANAGER and value == "") or (
         key == MIG_CONFIG and value not in ("", MIG_DEFAULT))
 
 

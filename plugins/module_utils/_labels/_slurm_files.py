@@ -22,8 +22,9 @@ _CONF, _OURS = "gres.conf", "gpuops-gres.conf"
 WRITE, REMOVE = "write gres file", "remove gres file"
 INCLUDE, DROP = "include gres file", "drop include of gres file"
 _HEADER = "# Written by gpuops.nvidia.gpu_labels, which writes it anew. Your own lines belong into gres.conf.\n"
-_PAIR = re.compile(r"(\w+)\s*=\s*(\S+)")
+_PAIR = re.compile(r"\b(\w+)\s*=\s*(\S+)")  # from the beginning of a word alone: else it takes quadratic time
 _LINE = re.compile(r"(?:.*\\\n)*.*")
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _RANGES = re.compile(r"\[([^\]]*)\]")
 
 
@@ -112,7 +113,8 @@ class SlurmFiles:
         for path, number, line in self._theirs(self.conf, {self.ours}) if lines else ():
             pairs = {key.lower(): value for key, value in _PAIR.findall(line)}
             if pairs.get("name", "").lower() == "gpu" and matches(pairs.get("nodename"), node):
-                raise HostError(f"{path} describes GPUs of {node} already, in line {number}: {' '.join(line.split())}",
+                raise HostError(f"{path} describes GPUs of {node} already, in line {number}: "
+                                f"{' '.join(line.split())[:200]}",
                                 "Remove this line, or leave the target slurm; both would count GPUs twice.",
                                 path=path)
         missing = [path for line in lines if not line.startswith("#")
@@ -158,6 +160,8 @@ def _within(number: str, allowed: str) -> bool:
         first, _dash, last = part.partition("-")
         # Digits count: 01 is in [01-12] and not in [1-12].
         last = last or first
+        if not (_NUMBER.match(first) and _NUMBER.match(last)):
+            continue
         if len(first) <= len(number) <= len(last) and int(first) <= int(number) <= int(last):
             return True
     return False

@@ -27,7 +27,7 @@ def calm(path: str) -> bool:
         document = json.loads(read_bytes(path) or b"{}")
         readings = [one["after"] for one in document["entries"] if one["kind"] == _KIND]
         return document["unfinished"] is None and readings != [] and not any(one["fewer"] for one in readings)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return False
 
 

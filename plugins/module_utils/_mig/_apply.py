@@ -23,9 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._plan import (
     CREATE,
     DESTROY,
+    EVICT,
     START,
     STOP,
     Holder,
+    pods_of,
     words,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
@@ -92,7 +94,8 @@ class Executor:
         if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
             return
         holders = error.details["holders"] = self._holders(pci)
-        error.hint = (f"It is held by {words(holders)}: stop that, or allow it by disruption=drain." if holders else
+        way = EVICT if pods_of(holders) else "stop that, or allow it by disruption=drain"
+        error.hint = (f"It is held by {words(holders)}: {way}." if holders else
                       "No process is listed as using it: look for a display, a virtual machine or a kernel client "
                       "(lsof /dev/nvidia*, lsmod), or reboot the host.")
 
@@ -176,18 +179,27 @@ class Executor:
                 for instance in self.nvml.instances(self.devices[pci])}
 
     def _stop(self, pci: str, units: t.Sequence[str], pids: t.Sequence[int]) -> None:
-        """Services by systemd, other processes by SIGTERM. Raises HostError where one does not end."""
+        """Services by systemd, other processes by SIGTERM. Raises HostError where one does not end, or is in a pod."""
+        self._clients(pci, pids)
         self.pauses.stop(units)
-        for holder in self._holders(pci):
-            if holder["pid"] in pids and holder["unit"] not in units:
+        for holder in self._clients(pci, pids):
+            if holder["unit"] not in units:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(holder["pid"], signal.SIGTERM)
         deadline = time.monotonic() + _STOP_LIMIT
         while True:
-            left = [holder for holder in self._holders(pci) if holder["pid"] in pids]
+            left = self._clients(pci, pids)
             if not left:
                 return
             if time.monotonic() > deadline:
                 raise HostError(f"{words(left)} did not end within {_STOP_LIMIT} s of SIGTERM.",
                                 "Stop it by its own means, then run again.", gpu=pci, holders=left)
             time.sleep(0.5)
+
+    def _clients(self, pci: str, pids: t.Sequence[int]) -> list[Holder]:
+        """Those of these processes that still use the GPU. Raises HostError where one is in a pod."""
+        holders = [holder for holder in self._holders(pci) if holder["pid"] in pids]
+        if pods_of(holders):
+            raise HostError(f"{words(holders)} uses GPU {pci}; processes in pods are never signalled.",
+                            f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci, holders=holders)
+        return holders

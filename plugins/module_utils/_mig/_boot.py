@@ -92,7 +92,7 @@ class Boot:
         if not gpus:
             return [] if assumed else self.absent("there is nothing to put back")
         steps, text = [], _document(gpus)
-        if assumed or self._differs(STATE, text):
+        if not self._remembers(gpus) if assumed else self._differs(STATE, text):
             why = "it has another layout" if self._ours(STATE) and os.path.exists(STATE) else "GPUs forget it at boot"
             steps.append(Step(REMEMBER, STATE, why, assumed=assumed, data={"text": text}))
         if not all(self._ours(path) and os.path.exists(path) for path in _FILES if path != STATE):
@@ -102,6 +102,11 @@ class Boot:
         elif not os.path.islink(ENABLED):
             steps.append(Step(INSTALL, UNIT, "it is not enabled"))
         return steps
+
+    def _remembers(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]]) -> bool:
+        """Whether the file has the same of GPUs whose UUIDs are not known yet."""
+        kept = {entry["pci"]: entry for entry in (read_mig_boot(Root())["gpus"] or {}).values()}
+        return self._ours(STATE) and all(kept.get(entry["pci"]) == entry for entry in gpus.values())
 
     def absent(self, why: str) -> list[Step]:
         """The steps that take all of it out."""
@@ -172,6 +177,10 @@ class LastingWork(Work):
             first = keeper.carry_out(keeper.absent("MIG is given back"))
             return _joined(first, super()._reach(goals, journal))
         lasting = self.boot and self._has_systemd()
+        if lasting and read_mig_boot(Root())["masked"]:
+            self.warnings.append(f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot. To "
+                                 f"have it kept, run systemctl unmask {UNIT}; else set boot to false.")
+            return super()._reach(goals, journal)
         if lasting:
             keeper.refuse()
             if self.nvml.available:
@@ -195,7 +204,8 @@ class LastingWork(Work):
     def _remembered(self) -> dict[str, dict[str, t.Any]]:
         """By UUID what each GPU shall have, also those of former tasks that are still in the host."""
         if not self.nvml.available:
-            return {plan.gpu.pci: {"pci": plan.gpu.pci} for plan in self.plans}
+            return {plan.gpu.pci: {"pci": plan.gpu.pci, **_plan.shape(plan.goal.enabled, plan.goal.layout)}
+                    for plan in self.plans}
         wanted = {self._uuid(plan.gpu.pci).lower(): {
             "pci": plan.gpu.pci, **_plan.shape(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
         kept = read_mig_boot(Root())["gpus"]
@@ -204,7 +214,8 @@ class LastingWork(Work):
         former = {uuid: entry for uuid, entry in (kept or {}).items() if uuid not in wanted}
         if former:
             here = {self._uuid(pci).lower() for pci in self._devices}
-            former = {uuid: entry for uuid, entry in former.items() if uuid in here}
+            former = {uuid: entry for uuid, entry in former.items()
+                      if uuid in here or entry["pci"] in self.unread or self.nvml.silent}
         return {**former, **wanted}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, pod_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -30,7 +30,7 @@ _LIMIT = 120
 
 def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[Instance],
                  files: bool = False) -> list[Holder]:
-    """C([{pid, name, gpu, instance, unit, container, start, part}]), by pid.
+    """C([{pid, name, gpu, instance, unit, container, pod, start, part}]), by pid.
 
     Processes that NVML lists, with files also those that only have the GPU open (they hinder a reset, but no change of
     instances), without services of L(WATCHERS) and the driver's own. start: first unit of the GPU instance (None: the
@@ -49,8 +49,8 @@ def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[I
         owner = owner_of(root, pid)
         if owner["unit"] not in WATCHERS + _DAEMONS:
             start, part = _place(by_id.get(ident), compute)
-            holders.append({"pid": pid, "name": name, "gpu": device.pci, "instance": ident, **owner, "start": start,
-                            "part": part})
+            holders.append({"pid": pid, "name": name, "gpu": device.pci, "instance": ident, **owner,
+                            "pod": pod_of(root, pid), "start": start, "part": part})
     return holders
 
 

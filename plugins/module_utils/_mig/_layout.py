@@ -64,12 +64,27 @@ class Board:
         return everything == 0 or (everything == 1 and not others)
 
     def holds(self, layout: Layout) -> bool:
-        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place."""
-        if any(piece.profile not in self.profiles or piece.start not in self.profiles[piece.profile].starts
-               for piece in layout):
+        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place.
+
+        They may come from a file that somebody has edited, so their values can be of any type.
+        """
+        if not all(self._can_be(piece) for piece in layout):
             return False
         cells = [cell for piece in layout for cell in self.cells(piece.profile, piece.start)]
         return len(cells) == len(set(cells)) and self.compatible(piece.profile for piece in layout)
+
+    def _can_be(self, piece: Piece) -> bool:
+        """Whether there is such a GPU instance, and its compute instances lie in it beside each other."""
+        profile = self.profiles.get(piece.profile) if isinstance(piece.profile, str) else None
+        numbers = [piece.start, *(number for part in piece.parts for number in part)]
+        # True counts as an int in Python, and as no number here.
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+        if profile is None or not whole or piece.start not in profile.starts:
+            return False
+        if not all(0 < size <= profile.slices - first <= profile.slices for size, first in piece.parts):
+            return False
+        slices = [cell for size, first in piece.parts for cell in range(first, first + size)]
+        return len(slices) == len(set(slices))
 
     def target(self, present: Layout, wanted: Wanted) -> Layout | None:
         """The wanted layout that destroys the fewest compute instances of the present one, busy ones last of all.

@@ -26,6 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
 START = "start stopped service again"
+# Only the API server knows disruption budgets, and a signalled container is started again by its kubelet at once.
+EVICT = "evict through the Node: run playbook gpuops.nvidia.mig, or gpuops.nvidia.node_drain"
 # A process that holds a GPU, see L(_holders.read_holders).
 Holder = t.Dict[str, t.Any]
 MODE = {True: "enable MIG mode", False: "disable MIG mode"}
@@ -36,6 +38,7 @@ class Gpu:
     """A GPU as it stands. board: None where its profiles are not known; mode: (now, after the next reset).
 
     assumed: from device tables. holders: who holds it (L(_holders.read_holders)), read only where it matters.
+    unread: why it cannot be read; then nothing is known of mode and layout, and nothing is planned.
     """
 
     target: Target
@@ -44,6 +47,7 @@ class Gpu:
     layout: Layout = ()
     assumed: bool = False
     holders: t.List[Holder] = field(default_factory=list)
+    unread: str = ""
 
     @property
     def pci(self) -> str:
@@ -129,13 +133,19 @@ def _counted(board: Board, devices: Wanted) -> str:
 
 
 def words(holders: t.Iterable[Holder]) -> str:
-    """Such as C(python (4242, train.service), python (4243, container 0123456789ab))."""
+    """Such as C(python (4242, train.service), python (4243, container 0123456789ab), python (4244, pod ml/train-0))."""
     return ", ".join(dict.fromkeys(_word(holder) for holder in holders))
 
 
 def _word(holder: Holder) -> str:
-    owner = holder["unit"] or (f"container {holder['container']}" if holder["container"] else "")
+    owner = (f"pod {holder['pod']}" if holder["pod"] else holder["unit"] or
+             (f"container {holder['container']}" if holder["container"] else ""))
     return f"{holder['name'] or 'process'} ({holder['pid']}{f', {owner}' if owner else ''})"
+
+
+def pods_of(holders: t.Iterable[Holder]) -> list[str]:
+    """The pods among the holders, each once."""
+    return list(dict.fromkeys(f"pod {holder['pod']}" for holder in holders if holder["pod"]))
 
 
 def busy(piece: Piece, holders: t.Iterable[Holder]) -> Piece:
@@ -158,7 +168,8 @@ def starts(units: t.Iterable[str]) -> list[Step]:
 def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = ()) -> GpuPlan:
     """The steps for a GPU: stop clients, destroy, mode, create; those that level forbids are pending.
 
-    services: units among the holders that can be stopped and started again; other holders are sent a signal.
+    services: units among the holders that can be stopped and started again; other holders are sent a signal. Processes
+    in pods never are: where one is in the way, all steps are pending at every level.
     """
     change = difference(gpu.layout, goal.layout)
     turn = gpu.mode != (goal.enabled, goal.enabled)
@@ -178,7 +189,11 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = ()) -> Gp
         step(MODE[goal.enabled], "", "idle", enabled=goal.enabled)
     if change.created and gpu.board:
         step(CREATE, gpu.board.describe(change.created), "never", pieces=change.created)
-    return GpuPlan(gpu, goal, change, *gate(steps, level))
+    pods = pods_of(in_the_way)
+    allowed, pending = gate(steps, "never" if pods else level)
+    if pods:
+        pending[0]["pending_reason"] = f"in use by {', '.join(pods)}; {EVICT}"
+    return GpuPlan(gpu, goal, change, allowed, pending)
 
 
 def disturbs(gpu: Gpu, goal: Goal) -> bool:

@@ -27,7 +27,7 @@ class Search:
         total = self.board.profiles[profile].slices
         if slices == total:
             return (0,)
-        if slices > total or 2 * slices > total + 1:
+        if slices < 1 or 2 * slices > total + 1:
             return ()
         return tuple(range(0, total - slices + 1, 4 if (slices, total) == (3, 7) else slices))
 

@@ -12,7 +12,7 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _names, _plan
@@ -29,9 +29,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
+# What waits until a GPU can be read; which steps that takes is known only then.
+CONFIGURE = "configure MIG"
+# What NVML returns for a GPU that is not well; what else it refuses is not the GPU's fault.
+_ILL = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
+UNREAD = "See dmesg | grep -i nvrm; reset the GPU while nothing uses it (nvidia-smi -r -i), else reboot the host."
+
 
 class Request(t.NamedTuple):
-    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all."""
+    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all.
+
+    after_reload: plan from what GPUs have once the driver has been reloaded; in check mode only.
+    """
 
     state: str
     config: t.Any
@@ -40,6 +49,7 @@ class Request(t.NamedTuple):
     level: str
     check: bool
     checkpoint: t.Any = None
+    after_reload: bool = False
 
 
 class Work:
@@ -55,6 +65,8 @@ class Work:
         self.command: Runner = run
         self.plans: list[_plan.GpuPlan] = []
         self._uuids: dict[str, str] = {}
+        self.unread: set[str] = set()
+        self._waiting: list[dict[str, t.Any]] = []
         self._entries: t.Sequence[t.Any] | None = None
 
     def run(self) -> dict[str, t.Any]:
@@ -80,12 +92,56 @@ class Work:
     def _read(self) -> list[_plan.Gpu]:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
         if self.nvml.available:
-            return [self._ask(device, number) for number, device in enumerate(self.nvml.devices())]
+            return self._read_by_nvml()
+        gpus = []
+        for number, function in enumerate(one for one in self._bus() if one.driver != "vfio-pci"):
+            what = number, function.address, function.device, function.subsystem or ""
+            # A driver is at work that cannot be asked: the GPU need not be what tables say of a bare one.
+            gpus.append(self._left_out(*what, self.nvml.error or "NVML is not installed.")
+                        if function.driver == "nvidia" else self._assume(*what))
+        return gpus
+
+    def _bus(self) -> t.Sequence[t.Any]:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 
-        found = [function for function in read_bus(self.root).gpus if function.driver != "vfio-pci"]
-        return [self._assume(number, function.address, function.device, function.subsystem or "")
-                for number, function in enumerate(found)]
+        return read_bus(self.root).gpus
+
+    def _read_by_nvml(self) -> list[_plan.Gpu]:
+        """All GPUs, those marked that cannot be read. Raises DeviceError where all are to be told."""
+        gpus = [self._ask_or_leave(device) for device in self.nvml.devices()]
+        whys = [f"GPU {number} does not answer: {why}." for number, why in self.nvml.silent]
+        if whys:
+            known = {gpu.pci for gpu in gpus}
+            # NVML names such a GPU by its number only; which address it has is told by who is missing.
+            lost = [one for one in self._bus() if one.driver == "nvidia" and one.address not in known]
+            gpus += [self._left_out(number, one.address, one.device, one.subsystem or "", why)
+                     for (number, _name), one, why in zip(self.nvml.silent, lost, whys)]
+            for (number, _name), why in list(zip(self.nvml.silent, whys))[len(lost):]:  # the bus is hidden
+                self.warnings.append(why)
+                self._wait(f"GPU {number}", "", why)
+        whys += [gpu.unread for gpu in gpus if gpu.unread]
+        if whys and (self.request.state == "gathered" or not gpus):
+            raise DeviceError(whys[0], UNREAD)
+        return sorted(gpus, key=lambda gpu: gpu.pci)
+
+    def _ask_or_leave(self, device: Device) -> _plan.Gpu:
+        try:
+            return self._ask(device, device.number)
+        except DeviceError as error:
+            if error.details.get("name") not in _ILL:
+                raise
+            del self._devices[device.pci]
+            return self._left_out(device.number, device.pci, device.device_id, device.subsystem, str(error))
+
+    def _wait(self, target: str, reason: str, why: str) -> None:
+        self._waiting.append({**Step(CONFIGURE, target, reason).as_dict(), "pending_reason": why})
+
+    def _left_out(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> _plan.Gpu:
+        self.warnings.append(f"GPU {pci}: its MIG state is not known, so nothing is planned for it. {why}")
+        gpu = self._assume(number, pci, device_id, subsystem)
+        gpu.unread = why
+        self.unread.add(pci)
+        return gpu
 
     def _ask(self, device: Device, number: int) -> _plan.Gpu:
         self._devices[device.pci] = device
@@ -94,9 +150,18 @@ class Work:
         uuid = self._uuid(device.pci) if self._by_uuid() else ""
         gpu = _plan.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles, uuid),
                         self._board(device.board, profiles), mode or (False, False))
-        if gpu.mode[0]:
+        if self.request.after_reload and self.request.check:
+            gpu.mode, gpu.assumed = (gpu.mode[1] and self._keeps_mode(gpu),) * 2, True
+        elif gpu.mode[0]:
             gpu.layout = layout_of(self.nvml.instances(device))
         return gpu
+
+    @staticmethod
+    def _keeps_mode(gpu: _plan.Gpu) -> bool:
+        """Whether a GPU keeps MIG mode without a driver, as on Ampere alone (MIG User Guide, "MIG Mode Persistence").
+        """
+        model = model_of(gpu.target.device_id, gpu.target.subsystem)
+        return model is not None and model.architecture == "ampere"
 
     def _assume(self, number: int, pci: str, device_id: str, subsystem: str) -> _plan.Gpu:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
@@ -104,9 +169,19 @@ class Work:
         model = model_of(device_id, subsystem)
         capable = model is None or model.mig_capable
         profiles = _boards.profiles_of(device_id) if capable else []
-        return _plan.Gpu(self._target(number, pci, device_id, subsystem, profiles),
-                         self._board(device_id, profiles or []) if profiles is not None else None, (False, False),
-                         assumed=True)
+        gpu = _plan.Gpu(self._target(number, pci, device_id, subsystem, profiles),
+                        self._board(device_id, profiles or []) if profiles is not None else None, (False, False),
+                        assumed=True)
+        if self.request.state != "rendered" and self._keeps_mode(gpu):
+            gpu.mode = (self._was_enabled(pci),) * 2
+        return gpu
+
+    def _was_enabled(self, pci: str) -> bool:
+        """Whether MIG was on when this module last changed the GPU, as is kept for the next boot."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import read_mig_boot
+
+        kept = read_mig_boot(self.root)["gpus"] or {}
+        return any(entry["pci"] == pci and entry["enabled"] for entry in kept.values())
 
     def _board(self, key: str, profiles: t.Sequence[t.Any]) -> Board:
         return self._boards.setdefault(key, Board(profiles))
@@ -133,7 +208,8 @@ class Work:
         """Each GPU of which the configuration speaks with its goal. All refusals come from here, before any change."""
         if not gpus:
             raise HostError("This host has no NVIDIA GPU.", "Take it out of the group, or look at lspci -d 10de:.")
-        if not self.nvml.available and not self.request.check and self.request.state == "present":
+        asks = self.request.state == "present" and not self.request.check and not self.nvml.available
+        if asks and not all(gpu.unread for gpu in gpus):
             raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Install and load the driver first (gpuops.nvidia.nvidia_driver).")
         chosen = self._chosen(gpus)
@@ -150,6 +226,9 @@ class Work:
         for gpu in gpus:
             wish = wishes.get(gpu.pci)
             if wish is None:
+                continue
+            if gpu.unread:
+                self._wait(gpu.pci, wish.path, gpu.unread)
                 continue
             if wish.devices is None or gpu.board is None:
                 self.warnings.append(f"GPU {gpu.pci} ({gpu.target.model}): its MIG profiles are known only once the "
@@ -172,7 +251,7 @@ class Work:
         if not self.nvml.available:
             self.warnings.append("GPUs are known by UUID only once the driver runs: the checkpoint is not in the plan.")
             return []
-        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus}
+        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
         for uuid, (path, _device) in found.items():
             if uuid not in by_uuid:
                 raise InputError(f"this host has no GPU {uuid}.", f"It has {', '.join(by_uuid)}.", path=f"{path}.UUID",
@@ -193,11 +272,16 @@ class Work:
                             f"{self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Load the driver, or delete /var/lib/gpuops/journal/mig.json to give the layout up.")
         goals = []
-        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in self._read()}
+        gpus = self._read()
+        by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
+        silent = bool(self.nvml.silent) or any(gpu.unread for gpu in gpus)
         for uuid, entry in entries.items():
             gpu = by_uuid.get(uuid)
             if gpu is not None:
                 goals.append((gpu, _plan.unshape(gpu, entry["before"], journal.path)))
+                continue
+            if silent:
+                self.warnings.append(f"GPU {uuid} does not answer: its former layout stays on record.")
                 continue
             self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is dropped.")
             if not self.request.check:
@@ -262,7 +346,7 @@ class Work:
     def _steps(self, gpu: _plan.Gpu, goal: _plan.Goal) -> _plan.GpuPlan:
         """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
         services: tuple[str, ...] = ()
-        if self.nvml.available and _plan.disturbs(gpu, goal):
+        if not gpu.assumed and _plan.disturbs(gpu, goal):
             from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
             from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import read_holders
 
@@ -309,7 +393,8 @@ class Work:
         diff = [diff_entry("MIG", "".join(_plan.text(plan.gpu) for plan in moving),
                            "".join(_plan.text(plan.gpu, plan.goal) for plan in moving))] if moving else []
         return outcome(
-            steps, [step for plan in plans for step in plan.pending], [*diff, *plan_diff("mig_config", steps)],
+            steps, [*(step for plan in plans for step in plan.pending), *self._waiting],
+            [*diff, *plan_diff("mig_config", steps)],
             before={plan.gpu.pci: plan.gpu.as_dict() for plan in plans},
             after={plan.gpu.pci: _plan.shape(plan.goal.enabled, plan.goal.layout) if plan in done else
                    plan.gpu.as_dict() for plan in plans},

@@ -15,6 +15,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_files import lost_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_archive import ArchiveProbe, update_archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe
@@ -25,10 +27,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     KEYRINGS,
     LISTS,
     LOCK_LIMIT,
+    SIGNED,
     SOURCES,
     TRANSACTION_LIMIT,
     apt_get,
-    list_prefix,
+    is_list_of,
     parse_simulation,
     parse_state,
     source_text,
@@ -108,15 +111,14 @@ class Apt:
             return
         apt_get(self.run, ["-o", f"Dir::Etc::sourcelist={self.source_path(repository)}", "-o",
                            "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0",
-                           "-o", "APT::Update::Error-Mode=any", "update"], 600,
+                           "-o", "APT::Update::Error-Mode=any", *SIGNED, "update"], 600,
                 self.lock_timeout)
 
     def forget_lists(self, url: str) -> None:
         """What C(apt-get update) would clean up after the source has gone."""
-        prefix = list_prefix(url)
         for folder in (LISTS, f"{LISTS}/partial"):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                if name.startswith(prefix):
+                if is_list_of(name, url):
                     os.unlink(os.path.join(folder, name))
 
     def trusts(self, fingerprint: str) -> bool:
@@ -135,6 +137,15 @@ class Apt:
         apt_get(self.run, ["--allow-downgrades", "install", *words], wait=self.lock_timeout)
         if auto:
             self.run(["apt-mark", "auto", *auto])
+
+    def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
+        """By dpkg's lists of files; no command."""
+        return lost_files(Root(), self.run, "debian", names) or {}
+
+    def reinstall(self, packages: t.Mapping[str, str]) -> None:
+        """apt-get install --reinstall."""
+        apt_get(self.run, ["--reinstall", "--allow-downgrades", "install", *specifiers(packages)],
+                wait=self.lock_timeout)
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s install."""

@@ -15,6 +15,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import (
     PREFERENCES,
+    PROXY,
     AptProbe,
     last_line,
 )
@@ -24,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     apt_get,
     native_architecture,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive, fetch_advice
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
@@ -67,8 +68,7 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
     ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
     if ours or not whole and not failed:
         said = last_line(text, re.compile(re.escape(ours[0].strip("'"))) if ours else None)
-        raise RepositoryError(f"{archive.url} cannot be read: {said}.",
-                              "Check the host's sources, the network and apt's proxy (Acquire::http::Proxy).",
+        raise RepositoryError(f"{archive.url} cannot be read: {said}.", fetch_advice(said, PROXY),
                               urls=[uri.strip("'") for uri in ours])
     return found
 

@@ -18,15 +18,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     LISTS,
+    SIGNED,
     SOURCES,
     apt_get,
-    list_prefix,
+    is_list_of,
     parse_simulation,
     source_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Change,
     Repository,
+    fetch_advice,
     specifiers,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key
@@ -35,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 STATUS = "/var/lib/dpkg/status"
 PREFERENCES = "/etc/apt/preferences.d"
+PROXY = "apt's proxy (Acquire::http::Proxy)"
 # Read after the host's own configuration: its proxies stay, its hooks (which could write) do not.
 _CONFIGURATION = """\
 Dir::State::lists "{root}/lists";
@@ -105,6 +108,9 @@ class AptProbe(View):
     def _configuration(self) -> str:
         return f"{self.root}/apt.conf"
 
+    def _places(self) -> dict[str, str]:
+        return {"sources": SOURCES, "preferences": PREFERENCES, "lists": LISTS}
+
     def _make_folders(self) -> None:
         os.chmod(self.root, 0o755)  # apt's download methods run as _apt and read the keyring
         for folder in ("lists/partial", "cache/archives/partial", "sources", "preferences", "log"):
@@ -115,11 +121,10 @@ class AptProbe(View):
     def _open(self) -> None:
         self._make_folders()
         ours = f"gpuops-{self.repository.name}.sources"
-        mine = list_prefix(self.repository.url)
         self._link(SOURCES, "sources", lambda name: name != ours)
         self._link(PREFERENCES, "preferences", lambda name: True)
         self._link(LISTS, "lists", lambda name: name not in ("lock", "partial", "auxfiles")
-                   and not name.startswith(mine))
+                   and not is_list_of(name, self.repository.url))
         self.key = self._fetch_key()
         self._write("keyring.gpg", self.key)
         self._write(f"sources/{ours}", source_text(self.repository, f"{self.root}/keyring.gpg"))
@@ -127,7 +132,7 @@ class AptProbe(View):
         self._update(f"{self.root}/sources/{ours}")
         self.index = "\n\n".join((read_bytes(f"{self.root}/lists/{name}") or b"").decode()
                                  for name in os.listdir(f"{self.root}/lists")
-                                 if name.startswith(mine) and name.endswith("_Packages"))
+                                 if is_list_of(name, self.repository.url) and name.endswith("_Packages"))
         self.candidates = parse_packages(self.index)
         if not self.candidates:
             raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
@@ -153,9 +158,8 @@ class AptProbe(View):
         done = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "download-file", uri, path,
                          *([digest] if digest else [])], timeout=120, check=False)
         if done.rc != 0 or not os.path.isfile(path):
-            raise RepositoryError(f"{uri} cannot be fetched: {last_line(done.stderr or done.stdout)}.",
-                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
-                                  url=uri)
+            said = last_line(done.stderr or done.stdout)
+            raise RepositoryError(f"{uri} cannot be fetched: {said}.", fetch_advice(said, PROXY), url=uri)
 
     def _refuse_rivals(self) -> None:
         """With two keyrings for one place, as of the vendor's cuda-keyring and of ours, apt would read no source."""
@@ -170,7 +174,7 @@ class AptProbe(View):
     def _update(self, source: str) -> None:
         try:
             apt_get(self.run, ["-c", self._configuration, "-o", f"Dir::Etc::sourcelist={source}", "-o",
-                               "Dir::Etc::sourceparts=-", "update"], limit=600)
+                               "Dir::Etc::sourceparts=-", *SIGNED, "update"], limit=600)
         except CommandError as error:
             text = str(error.details["stderr"]) + str(error.details["stdout"])
             url = self.repository.url
@@ -178,9 +182,8 @@ class AptProbe(View):
                 raise RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: "
                                       f"{last_line(text, _UNSIGNED)}.", "Nothing was installed. Check repository.key.",
                                       url=url) from error
-            raise RepositoryError(f"{url} cannot be read: {last_line(text)}.",
-                                  "Check the URL, the network and apt's proxy (Acquire::http::Proxy) from this host.",
-                                  url=url) from error
+            said = last_line(text)
+            raise RepositoryError(f"{url} cannot be read: {said}.", fetch_advice(said, PROXY), url=url) from error
 
     def _status(self, without: t.Sequence[str]) -> list[str]:
         """The option for a copy of dpkg's status in which some packages are not installed."""

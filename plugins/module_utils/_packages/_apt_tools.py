@@ -10,7 +10,12 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    Change,
+    PackageState,
+    Repository,
+    columns,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 LISTS = "/var/lib/apt/lists"
@@ -25,6 +30,9 @@ TRANSACTION_LIMIT = 3600
 # Without recommended packages: nvidia-driver-cuda's would bring a desktop.
 _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
             "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
+# For our own repositories, whatever the host allows for others: apt would take an unsigned one with a warning.
+SIGNED = tuple(word for name in ("AllowInsecureRepositories", "AllowWeakRepositories",
+                                 "AllowDowngradeToInsecureRepositories") for word in ("-o", f"Acquire::{name}=false"))
 # No dialogs, no restarts of services by needrestart: what is restarted is in the plan.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
                "UCF_FORCE_CONFFOLD": "1"}
@@ -41,8 +49,7 @@ def parse_state(text: str, native: str = "") -> PackageState:
     native: this host's architecture; the packages of others are named C(name:arch).
     """
     installed, broken, residual = {}, {}, set()
-    for line in text.splitlines():
-        name, arch, version, status = line.split("\t")
+    for name, arch, version, status in columns(text, 4, "dpkg-query"):
         if native and arch not in (native, "all"):
             name = f"{name}:{arch}"
         letter, error = status[1:2].lower(), status[2:3].strip()
@@ -71,6 +78,11 @@ def list_prefix(url: str) -> str:
     bare = re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url.rstrip("/") + "/")
     quoted = "".join(f"%{ord(sign):02x}" if sign in _QUOTED else sign for sign in bare)
     return quoted.replace("/", "_")
+
+
+def is_list_of(name: str, url: str) -> bool:
+    """Whether a fetched list is of the repository at url itself, not of one in a folder below it."""
+    return re.match(re.escape(list_prefix(url)) + r"(dists_.*|_?[^_]*)\Z", name) is not None
 
 
 def native_architecture(run: Runner) -> str:

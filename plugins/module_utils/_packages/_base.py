@@ -12,12 +12,24 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # User and password, or a token, in a URL.
 _SECRET = re.compile(r"(?<=://)[^/@]*@")
+# What OpenSSL (curl, Python) and GnuTLS (apt) say of an authority that the host does not know.
+_UNTRUSTED = re.compile(r"unable to get (local )?issuer|self.signed certificate|issuer is unknown", re.I)
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}\Z")
+
+
+def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
+    """The lines of a program's table, split at tabs. Raises HostError for one that has not so many columns."""
+    for line in text.splitlines():
+        found = line.split("\t")
+        if len(found) != count:
+            raise HostError(f"{program} printed a line of {len(found)} columns, {count} are wanted: {line[:200]!r}.",
+                            f"Run {program} by hand: its database may be damaged.")
+        yield found
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,12 @@ class Manager(t.Protocol):
         auto: those that are but dependencies. gone: packages that the same transaction removes.
         """
 
+    def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
+        """Installed package to those of its programs and libraries that are gone; none where that cannot be told."""
+
+    def reinstall(self, packages: t.Mapping[str, str]) -> None:
+        """Brings the files of installed packages anew, at the versions that they have."""
+
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """What installing these packages from the host's own sources would do. Raises HostError where it cannot be."""
 
@@ -212,3 +230,11 @@ def matches(version: str | None, wanted: str | None) -> bool:
 def specifiers(packages: t.Mapping[str, str]) -> list[str]:
     """C(name=version) for each, the name alone where any version will do (an empty one); sorted."""
     return [f"{name}={packages[name]}" if packages[name] else name for name in sorted(packages)]
+
+
+def fetch_advice(said: str, proxy: str) -> str:
+    """What to do about a server that cannot be read. said: what the program that tried printed. proxy: its setting."""
+    if _UNTRUSTED.search(said):
+        return ("Add the certificate of the server's authority to this host's trust store, by "
+                "update-ca-certificates(8) or update-ca-trust(8); then run again.")
+    return f"From this host, check the URL, the network and {proxy}."

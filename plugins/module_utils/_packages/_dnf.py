@@ -88,6 +88,10 @@ class Dnf(RpmManager):
         if auto:
             self._dnf(["mark", "remove", *auto])
 
+    def reinstall(self, packages: t.Mapping[str, str]) -> None:
+        """dnf reinstall."""
+        self._dnf(["reinstall", *specs(packages)])
+
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """dnf install, answered with no."""
         done = self._dnf(["--assumeno", "install", *names])

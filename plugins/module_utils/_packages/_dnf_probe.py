@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     specs,
     transfer,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, bound
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
     QUERY,
     fetch,
@@ -77,17 +77,22 @@ class DnfProbe(View):
         root = self.root
         return dnf(self.run, [f"--setopt=reposdir={root}/repos", f"--setopt=cachedir={root}/cache",
                               f"--setopt=system_cachedir={root}/cache", f"--setopt=persistdir={root}/persist",
-                              f"--setopt=logdir={root}/log", "--setopt=timeout=20", "--setopt=retries=2", *words],
+                              f"--setopt=logdir={root}/log", "--setopt=timeout=20", "--setopt=retries=2",
+                              # The lists of the host's own repositories are its own affair.
+                              "--setopt=*.metadata_expire=-1", *words],
                    self.wait, limit, env)
 
+    def _places(self) -> dict[str, str]:
+        return {"repos": REPOSITORIES, "cache": CACHE}
+
     def _open(self) -> None:
-        for folder in ("repos", "cache", "persist", "log"):
+        for folder in ("persist", "log"):
             os.mkdir(f"{self.root}/{folder}")
         ours = repository_id(self.repository)
-        self._link(REPOSITORIES, "repos", lambda name: name != f"{ours}.repo")
+        self.link(REPOSITORIES, f"{self.root}/repos", lambda name: name != f"{ours}.repo")
         # The metadata of other repositories; what dnf notes beside them is the host's own.
-        self._link(CACHE, "cache", lambda name: not name.startswith("gpuops-")
-                   and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
+        self.link(CACHE, f"{self.root}/cache", lambda name: not name.startswith("gpuops-")
+                  and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
         self.key = self._fetch_key()
         self._write("key", armor(self.key))
         # Held versions are chosen by the simulation itself; all of them are to be seen.
@@ -99,11 +104,6 @@ class DnfProbe(View):
             raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
                                   "Check the URL.", url=self.repository.url)
 
-    def _link(self, folder: str, into: str, wanted: t.Callable[[str], bool]) -> None:
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if wanted(name):
-                os.symlink(os.path.join(folder, name), f"{self.root}/{into}/{name}")
-
     def _write(self, name: str, data: bytes) -> None:
         with open(f"{self.root}/{name}", "wb") as stream:
             stream.write(data)
@@ -113,7 +113,7 @@ class DnfProbe(View):
         uri = self.repository.key_uri
         own = uri.startswith(f"{self.repository.url.rstrip('/')}/")
         fetch(self.run, uri, f"{self.root}/fetched", transfer(own), SETTINGS)
-        return self.wanted_key(f"{self.root}/fetched")
+        return bound(self.wanted_key(f"{self.root}/fetched"))
 
     def _query(self, ours: str) -> dict[str, list[str]]:
         """All packages of the repository for this machine, whatever stream of a module is enabled."""

@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, columns
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
     LOCK_LIMIT,
     TRANSACTION_LIMIT,
@@ -50,8 +50,7 @@ def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
 def parse_candidates(text: str) -> dict[str, list[str]]:
     """Reads lines C(name TAB architecture TAB epoch TAB version-release): name to full versions, newest first."""
     found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, arch, epoch, version = line.split("\t")
+    for name, arch, epoch, version in columns(text, 4, "dnf"):
         found.setdefault(qualified(name, arch), []).append(version if epoch == "0" else f"{epoch}:{version}")
     return newest_first(found)
 

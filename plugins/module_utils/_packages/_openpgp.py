@@ -5,7 +5,7 @@
 
 Only what identifies a key is read: RFC 4880 sections 4.2 (packet headers), 6.2 (ASCII armor) and 12.2 (a version 4
 fingerprint is the SHA-1 of 0x99, the length and the body of the public-key packet). Signatures are the package
-manager's business.
+manager's business, but for one kind that rpm before 4.18 does not look at (CVE-2021-3521), see L(bound).
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ import hashlib
 import re
 import typing as t
 
-_ARMOR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
-_PUBLIC_KEY = 6
+_BEGIN, _END = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n"), b"-----END PGP PUBLIC KEY BLOCK-----"
+_SIGNATURE, _PUBLIC_KEY, _USER_ID, _SUBKEY, _USER_ATTRIBUTE = 2, 6, 13, 14, 17
+_BINDING, _RSA = 0x18, (1, 3)
+# By number (RFC 4880, 9.4): the hash, and what stands before its value in a signature of RSA (5.2.2).
+_HASHES = {2: ("sha1", "3021300906052b0e03021a05000414"), 8: ("sha256", "3031300d060960864801650304020105000420"),
+           9: ("sha384", "3041300d060960864801650304020205000430"),
+           10: ("sha512", "3051300d060960864801650304020305000440")}
 
 
 def dearmor(data: bytes) -> bytes:
     """The binary packets of a key file, armored or binary. Raises ValueError when the armor is damaged."""
-    blocks = _ARMOR.findall(data)
+    blocks = list(_blocks(data))
     if not blocks:
         return data
     packets = b""
     for block in blocks:
-        _headers, found, body = re.sub(rb"[ \t\r]+\n", b"\n", b"\n" + block).partition(b"\n\n")
+        lines = [line.rstrip(b" \t\r") for line in block.split(b"\n")]
+        _headers, found, body = b"\n".join([b"", *lines]).partition(b"\n\n")
         # The line that begins with "=" is the checksum of the armor; the fingerprint checks more than it does.
         text = b"".join(line for line in body.split() if not re.match(rb"=[A-Za-z0-9+/]{4}\Z", line))
         try:
@@ -37,6 +43,17 @@ def dearmor(data: bytes) -> bytes:
         if not found:
             raise ValueError("its armor has no blank line after the headers")
     return packets
+
+
+def _blocks(data: bytes) -> t.Iterator[bytes]:
+    """What stands between each beginning of an armor and its end, in linear time."""
+    begin = _BEGIN.search(data)
+    while begin:
+        end = data.find(_END, begin.end())
+        if end < 0:
+            return
+        yield data[begin.end():end]
+        begin = _BEGIN.search(data, end)
 
 
 def packets(data: bytes) -> t.Iterator[tuple[int, int, int, int]]:
@@ -89,6 +106,53 @@ def keys(data: bytes) -> dict[str, bytes]:
         if current:
             found[current] += binary[start:end]
     return found
+
+
+def bound(data: bytes) -> bytes:
+    """A key, in binary form, without subkeys that it has not signed itself: their owner could be anybody.
+
+    Only signatures of RSA keys can be verified here; of a key of another kind no subkey stays.
+    """
+    # Each of the key's components as what it is, its content, its signatures, and all of its packets.
+    found: list[tuple[int, bytes, list[bytes], list[bytes]]] = []
+    for tag, start, body, end in packets(data):
+        if tag in (_PUBLIC_KEY, _USER_ID, _USER_ATTRIBUTE, _SUBKEY):
+            found.append((tag, data[body:end], [], [data[start:end]]))
+        elif tag == _SIGNATURE and found:
+            found[-1][2].append(data[body:end])
+            found[-1][3].append(data[start:end])
+    primary = found[0][1] if found else b""
+    return b"".join(b"".join(whole) for tag, content, signatures, whole in found
+                    if tag != _SUBKEY or any(_binds(primary, content, one) for one in signatures))
+
+
+def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:
+    """Whether a signature is the primary key's, of RSA, for this subkey (RFC 4880, 5.2.3, 5.2.4 and 5.5.2)."""
+    try:
+        version, kind, algorithm, number = signature[:4]
+        end = 6 + int.from_bytes(signature[4:6], "big")
+        if (version, kind) != (4, _BINDING) or algorithm not in _RSA or primary[5] not in _RSA:
+            return False
+        name, prefix = _HASHES[number]
+        modulus, rest = _integer(primary[6:])
+        exponent, _rest = _integer(rest)
+        value, _rest = _integer(signature[end + 4 + int.from_bytes(signature[end:end + 2], "big"):])
+    except (IndexError, KeyError, ValueError):
+        return False
+    hashed = hashlib.new(name)
+    for key in (primary, subkey):
+        hashed.update(b"\x99" + len(key).to_bytes(2, "big") + key)
+    hashed.update(signature[:end] + b"\x04\xff" + end.to_bytes(4, "big"))
+    digest, size = bytes.fromhex(prefix) + hashed.digest(), (modulus.bit_length() + 7) // 8
+    wanted = b"\x00\x01" + b"\xff" * (size - 3 - len(digest)) + b"\x00" + digest
+    return len(wanted) == size and pow(value, exponent, modulus).to_bytes(size, "big") == wanted
+
+
+def _integer(data: bytes) -> tuple[int, bytes]:
+    """A multiprecision integer (RFC 4880, 3.2), and what follows it. Raises IndexError for one that is cut off."""
+    size = (int.from_bytes(data[:2], "big") + 7) // 8 + 2
+    data[size - 1]  # pylint: disable=pointless-statement
+    return int.from_bytes(data[2:size], "big"), data[size:]
 
 
 def armor(data: bytes) -> bytes:

@@ -11,8 +11,15 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_files import lost_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+    PackageState,
+    Repository,
+    columns,
+    fetch_advice,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import rpm_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
@@ -38,8 +45,7 @@ def qualified(name: str, arch: str) -> str:
 def parse_state(text: str) -> PackageState:
     """Reads what L(QUERY) prints. A package in two versions is what an upgrade that was cut off leaves."""
     found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, arch, version = line.split("\t")
+    for name, arch, version in columns(text, 3, "rpm"):
         found.setdefault(qualified(name, arch), []).append(version)
     installed, broken = {}, {}
     for name, versions in found.items():
@@ -104,7 +110,7 @@ def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settin
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"curl ended with {done.rc}"]
         raise RepositoryError(f"{url} cannot be fetched: {lines[-1].rstrip('.')}.",
-                              f"Check the URL, the network and the proxy in {settings} from this host.", url=url)
+                              fetch_advice(lines[-1], f"the proxy in {settings}"), url=url)
 
 
 def unusable(repository: Repository, why: str, signature: bool, settings: str) -> RepositoryError:
@@ -114,8 +120,7 @@ def unusable(repository: Repository, why: str, signature: bool, settings: str) -
         return RepositoryError(f"{url} is not signed by the key {repository.wanted_fingerprint}: {why}.",
                                "Nothing was installed. Check repository.key; a mirror needs repodata/repomd.xml.asc, "
                                "too.", url=url)
-    return RepositoryError(f"{url} cannot be read: {why}.",
-                           f"Check the URL, the network and the proxy in {settings} from this host.", url=url)
+    return RepositoryError(f"{url} cannot be read: {why}.", fetch_advice(why, f"the proxy in {settings}"), url=url)
 
 
 class RpmManager:
@@ -177,14 +182,22 @@ class RpmManager:
         return [line for line in text.split() if line.startswith("gpg-pubkey-")
                 and fingerprint.lower().endswith(line.split("-")[2])]
 
+    def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
+        """One query of rpm."""
+        return lost_files(Root(), self.run, "redhat", names) or {}
+
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Removes exactly these; with purge also what rpm keeps of configuration files that were changed."""
+        """Removes exactly these; with purge also what rpm then keeps of configuration files that were changed.
+
+        What it kept before this may be older than our packages: that stays.
+        """
         settings = self.run(["rpm", "-qc", *names], check=False).stdout.splitlines() if purge else []
+        left = [path + suffix for path in settings if os.path.isabs(path) for suffix in _LEFT
+                if not os.path.lexists(path + suffix)]
         self._remove(names)
-        for path in settings:
-            for suffix in _LEFT:
-                if os.path.isabs(path) and os.path.lexists(path + suffix):
-                    os.unlink(path + suffix)
+        for path in left:
+            if os.path.lexists(path):
+                os.unlink(path)
 
     def _remove(self, names: t.Sequence[str]) -> None:
         raise NotImplementedError

@@ -1,14 +1,24 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Order of package versions: Debian (Policy Manual, section 5.6.12) and RPM. PRIVATE to the collection."""
+"""Order of package versions: Debian (Policy Manual, section 5.6.12) and RPM. PRIVATE to the collection.
+
+Versions come from indexes of repositories that others write. Every text has its place in the order, as it has for the
+package managers: one odd version must not keep a host from all others.
+"""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-_PARTS = re.compile(r"(\D*)(\d*)")
+_PARTS = re.compile(r"([^0-9]*)([0-9]*)")
+
+
+def _number(digits: str) -> t.Tuple[int, str]:
+    """A sort key for a number of any length: it is never converted, which takes quadratic time."""
+    shown = digits.lstrip("0")
+    return (len(shown), shown)
 
 
 def _part_key(text: str) -> t.Tuple[t.Any, ...]:
@@ -20,24 +30,26 @@ def _part_key(text: str) -> t.Tuple[t.Any, ...]:
     for letters, digits in _PARTS.findall(text):
         key.append(tuple(-1 if sign == "~" else ord(sign) if sign.isalpha() else ord(sign) + 256
                          for sign in letters) + (0,))
-        key.append(int(digits or "0"))
+        key.append(_number(digits))
     return tuple(key)
 
 
 def debian_key(version: str) -> t.Tuple[t.Any, ...]:
-    """A key by which C(sorted) and C(max) order Debian versions."""
+    """A key by which C(sorted) and C(max) order Debian versions. An epoch that is no number is compared as apt does."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version
     main, dash, revision = rest.rpartition("-")
     if not dash:
         main, revision = rest, "0"
-    return (int(epoch), _part_key(main), _part_key(revision))
+    return (_part_key(epoch or "0"), _part_key(main), _part_key(revision))
 
 
 # The order of what may stand at one place of an RPM version: a tilde, the end, a caret, letters, digits.
 _TILDE, _END, _CARET, _LETTERS, _DIGITS = range(5)
-_RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|\d+")
+_RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|[0-9]+")
+# What stands in front of a colon without being a number is part of the version (rpm's parseEVR()).
+_EPOCH = re.compile(r"([0-9]*):(.*)\Z", re.DOTALL)
 
 
 def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
@@ -47,14 +59,13 @@ def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
         if part in "~^":
             key.append((_TILDE if part == "~" else _CARET,))
         else:
-            key.append((_DIGITS, int(part)) if part.isdigit() else (_LETTERS, part))
+            key.append((_DIGITS, _number(part)) if part.isdigit() else (_LETTERS, part))
     return (*key, (_END,))
 
 
 def rpm_key(version: str) -> t.Tuple[t.Any, ...]:
     """A key by which C(sorted) and C(max) order RPM versions, C([epoch:]version-release) (rpm-version(7))."""
-    epoch, colon, rest = version.partition(":")
-    if not colon:
-        epoch, rest = "0", version
+    found = _EPOCH.match(version)
+    epoch, rest = found.groups() if found else ("", version)
     main, _ignored, release = rest.partition("-")
-    return (int(epoch), _rpm_part_key(main), _rpm_part_key(release))
+    return (_number(epoch), _rpm_part_key(main), _rpm_part_key(release))

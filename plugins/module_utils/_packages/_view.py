@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, matches, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 # So many versions are named in an error.
 _NAMED = 12
@@ -24,7 +25,7 @@ class View:
     """The part of C(_base.Probe) that is the same for all; use by C(with), which removes the folder at the end."""
 
     def __init__(self, run: Runner, repository: Repository) -> None:
-        self.run = run
+        self._runner = run
         self.repository = repository
         self.root = ""
         self.key = b""
@@ -41,6 +42,39 @@ class View:
 
     def __exit__(self, *exc: t.Any) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
+        """As L(_run.run); what a command says of a file in the folder of ours it says of the host's file."""
+        try:
+            done = self._runner(argv, **options)
+        except CommandError as error:
+            error.message = self._named(error.message)
+            error.details.update({key: self._named(error.details[key]) for key in ("stdout", "stderr")})
+            raise
+        # What a command that has ended well prints may be paths of files that are to be read.
+        return done._replace(stdout=self._named(done.stdout) if done.rc else done.stdout,
+                             stderr=self._named(done.stderr))
+
+    def _named(self, text: str) -> str:
+        for ours, theirs in self._places().items() if self.root else ():
+            text = text.replace(f"{self.root}/{ours}", theirs)
+        return text
+
+    def _places(self) -> dict[str, str]:
+        """Folders in C(root) that stand for folders of the host."""
+        return {}
+
+    def link(self, folder: str, into: str, wanted: t.Callable[[str], bool] = lambda _name: True) -> None:
+        """Links the host's files into a folder; folders are made anew, as programs would write through a link."""
+        os.makedirs(into, exist_ok=True)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            if not wanted(name):
+                continue
+            if os.path.isdir(path):
+                self.link(path, f"{into}/{name}")
+            else:
+                os.symlink(path, f"{into}/{name}")
 
     def _open(self) -> None:
         """Reads the repository into the folder C(root); sets key and candidates."""

@@ -34,6 +34,7 @@ REPAIR = "repair package database"
 HOLD = "hold versions"
 RELEASE = "release versions"
 INSTALL = "install packages"
+AGAIN = "install packages again"
 PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
@@ -50,7 +51,8 @@ Holds = t.Mapping[str, t.Optional[bytes]]
 class PackageWork:
     """Plans and executes what one module does with packages.
 
-    repository: None where only an absent state is planned and no repository is known.
+    repository: None where only an absent state is planned and no repository is known. repaired: whether what runs
+    before this puts its files right.
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
@@ -58,6 +60,7 @@ class PackageWork:
         self.journal = journal
         self.repository = repository
         self._torn: list[str] | None = None
+        self.repaired = False
 
     # -- present
 
@@ -81,7 +84,7 @@ class PackageWork:
 
     def _has_repository(self) -> bool:
         """Whether the repository's files stand and our journal has them: another component may have brought them."""
-        if self.repository is None or not self.manager.is_configured(self.repository):
+        if self.repository is None or not (self.repaired or self.manager.is_configured(self.repository)):
             return False
         if isinstance(self.repository, Archive):
             return True
@@ -195,6 +198,27 @@ class PackageWork:
                                        [name for name in drifted if name in request], rivals))
         return steps
 
+    def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
+        """Steps that bring packages anew whose programs or libraries somebody has removed.
+
+        names: of packages, those that are not installed do not count. steps: what is done before, which brings some.
+        """
+        coming = {name for step in steps for name in (*step.data.get("packages", ()),
+                                                      *(change[0] for change in step.data.get("changes", ())))}
+        # A name with a colon is of a foreign architecture.
+        there = {name for name in names if name in state.installed and ":" not in name}
+        lost = self.manager.lost_files(sorted(there - coming))
+        if not lost:
+            return []
+        paths = [path for found in lost.values() for path in found]
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        packages = {name: state.installed[name] for name in lost if name in state.installed}
+        again = [] if self.repository is None or not self._has_repository() or any(
+            step.action == REFRESH for step in steps) else [
+                Step(REFRESH, self.repository.name, "packages are to be installed")]
+        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing",
+                             data={"packages": packages})]
+
     def plan_own(self, names: t.Sequence[str], reason: str) -> list[Step]:
         """The step that installs packages of the host's own sources, any version; names: those that are missing."""
         changes = self.manager.simulate_install(names) if names else []
@@ -261,8 +285,8 @@ class PackageWork:
     def execute(self, step: Step) -> bool:
         """Runs a step of ours; False when it is not ours."""
         act = {ADD: self._add, REFRESH: self._refresh, REPAIR: self._repair, INSTALL: self._run_install,
-               HOLD: self._hold, RELEASE: self._release, PURGE: self._purge, REMOVE: self._remove,
-               DROP: self._drop}.get(step.action)
+               AGAIN: self._run_again, HOLD: self._hold, RELEASE: self._release, PURGE: self._purge,
+               REMOVE: self._remove, DROP: self._drop}.get(step.action)
         if act is None:
             return False
         act(step)
@@ -310,6 +334,14 @@ class PackageWork:
             self.journal.keep("package", name, former)
             self.journal.note("package", name, {"version": after, "ours": ours})
         self.manager.install(step.data["packages"], step.data["auto"], step.data["gone"])
+
+    def _run_again(self, step: Step) -> None:
+        self.manager.reinstall(step.data["packages"])
+        lost = self.manager.lost_files(list(step.data["packages"]))
+        if lost:
+            path = next(iter(lost.values()))[0]
+            raise HostError(f"{path} is missing also after its package was installed again.",
+                            "Find what removes it; then run again.", packages=sorted(lost))
 
     def _purge(self, step: Step) -> None:
         # What a killed run left half removed is removed by the first call, its configuration files by a second.

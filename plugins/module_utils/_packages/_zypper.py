@@ -75,6 +75,10 @@ class Zypper(RpmManager):
         """zypper install of exact versions. zypp has no command that marks dependencies, so C(auto) is not used."""
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
+    def reinstall(self, packages: t.Mapping[str, str]) -> None:
+        """zypper install --force."""
+        self._zypper([STALE, *INSTALL, "--force", *specifiers(packages)])
+
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """zypper install --dry-run."""
         try:

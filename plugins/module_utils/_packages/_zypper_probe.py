@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository, specifiers
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, bound
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import (
     fetch,
     repository_id,
@@ -71,6 +71,9 @@ class ZypperProbe(View):
 
     # -- how
 
+    def _places(self) -> dict[str, str]:
+        return {f"tree{folder}": folder for folder in (REPOSITORIES, CACHE)}
+
     @property
     def _tree(self) -> str:
         return f"{self.root}/tree"
@@ -89,7 +92,7 @@ class ZypperProbe(View):
     def _open(self) -> None:
         ours = repository_id(self.repository)
         fetch(self.run, self.repository.key_uri, f"{self.root}/fetched", proxy(), PROXY)
-        self.key = self.wanted_key(f"{self.root}/fetched")
+        self.key = bound(self.wanted_key(f"{self.root}/fetched"))
         self._write("key", armor(self.key))
         database = self._tree + self._database()
         for folder in (self._repositories, database):
@@ -101,9 +104,9 @@ class ZypperProbe(View):
             raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
                                   "Check the URL.", url=self.repository.url)
         shutil.rmtree(f"{self._cache}/solv/@System", ignore_errors=True)
-        self._link(REPOSITORIES, f"{ours}.repo")
+        self.link(REPOSITORIES, self._repositories, lambda name: name != f"{ours}.repo")
         for kind in ("raw", "solv"):
-            self._link(f"{CACHE}/{kind}", ours, "@System")
+            self.link(f"{CACHE}/{kind}", f"{self._cache}/{kind}", lambda name: name not in (ours, "@System"))
 
     def _query(self, ours: str) -> dict[str, list[str]]:
         try:
@@ -116,13 +119,6 @@ class ZypperProbe(View):
 
     def _database(self) -> str:
         return self.run(["rpm", "--eval", "%_dbpath"]).stdout.strip()
-
-    def _link(self, folder: str, *but: str) -> None:
-        """Links the host's, apart from our own, into the same folder below the tree."""
-        os.makedirs(self._tree + folder, exist_ok=True)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name not in but:
-                os.symlink(os.path.join(folder, name), f"{self._tree}{folder}/{name}")
 
     def _write(self, name: str, data: bytes) -> None:
         with open(f"{self.root}/{name}", "wb") as stream:

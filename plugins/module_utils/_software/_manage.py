@@ -13,8 +13,6 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import CudaRpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
@@ -29,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base impo
     upstream,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Component, Host, Wish
@@ -37,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._cuda impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm_exporter import DcgmExporter
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_status import NodeStatusExporter
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._sources import source_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._work import (
     ABSENT,
     RESTART,
@@ -83,11 +82,12 @@ class Software:
     """One run of the module. wanted: by component its options; check: plan only.
 
     driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
+    repaired: names of repositories that what runs before this puts right.
     """
 
     def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
-                 journal_root: str = JOURNAL_ROOT) -> None:
+                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = ()) -> None:
         self.wanted = wanted
         self.given = repository
         self.driver_cuda = driver_cuda
@@ -95,6 +95,7 @@ class Software:
         self.run = command
         self.root = root or Root()
         self.journal_root = journal_root
+        self.repaired = set(repaired)
         self.system = read_os(self.root)
 
     # -- states
@@ -118,7 +119,7 @@ class Software:
             parts = {}
             for component in chosen:
                 with _named(component.name):
-                    parts[component.name] = Part(works[component.name].plan(state, services[component.name]),
+                    parts[component.name] = Part(self._plan(works[component.name], state, services[component.name]),
                                                  reasons=list(wishes[component.name].reasons))
             broken = self._driver_problem()
             installed = False
@@ -127,7 +128,7 @@ class Software:
                 with _named(name):
                     if installed and _installs(part.steps) and manager is not None:
                         # What it brings besides has changed with what the components before it brought.
-                        part.steps = works[name].plan(manager.read(), services[name])
+                        part.steps = self._plan(works[name], manager.read(), services[name])
                     if broken and wishes[name].needs_driver:
                         part.hold_services(broken)
                     self._apply(part, works[name])
@@ -187,8 +188,7 @@ class Software:
 
     def _repository(self) -> Repository:
         system = (self.system["id"] or "", self.system["version_id"] or "")
-        made = (kind.for_distribution(*system, os.uname().machine) for kind in (CudaRepository, CudaRpm))
-        source = next((one for one in made if one is not None), None)
+        source = source_for(*system, os.uname().machine)
         if source is None:
             raise InputError(f"NVIDIA's repository has nothing for {' '.join(system)} that this version installs.",
                              "Leave these components out there.", path="repository", value=" ".join(system))
@@ -200,6 +200,15 @@ class Software:
         journal = stack.enter_context(Journal(component.name, self.journal_root, readonly=self.check))
         return Work(component.unit, wish, journal, self.run, self.root, manager,
                     repository if wish and wish.packages else None)
+
+    def _plan(self, work: Work, state: PackageState, service: Service) -> list[Step]:
+        """The steps of a component; a repository of several is put right by the first of them."""
+        packages = work.packages
+        if packages is not None and packages.repository is not None:
+            packages.repaired = packages.repository.name in self.repaired
+        steps = work.plan(state, service)
+        self.repaired.update(step.target for step in steps if step.action == ADD)
+        return steps
 
     def _driver_problem(self) -> str:
         """Why services that need the driver would not start, empty where nothing is known to be in the way."""

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import reboot_pending
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, sweep, write_atomic
 
 # Samples of one metric: labels to value.
 Samples = t.Sequence[t.Tuple[t.Mapping[str, str], float]]
@@ -86,7 +86,12 @@ def render(values: t.Mapping[str, Samples], node: str) -> str:
 
 
 def main() -> None:
-    """C(node-status.pyz FILE): writes the metrics to a file in one step."""
+    """C(node-status.pyz FILE): writes the metrics to a file in one step.
+
+    This runs as root, and the folder may be that of another user: no link that stands for the file is followed.
+    """
     path, root = sys.argv[1], Root()
-    values = metrics(root, nvml_snapshot(clients=False), read_text(path) or "", time.time())
-    write_atomic(path, render(values, os.uname().nodename).encode("utf-8"), mode=0o644)
+    former = "" if os.path.islink(path) else read_text(path) or ""
+    values = metrics(root, nvml_snapshot(clients=False), former, time.time())
+    sweep(path)
+    write_atomic(path, render(values, os.uname().nodename).encode("utf-8"), mode=0o644, follow=False)

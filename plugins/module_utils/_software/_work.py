@@ -16,10 +16,10 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Repository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL, REFRESH, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import drop_compiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -58,13 +58,14 @@ class Work:
         """Files first: a package may start its service as soon as it is there."""
         self.before = service
         steps = self._plan_files() + self._plan_packages(state)
-        return steps + self._plan_service(service, changed=bool(steps))
+        return steps + self._plan_service(service, any(step.action not in (ADD, REFRESH) for step in steps))
 
     def _plan_files(self) -> list[Step]:
         steps = []
         for path, content in self.wish.files.items():
             stands = read_bytes(self.root.at(path))
             if stands != content or self.journal.get("file", path) is None:
+                check_writable(self.root.at(path))
                 why = "" if stands is None else "it is not as wanted" if stands != content else "it is kept from now on"
                 steps.append(Step(WRITE, path, why, data={"content": content}))
         return steps + [Step(RESTORE, path, "it is not wanted any more") for path in self._own_files()

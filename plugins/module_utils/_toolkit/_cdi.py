@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, parse
@@ -21,8 +22,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi_files as files
 
 GENERATE, REMOVE = "generate CDI specification", "remove CDI specification"
@@ -31,6 +33,8 @@ WRITE_RULE, RESTORE_RULE = "write udev rule", "remove udev rule"
 LINK = "link device nodes"
 _OTHER = "/etc/cdi/nvidia.yaml"
 _SYSTEMD = "/run/systemd/system"
+# Seconds that a unit which writes the specifications may take before it is not waited for any more.
+_PATIENCE = 60
 _LINKS = "/dev/char"
 _NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
@@ -64,7 +68,8 @@ class Cdi:
         """C({specs, driver, steps, pending, warnings}). package_steps: the plan of the packages, which comes before."""
         driver = loaded_version(Root())
         absent = self.request["state"] == "absent"
-        changing = any(step.data.get("packages") for step in package_steps)
+        changing = any(step.data.get("packages") and (step.action != AGAIN or not which("nvidia-ctk"))
+                       for step in package_steps)
         steps = self._absent(changing) if absent else self._present(driver, changing)
         return {"specs": [path for path in (*files.paths(self.environment, True), _OTHER) if os.path.isfile(path)],
                 "driver": driver, "steps": steps, "pending": self.pending, "warnings": self.warnings}
@@ -73,10 +78,17 @@ class Cdi:
         wanted = self.request["cdi"]
         steps = self._unit_steps(wanted)
         if read_bytes(files.RULE) != files.RULE_TEXT or self.journal.get("file", files.RULE) is None:
+            check_writable(files.RULE)
             steps.append(Step(WRITE_RULE, files.RULE, "systemd finds device nodes by these links"))
         # A later step of the same play loads the driver, or an earlier one would have.
         assumed = driver is None and self.request["check"] and changing and _has_gpu()
-        specs = [step for kind in files.KINDS for step in self._spec_steps(kind, driver, changing, assumed)]
+        specs = self._all_spec_steps(driver, changing, assumed)
+        if (specs or self.pending or self.warnings) and not changing and self._has_waited():
+            self.pending, self.warnings = [], []
+            specs = self._all_spec_steps(driver, changing, assumed)
+        for step in specs:
+            if step.action == GENERATE:
+                check_writable(step.target)
         # Only now: nodes of MIG devices come into being when nvidia-ctk asks for them.
         missing = nodes_without_link()
         if missing or assumed:
@@ -96,6 +108,26 @@ class Cdi:
             return [Step(INSTALL_UNIT, UNIT, why)]
         return [] if all(os.path.islink(path) for path in files.ENABLED) else [
             Step(INSTALL_UNIT, UNIT, "it is not enabled")]
+
+    def _all_spec_steps(self, driver: str | None, changing: bool, assumed: bool) -> list[Step]:
+        return [step for kind in files.KINDS for step in self._spec_steps(kind, driver, changing, assumed)]
+
+    def _has_waited(self) -> bool:
+        """Waits for units that bring the specifications in step just now; whether there was one.
+
+        What differs while they are at work is theirs to write.
+        """
+        end = time.monotonic() + _PATIENCE
+        waited = False
+        while time.monotonic() < end and self._is_refreshing():
+            waited = True
+            time.sleep(0.2)
+        return waited
+
+    def _is_refreshing(self) -> bool:
+        shown = self.run(["systemctl", "show", UNIT, files.VENDORS_UNIT, "-p", "SubState"], check=False).stdout
+        # A unit that only waits to be tried again writes nothing.
+        return any(line.startswith("SubState=start") for line in shown.splitlines())
 
     def _spec_steps(self, kind: str, driver: str | None, changing: bool, assumed: bool) -> list[Step]:
         path = files.path_of(kind, self.environment)
@@ -190,8 +222,15 @@ class Cdi:
         done = self.run([*files.command(kind), f"--output={path}"], env=self.environment, timeout=120, check=False)
         if done.rc != 0:
             # The plan could not ask a toolkit that was yet to come. The read after the run says why there is none.
-            if self._has_no_devices() and os.path.lexists(path):
-                os.unlink(path)
+            if self._has_no_devices():
+                if os.path.lexists(path):
+                    os.unlink(path)
+            elif self.run(files.command(kind), env={**self.environment, files.OUTPUT: ""}, timeout=120,
+                          check=False).rc == 0:
+                said = (done.stderr.strip().splitlines() or [f"nvidia-ctk ended with {done.rc}"])[-1]
+                raise HostError(f"{path} cannot be written: {said.rstrip('.')}.",
+                                f"See whether {os.path.dirname(path)} has room and is writable (df -h, df -i).",
+                                path=path)
             return
         if not os.path.isfile(path):
             raise HostError(f"nvidia-ctk wrote no CDI specification to {path}.", "Run nvidia-ctk cdi generate by hand.")

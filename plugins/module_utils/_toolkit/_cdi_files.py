@@ -19,6 +19,8 @@ OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 PATH_UNIT = "gpuops-cdi-refresh.path"
 PATH_FILE = f"/etc/systemd/system/{PATH_UNIT}"
 UNITS = (UNIT, PATH_UNIT)
+# Of the toolkit's packages; it writes the specification for containers, too.
+VENDORS_UNIT = "nvidia-cdi-refresh.service"
 ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
 SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
 RULE = "/etc/udev/rules.d/71-gpuops-nvidia-dev-char.rules"

@@ -18,10 +18,17 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes, write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
+    digest,
+    make_folders,
+    read_bytes,
+    remove,
+    write_atomic,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 
 # Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
 PATIENCE = 60
@@ -57,8 +64,8 @@ class ConfigWork:
         """Puts back what stood there before this collection came."""
         if self.journal.get("file", path) is not None:
             self.journal.restore_file(path)
-        elif os.path.lexists(path):
-            os.unlink(path)
+        else:
+            remove(path)
         self.journal.forget("config", path)
 
     def _restore(self, step: Step) -> None:
@@ -79,7 +86,7 @@ class ConfigWork:
         entry = self.journal.get("file", path)
         if entry is None or entry["after"] == after:
             return
-        os.makedirs(self.journal.blobs, mode=0o700, exist_ok=True)
+        make_folders(self.journal.blobs, 0o700)
         write_atomic(os.path.join(self.journal.blobs, digest(baseline)), baseline, mode=0o600)
         shape = os.stat(path)
         now = {"mode": f"{stat.S_IMODE(shape.st_mode):04o}", "uid": shape.st_uid, "gid": shape.st_gid}
@@ -111,6 +118,7 @@ class ConfigWork:
     def _act(self, step: Step) -> None:
         unit, verb = str(step.data["unit"]), str(step.data["act"])
         healthy = self._healthy(step.data["health"])
+        began = int(time.time())
         error = self._try(verb, unit)
         broken = sorted(healthy - self._healthy(step.data["health"])) if error is None and healthy else []
         if broken:
@@ -122,7 +130,8 @@ class ConfigWork:
             if verb == "restart" or owed != "restart":
                 self.journal.forget("restart", unit)
             return
-        log = self.run(["journalctl", "-u", unit, "-n", "20", "--no-pager", "-o", "cat"], check=False).stdout
+        log = self.run(["journalctl", "-u", unit, f"--since=@{began}", "--no-pager", "-o", "cat"],
+                       check=False).stdout
         raise self._roll_back(verb, unit, error, log)
 
     def _try(self, verb: str, unit: str) -> str | None:
@@ -160,8 +169,7 @@ class ConfigWork:
         files = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("files", {})
         for path, old in files.items():
             if old["bytes"] is None:
-                if os.path.lexists(path):
-                    os.unlink(path)
+                remove(path)
                 self.journal.drop_folders(path)
                 if self.journal.get("file", path):
                     self.journal.note("file", path, "absent")
@@ -172,11 +180,13 @@ class ConfigWork:
                 self.journal.write_file(path, base64.b64decode(old["bytes"]))
         self.run(["systemctl", "reset-failed", unit], check=False)
         again = self._try(verb, unit)
-        tail = " / ".join(line for line in log.strip().splitlines()[-8:])
         if again is None:
             self.journal.forget("restart", unit)
-            state = "The former files are back and it runs with them."
-        else:
+            state = "The former files are back and it runs with them." if files else "It runs again."
+        elif files:
             state = f"The former files are back, yet it does not start with them either: {again}."
-        return HostError(f"{unit} did not take its new configuration: {error}. {state} Its log: {tail or 'empty'}",
+        else:
+            state = f"No file was changed, and a second try failed as well: {again}."
+        return HostError(f"{unit} did not take its new configuration: {error}. {state} Its log: "
+                         f"{words_of({'rc': 0, 'stderr': log}, 8) if log.strip() else 'empty'}",
                          "Correct what the log names, then run again.", unit=unit, files=sorted(files))

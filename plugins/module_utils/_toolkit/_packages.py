@@ -14,9 +14,11 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import TOOLKIT_SETTINGS as SETTINGS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import toolkit_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import read_os
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import SOURCES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, matches, upstream
@@ -38,6 +40,7 @@ BINARIES = {
     "legacy": "/usr/bin/nvidia-container-runtime.legacy",
 }
 NAME = "container-toolkit"
+WRITE_SETTINGS = "write default settings"
 _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
 # The vendor's repository by family of distribution; the marks are those of the vendor's own source files.
 _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/",
@@ -142,7 +145,7 @@ class Packages:
         given = not journalled and not work.plan_repair(state, wanted) and all(
             matches(there.get(name), version) for name in names)
         if given or version and work.is_present(state, wanted) and work.holds(self._holds(version)):
-            return []
+            return work.plan_lost(state, toolkit_packages(state.installed)) or self._settings()
         self._refuse_rivals()
         repository = self.repository
         if repository is None:
@@ -154,7 +157,15 @@ class Packages:
             holds = self._holds(version)
             steps += work.plan_repository(probe) + work.plan_holds(holds, _WHY)
             steps += work.plan_install(probe, state, wanted, files=holds)
-        return steps
+        return steps + work.plan_lost(state, toolkit_packages(state.installed), steps)
+
+    @staticmethod
+    def _settings() -> list[Step]:
+        """The settings file where it is gone; packages that come write it by a script."""
+        if os.path.lexists(SETTINGS):
+            return []
+        check_writable(SETTINGS)
+        return [Step(WRITE_SETTINGS, SETTINGS, "the packages brought it, and it is missing")]
 
     def _holds(self, version: str) -> dict[str, bytes | None]:
         return {**_HOLDS[self.family](upstream(version))}
@@ -178,6 +189,9 @@ class Packages:
 
     def execute(self, step: Step) -> bool:
         """Runs a step of ours; False when it is another's."""
+        if step.action == WRITE_SETTINGS:  # as the packages' script does
+            self.run(["nvidia-ctk", "--quiet", "config", f"--config-file={step.target}", "--in-place"])
+            return True
         return self.work is not None and self.work.execute(step)
 
     def settle(self) -> None:

@@ -15,11 +15,12 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import TOOLKIT_SETTINGS as SETTINGS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._unit_files import SHOWN, at_boot, is_stale
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
-SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 # Only to know which files to read beside the main one; the controller parses the real thing.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 # Seconds until a daemon has answered a question; one that hangs must not keep others from being configured.
@@ -68,12 +69,12 @@ def _settings(journal: Journal) -> dict[str, t.Any]:
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
     """systemd's properties of units, by name; empty where there is no systemd."""
-    done = run(["systemctl", "show", *names, "-p", "Id,LoadState,ActiveState,InvocationID,ExecStart,Environment"],
-               check=False)
+    shown = ",".join((*SHOWN, "InvocationID", "ExecStart", "Environment"))
+    done = run(["systemctl", "show", *names, "-p", shown], check=False)
     found = {}
     for block in done.stdout.split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if properties.get("LoadState") == "loaded":
+        if properties.get("LoadState") in ("loaded", "masked"):
             found[properties["Id"]] = properties
     return found
 
@@ -84,7 +85,7 @@ def _runs(unit: t.Mapping[str, str]) -> bool:
 
 def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, str]],
              request: t.Mapping[str, t.Any], journalled: t.Sequence[str], run: Runner) -> dict[str, t.Any] | None:
-    there = [name for name in probe["units"] if name in units]
+    there = sorted((name for name in probe["units"] if name in units), key=lambda one: at_boot(units[one]) == "masked")
     name = next((name for name in there if _runs(units[name])), there[0] if there else None)
     unit = units[name] if name else {}
     binary = _daemon(unit) or which(probe["binary"])
@@ -93,7 +94,7 @@ def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, 
     config = request.get("config_path") or _configured(unit, probe["config_flags"]) or probe["config"]
     text = _text(config)
     imports = _imports(config, text or "")
-    paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *journalled, *sum(imports.values(), [])]
+    paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *sum(imports.values(), [])]
     for pattern in probe.get("more", ()):
         paths += sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
     # Without a file the daemon runs on its defaults: an empty one dumps these.
@@ -102,10 +103,19 @@ def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, 
     def ask(argv: t.Sequence[str]) -> dict[str, t.Any] | None:
         return _answer([word.format(**words) for word in argv], run) if argv else None
 
-    return {"binary": binary, "unit": name, "running": _runs(unit), "command": _command(unit), "config": config,
+    dump = ask(probe.get("dump", ()))
+    if dump and dump["rc"] != 0 and name:
+        # A parser that crashes may print nothing itself.
+        dump["journal"] = _answer(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run)["stdout"]
+    boot = at_boot(unit)
+    # One that is masked cannot be told anything, whether it runs or not.
+    return {"binary": binary, "unit": name, "running": _runs(unit) and boot != "masked", "boot": boot,
+            "on_demand": bool(unit.get("TriggeredBy")),
+            "stale": bool(probe.get("reads_once") and is_stale(filter(None, paths), unit)),
+            "command": _command(unit), "config": config,
             "version": _answer([binary, "--version"], run)["stdout"].strip(), "imports": imports,
-            "files": {path: _text(path) for path in paths if path}, "health": probe.get("health", []),
-            "dump": ask(probe.get("dump", ())),
+            "files": {path: _text(path) for path in (*paths, *journalled) if path}, "health": probe.get("health", []),
+            "dump": dump,
             "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
 
 
@@ -116,9 +126,9 @@ def _gone(probe: t.Mapping[str, t.Any], request: t.Mapping[str, t.Any], journall
     if request["state"] != "absent" or not ours:
         return None
     config = request.get("config_path") or probe["config"]
-    return {"binary": "", "unit": None, "running": False, "command": [], "config": config, "version": "",
-            "imports": {}, "files": {path: _text(path) for path in (config, *ours)}, "health": [], "dump": None,
-            "facts": {}}
+    return {"binary": "", "unit": None, "running": False, "boot": None, "on_demand": False, "stale": False,
+            "command": [], "config": config, "version": "", "imports": {},
+            "files": {path: _text(path) for path in (config, *ours)}, "health": [], "dump": None, "facts": {}}
 
 
 def _answer(argv: t.Sequence[str], run: Runner) -> dict[str, t.Any]:

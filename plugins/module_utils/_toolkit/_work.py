@@ -13,6 +13,7 @@ import base64
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import TOOLKIT_SETTINGS as SETTINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -20,7 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._cdi import Cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._config import ConfigWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import Packages
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import SETTINGS
 
 
 def plan(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
