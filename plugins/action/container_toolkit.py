@@ -13,10 +13,13 @@ import base64
 import json
 import typing as t
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, interpreter
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _seen, _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 
 
@@ -28,7 +31,7 @@ class _HostFailed(Exception):
         self.result = result
 
 
-class ActionModule(ActionBase):
+class ActionModule(Asking):
     """The controller's half of container_toolkit."""
 
     _supports_check_mode = True
@@ -39,14 +42,17 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         self._variables = task_vars or {}
         try:
+            refuse_forged(self._variables)
             result = self._work()
         except _HostFailed as failure:
             result = failure.result
+        except AnswerError as error:
+            return {"failed": True, **cleaned(error.as_result())}
         except GpuopsError as error:
             result = {"failed": True, **error.as_result()}
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
-        return result
+        return received(result, interpreter(self))
 
     def _work(self) -> dict[str, t.Any]:
         answer = self._ask("read")
@@ -141,7 +147,7 @@ class ActionModule(ActionBase):
         return {"runtime": runtime, "config_path": view.get("config"), "packages": seen["packages"]["installed"],
                 "version": seen["packages"]["version"],
                 "previous_default_runtime": proposal.previous_default, "cdi_specs": seen["cdi"]["specs"],
-                "restart_required": owed or (restarts and _differs(seen, proposal))}
+                "restart_required": owed or bool(view.get("stale")) or (restarts and _differs(seen, proposal))}
 
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
@@ -151,6 +157,7 @@ class ActionModule(ActionBase):
             module_name="gpuops.nvidia.container_toolkit", module_args=arguments, task_vars=self._variables)
         if result.get("failed") or "unreachable" in result:
             raise _HostFailed(result)
+        refuse("", _seen.fault(phase, limited(result)))
         return result
 
 

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction as ActionModule
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
 
-__all__ = ["ActionModule"]
+
+class ActionModule(HostAction):
+    """Runs the module, whose facts everybody relies on."""
+
+    NEEDED = ("facts",)

@@ -12,7 +12,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import GONE_AFTER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._told import FACT, told
 
 Result = t.Dict[str, t.Any]
@@ -22,6 +23,7 @@ IN_CLUSTER = ("node", "node_feature", "startup_taint")
 class ActionModule(HostAction):
     """See the documentation of the module gpu_labels."""
 
+    FACTS = tuple(answers.OWN_FACTS)
     CLUSTER_ARGUMENTS = {
         "state": {"type": "str", "choices": ["gathered", "present", "absent"], "default": "gathered"},
         "target": {"type": "str", "choices": list(IN_CLUSTER), "required": True},
@@ -47,10 +49,11 @@ class ActionModule(HostAction):
         result = ActionBase.run(self, tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
+            gathered.refuse_forged(task_vars or {})
             result.update(self._in_cluster(arguments, task_vars or {}))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
-        return result
+        return printed(result)
 
     def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
         """One task for all Nodes, on the controller."""
@@ -81,6 +84,8 @@ class ActionModule(HostAction):
         """While a GPU cannot be read, what the fact has said before for the same strategy stays."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
         strategy = self._task.args.get("mig_strategy", "none")
+        if answers.LABELS.fault(former) is not None or FACT not in result.get("ansible_facts", {}):
+            return result
         if result.get("unread") and former and former.get("nvidia.com/mig.strategy", "none") == strategy:
             result["labels"] = result["ansible_facts"][FACT] = dict(former)
         return result

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     export,
     formats,
     gathered,
+    host_nodes,
     matrix,
     mig_document,
     monitoring,
@@ -75,6 +76,7 @@ class ActionModule(ControllerAction):
         wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
         wanted["monitoring"] = monitoring.read(wanted["monitoring"])
         wanted["take_over"] = arguments["take_over"]
+        host_nodes.check(wanted)
         if wanted["take_over"] and not wanted["policy"]:
             raise InputError("it is not set, and the runs after a GPU Operator was taken over need its policy too.",
                              "Set gpu_policy: live in the inventory, which is the operator's own ClusterPolicy in this "
@@ -108,7 +110,10 @@ class ActionModule(ControllerAction):
 
     def _plan(self, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
               task_vars: Data) -> Data:
-        facts = gathered.same_shape(gathered.facts(task_vars) if arguments["facts"] is None else arguments["facts"])
+        by_hand = arguments["facts"] is not None
+        rejected = {} if by_hand else gathered.rejected(task_vars)
+        known = gathered.same_shape(arguments["facts"]) if by_hand else gathered.facts(task_vars)
+        facts = {host: told for host, told in known.items() if host not in rejected}
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
                      for host, mine in overrides.items()}
@@ -117,16 +122,22 @@ class ActionModule(ControllerAction):
             gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
                            "the documentation of cluster_facts names")
         try:
-            plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"])
+            plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
+                                 wanted["strict"])
+            rejected = {**rejected, **plan.pop("refused")}
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
                 seen = _seen(seen, wanted, task_vars, policy, release)
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
+            plan["notes"] += _attach_nodes(plan, wanted, seen, facts, task_vars)
         except GpuopsError as error:
-            error.details["checks"] = preflight.listed(preflight.refused(error.as_result()["error"], facts, seen))
+            found = preflight.refused(error.as_result()["error"], facts, seen)
+            error.details["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
             raise
-        plan["checks"] = preflight.listed(preflight.checks(plan, facts, seen))
+        found = preflight.checks(plan, facts, seen)
+        plan["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
+        plan["rejected"] = rejected
         return plan
 
     def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, seen: Data | None,
@@ -147,6 +158,23 @@ class ActionModule(ControllerAction):
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
+
+
+def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:
+    """Completes the plans of hosts by their Nodes, also where nothing is delivered in the cluster. Returns notes."""
+    plan.update(kubeconfig=wanted["kubeconfig"], context=wanted["context"], strict=wanted["strict"],
+                batch=host_nodes.batch(wanted["max_unavailable"], len(plan["hosts"])))
+    left: dict[str, bool] | None = None
+    if wanted["kubeconfig"] and not wanted["render_to"] and plan["hosts"]:
+        # Here, as the library costs half a second, which a run without a cluster need not pay.
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, maintenance
+
+        if seen is None:
+            found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
+            seen = {"nodes": {one["metadata"]["name"]: {"annotations": one["metadata"].get("annotations") or {}}
+                              for one in found}}
+        left = {name: maintenance.left_behind(one["annotations"]) for name, one in seen["nodes"].items()}
+    return host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, left, facts)
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,

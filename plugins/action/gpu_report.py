@@ -9,10 +9,12 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, preflight, report_data, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight_cluster import CLUSTER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
     render_plan,
     render_preflight,
@@ -51,31 +53,46 @@ class ActionModule(ControllerAction):
         ahead = arguments["show"] in ("plan", "preflight")
         found = preflight.with_failures(
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
-            {host: gathered.errors(task_vars, host) for host in hosts if arguments["hosts"] is None}) if ahead else []
+            _failures(task_vars, hosts) if arguments["hosts"] is None else {}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
-                  "cluster": cluster or None, "findings": found}
+                  # Hosts have passed the door, where their answers are received; a cluster has not.
+                  "cluster": cleaned(cluster) or None, "findings": found}
         display.display(f"\n{_RENDER[arguments['show']](report, style())}")
         result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report), "findings": found,
                                     "counts": counts(found)}
+        files = {}
         if arguments["html_path"]:
-            result["html_path"] = _write(arguments, "html_path", webpage.page(report))
+            files["html_path"] = webpage.page(report)
         if arguments["json_path"]:
             document = report_data.document(report, error.get("refusals") or [])
-            result["json_path"] = _write(arguments, "json_path", json.dumps(document, indent=2) + "\n")
+            files["json_path"] = json.dumps(document, indent=2) + "\n"
+        for option, text in files.items():
+            result[option] = os.path.abspath(str(arguments[option]))
+            result["changed"] |= _write(option, result[option], text.encode(), bool(self._task.check_mode))
         return result
 
 
-def _write(arguments: dict[str, t.Any], option: str, text: str) -> str:
-    """The path of the file that was written. Raises InputError for one that cannot be."""
-    path = os.path.abspath(str(arguments[option]))
+def _write(option: str, path: str, content: bytes, check: bool) -> bool:
+    """Whether the file has another content than before. Raises InputError for one that cannot be written."""
     try:
+        differs = read_bytes(path) != content
+        if check:
+            display.display(f"Report: {path} (not written in check mode)")
+            return differs
+        made = not os.path.isdir(os.path.dirname(path))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, text.encode())
+        if differs:
+            write_atomic(path, content)
     except (OSError, HostError) as error:
         why = error.message if isinstance(error, HostError) else f"{path} cannot be written: {error.strerror}."
         raise InputError(why, "Name a file in a folder that can be written.", path=option, value=path) from error
-    display.display(f"Report: {path}")
-    return path
+    display.display(f"Report: {path}{' (its folder was made)' if made else ''}")
+    return differs
+
+
+def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str]) -> dict[str, dict[str, dict[str, t.Any]]]:
+    """By host, and of the cluster, what modules said that were asked what they would do."""
+    return {CLUSTER: gathered.cluster_errors(task_vars), **{host: gathered.errors(task_vars, host) for host in hosts}}
 
 
 def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:

@@ -10,7 +10,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, mig_document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress, title_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, piped, style
 
@@ -34,6 +35,7 @@ class ActionModule(ControllerAction):
         "kubeconfig": {"type": "str"},
         "context": {"type": "str"},
         "workloads": {"type": "list", "elements": "dict", "default": []},
+        "compare": {"type": "bool", "default": True},
         "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
     }
@@ -86,7 +88,10 @@ class ActionModule(ControllerAction):
     def _cluster(self, arguments: Data, task_vars: Data) -> list[Data]:
         """The checks of a cluster: waits, and says on the way how it goes."""
         # Here, as the library costs a third of a second, which the task of a host need not pay.
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drift import differences
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import compared
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
 
@@ -100,9 +105,12 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
         screen = style()
         seen = [Workload(**one) for one in arguments["workloads"]]
-        rollout = Rollout(client, cluster, mine, lambda told: display.display(progress(told, screen)), seen=seen,
-                          every=_SELDOM if piped() else _OFTEN)
-        return rollout.now(check_mode=True) if self._task.check_mode else rollout.follow(arguments["timeout"])
+        rollout = Rollout(client, cluster, mine, lambda told: display.display(printable(progress(told, screen))),
+                          seen=seen, every=_SELDOM if piped() else _OFTEN)
+        check = self._task.check_mode
+        with rights.named(client, str(cluster["namespace"])):
+            checks = rollout.now(check_mode=True) if check else rollout.follow(arguments["timeout"])
+        return compared(checks, differences(client, cluster, only), check) if arguments["compare"] else checks
 
     def _gather(self, task_vars: Data) -> Data:
         """The facts as they are now, through the action of gpu_info, which ships pynvml where it is missing."""
@@ -123,9 +131,10 @@ def _wrong(check: Data) -> bool:
 
 def _problems(check: Data) -> list[str]:
     """A sentence, of a cluster one for each cause."""
-    title = components.by_name(check["component"]).title
+    title = title_of(check["component"])
     causes = [cause for cause in check.get("causes") or () if cause["level"] == "failed"]
     if not causes:
         return [f"{title}: {check['detail']}. {check['hint']}".strip()]
-    return [f"{title}: {check['ready']}/{check['desired']} ready; {cause['text']}. {cause['hint']}".strip()
+    counts = f"{check['ready']}/{check['desired']} ready; " if check["desired"] else ""
+    return [f"{title}: {counts}{cause['text']}. {cause['hint']}".strip()
             for cause in causes]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import UNLOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, mig_document
 
 Data = t.Dict[str, t.Any]
 
@@ -29,6 +30,8 @@ class ActionModule(HostAction):
         if document is not None:
             args.pop("config_file", None)
             args["config"] = document.data
+        if self._task.check_mode and "after_reload" not in args:
+            args["after_reload"] = bool(gathered.driver_steps(task_vars, UNLOAD))
         return _placed(super().run_module(task_vars, args), document)
 
 

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
 
 
 class ActionModule(ControllerAction):
@@ -39,7 +39,7 @@ class ActionModule(ControllerAction):
                           arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),
                           arguments["cordoned"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
-        drain = Drain(client, request, display.display)
+        drain = Drain(client, request, tell)
         result = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()
         users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
         return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}

@@ -8,10 +8,11 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_layouts import refuse_unknown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
 
 
 class ActionModule(ControllerAction):
@@ -45,5 +46,7 @@ class ActionModule(ControllerAction):
                           arguments["labels"], arguments["namespace"], arguments["at_once"], arguments["timeout"],
                           bool(self._task.check_mode))
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
-        result: dict[str, t.Any] = getattr(Protocol(client, request, display.display), state)()
+        if state == "requested" and arguments["layout"]:
+            refuse_unknown(client, arguments["namespace"], arguments["layout"], names)
+        result: dict[str, t.Any] = getattr(Protocol(client, request, tell), state)()
         return result

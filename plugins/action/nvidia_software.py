@@ -5,6 +5,19 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction as ActionModule
+import typing as t
 
-__all__ = ["ActionModule"]
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+
+
+class ActionModule(HostAction):
+    """Tells the module, in check mode, what the driver role would have done by then."""
+
+    def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """See HostAction."""
+        args = dict(self._task.args if module_args is None else module_args)
+        if self._task.check_mode and "repaired_repositories" not in args:
+            args["repaired_repositories"] = gathered.driver_steps(task_vars, ADD)
+        return super().run_module(task_vars, args)

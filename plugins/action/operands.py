@@ -7,12 +7,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, files, objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
 
 
 class ActionModule(ControllerAction):
@@ -47,7 +48,9 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], wanted, check)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         # Manifests of the user's own are no operands: a GPU Operator does not mind them.
-        guard = {} if arguments["cluster"] is None else {"guard": refuse_operator}
+        guard: dict[str, t.Any] = {} if arguments["cluster"] is None else {
+            "guard": refuse_operator, "level": arguments["cluster"].get("disruption", LEVELS[0]),
+            "labels": bool((arguments["cluster"].get("deploy") or {}).get("differs"))}
         if arguments["take_over"]:
             result = deliver.taken_over(client, wanted, components, check)
         else:
@@ -61,7 +64,7 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], [], check)
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        return deliver.absent(client, components, arguments["wait_timeout"], check)
+        return deliver.absent(client, components, arguments["wait_timeout"], check, tell)
 
 
 def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
@@ -87,19 +90,4 @@ def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str
     if arguments["take_over"] and arguments["components"]:
         raise InputError("Everything of the operator is taken over at once, as it is stopped for that.",
                          "Leave components (tags) out.", path="components", value=arguments["components"])
-    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
-    if lacking:
-        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
-                         "Give what gpu_policy returned as cluster.", path="cluster")
-    known = cluster["components"]
-    unknown = [name for name in arguments["components"] or [] if name not in known]
-    if unknown:
-        raise InputError(f"{unknown[0]} is no component.", f"Choose from {', '.join(known)}.",
-                         path="components", value=unknown, allowed=list(known))
-    names = arguments["components"] or list(known)
-    present = [name for name in names if known[name]["state"] == "present"]
-    # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
-    shared = [objects.SHARED] if present else []
-    rendered = {name: render(name, cluster) for name in [*shared, *present]}
-    whole = not arguments["components"]
-    return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
+    return deliver.of_plan(cluster, arguments["components"])

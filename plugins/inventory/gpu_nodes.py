@@ -25,6 +25,8 @@ description:
     underscores, such as C(gpu_model_nvidia_a100_sxm4_80gb).
   - C(state) is V(not_ready) where the kubelet does not report or the Node is being removed, V(cordoned),
     V(no_resources) where the kubelet offers no GPU to pods, else V(ready).
+  - A Node called C(localhost), C(127.0.0.1), C(all) or C(ungrouped) is left out with a warning. To Ansible these are
+    the controller and its groups.
   - The name of the file has to end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -60,6 +62,7 @@ options:
     description:
       - Which address of a Node becomes C(ansible_host), by type; the first that it has. None of them leaves the Node's
         name as the address.
+      - What is neither an IP address nor a host name is not used, and a warning says so.
     type: list
     elements: str
     default: [InternalIP, ExternalIP, Hostname]
@@ -93,6 +96,7 @@ keyed_groups:
 import os
 import typing as t
 
+from ansible.constants import LOCALHOST
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
@@ -100,6 +104,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+
+# What these mean to Ansible, no Node may become: tasks for the controller would go to it.
+_ANSIBLES = ("all", "ungrouped", *LOCALHOST)
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -147,9 +154,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _add(self, node: fleet.Facts) -> None:
         """One host. What kubelets have told is data, and never a template."""
         name, strict = node["name"], self.get_option("strict")
-        addresses = [node["addresses"].get(kind) for kind in self.get_option("address_types")]
+        if not fleet.is_name(name):
+            self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
+            return
+        if name in _ANSIBLES:
+            self.display.warning(f"A Node called {name} is left out: to Ansible that is another host, or a group.")
+            return
         variables = {"gpu_node_name": name, "gpu_node": node["gpu_node"]}
-        known = next((address for address in addresses if address), None)
+        known = self._address(node)
         if known:
             variables["ansible_host"] = known
         self.inventory.add_host(name)
@@ -161,6 +173,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._set_composite_vars(self.get_option("compose"), told, name, strict)
         self._add_host_to_composed_groups(self.get_option("groups"), told, name, strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), told, name, strict)
+
+    def _address(self, node: fleet.Facts) -> str | None:
+        """Where its host is reached, None where the Node says nothing that can be used."""
+        for kind in self.get_option("address_types"):
+            address = node["addresses"].get(kind)
+            if address and fleet.is_address(address):
+                return str(address)
+            if address:
+                self.display.warning(f"Node {node['name']}: its {kind} {_short(address)} is neither an IP address nor "
+                                     "a host name, so it is not used. Look at what runs there as its kubelet.")
+        return None
+
+
+def _short(value: t.Any) -> str:
+    return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
 
 
 def _data(value: t.Any) -> t.Any:

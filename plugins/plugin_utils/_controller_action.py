@@ -11,6 +11,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._play import PlayHostVars, Values
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printed
 
 
 class ControllerAction(ActionBase):
@@ -27,10 +29,11 @@ class ControllerAction(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
         try:
+            gathered.refuse_forged(task_vars or {})
             result.update(self.work(arguments, self._seen(task_vars or {})))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
-        return result
+        return printed(result)
 
     def _seen(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""

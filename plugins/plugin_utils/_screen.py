@@ -10,10 +10,16 @@ import os
 
 from ansible.utils.color import ANSIBLE_COLOR, stringc
 from ansible.utils.display import Display
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
 
 _COLOURS = {"ok": "green", "pending": "yellow", "warning": "yellow", "failed": "red", "absent": "red", "error": "red"}
 display = Display()
+
+
+def tell(text: str) -> None:
+    """Prints a line that has no colours, and nothing that a terminal would obey."""
+    display.display(printable(text))
 
 
 def piped() -> bool:

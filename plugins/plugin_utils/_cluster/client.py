@@ -8,6 +8,7 @@ Plain mappings go in and come out; kinds are those of L(kinds.KINDS). Nothing he
 
 from __future__ import annotations
 
+import re
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,6 +29,10 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 Object = t.Dict[str, t.Any]
 Item = t.TypeVar("Item")
 Result = t.TypeVar("Result")
+
+
+# How the API server words what admission webhooks and policies refuse.
+_DENIED = re.compile(r"admission webhook .* denied the request|AdmissionPolicy .* denied request")
 
 
 class Later(t.NamedTuple):
@@ -59,15 +64,16 @@ class Client:
     def list_row(self, row: kinds.Kind, namespace: str | None = None, label_selector: str | None = None,
                  field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
         """The same for a kind that need not be in the table."""
-        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
+        query: dict[str, t.Any] = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
         accept = _METADATA if metadata_only else "application/json"
         found: t.List[Object] = []
         more: str | None = None
         while True:
             answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace),
                                      {**query, "continue": more}, accept=accept)
-            if answer.status == 410 and more:
-                found, more = [], None  # the state behind the pages has expired: once more from the first
+            if answer.status == 410 and more and query["limit"]:
+                # The state behind the pages has expired: all at once, as client-go does, where nothing can expire.
+                found, more, query["limit"] = [], None, None
                 continue
             if not self._has_kind(row, answer):
                 return []
@@ -79,6 +85,13 @@ class Client:
         for item in found:
             item["apiVersion"], item["kind"] = row.api_version, row.kind
         return found
+
+    def count(self, api_version: str, kind: str, namespace: str) -> int:
+        """How many objects of a kind a namespace has, by reading one of them."""
+        row = kinds.find(api_version, kind)
+        answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace), {"limit": 1}, accept=_METADATA)
+        page = _checked(answer, "list", row.plural)
+        return len(page["items"] or []) + int(page["metadata"].get("remainingItemCount") or 0)
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Object | None:
@@ -115,12 +128,15 @@ class Client:
             found += [row for group in groups["items"] for row in _rows(group)]
         return found
 
-    def may(self, verb: str, row: kinds.Kind, namespace: str = "") -> bool:
-        """Whether the user may do this with objects of a kind, in a namespace or (empty) cluster-wide.
+    def may(self, verb: str, row: kinds.Kind, namespace: str = "", name: str = "") -> bool:
+        """Whether the user may do this with objects of a kind, or (name) one of them, in a namespace or (empty)
+        cluster-wide. The plural may name a subresource (C(pods/eviction)).
 
         Also true where the server does not say so: then it answers the request itself.
         """
-        asked = {"verb": verb, "group": row.group, "resource": row.plural, "namespace": namespace}
+        resource, _slash, subresource = row.plural.partition("/")
+        asked = {"verb": verb, "group": row.group, "resource": resource, "namespace": namespace,
+                 **({"subresource": subresource} if subresource else {}), **({"name": name} if name else {})}
         answer = self._wire.send("create", "a SelfSubjectAccessReview", "POST", _REVIEWS, {}, {
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": asked}})
@@ -153,9 +169,13 @@ class Client:
     def json_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
                    operations: t.Sequence[t.Mapping[str, t.Any]], field_manager: str = MANAGER,
                    dry_run: bool = False) -> Object:
-        """JSON patch (RFC 6902). A test that does not hold is a ClusterError of status 422, a lost race of 409."""
+        """JSON patch (RFC 6902). A test that does not hold is a ClusterError of status 422, a lost race of 409.
+
+        dry_run: in place of an apply, so that fields that the server does not know are an error as there.
+        """
+        query = {"fieldManager": field_manager, "fieldValidation": "Strict" if dry_run else None}
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, operations, "json-patch+json",
-                           {"fieldManager": field_manager}, dry_run, ())
+                           query, dry_run, ())
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None, uid: str | None = None,
                propagation: str = "Background") -> bool:
@@ -269,12 +289,16 @@ def _hint(answer: Answer) -> str:
     details = answer.body.get("details") or {}
     if answer.status == 403 and '"system:anonymous"' in str(answer.body.get("message")):
         return "The user of this kubeconfig has no credentials: where it names a command (exec), try it by hand."
+    if answer.status in (400, 403, 422) and _DENIED.search(str(answer.body.get("message"))):
+        return ("A rule of this cluster refused it, the admission webhook or policy that the message names: change "
+                "what it objects to, or ask who set the rule for an exception.")
     return {
         401: "The user of this kubeconfig is not accepted: renew its token or certificate.",
         403: "Give the user of this kubeconfig the right that the message names, or ask who set the rule.",
         404: "Create the namespace first." if details.get("kind") == "namespaces" else
              "Install the CustomResourceDefinition of this kind first.",
         409: "Somebody else writes this object at the same time: run again when that has ended.",
+        410: "The list expired while it was read, twice: run again when the API server is less busy.",
         422: "Correct the fields that the message names.",
         400: "Correct the fields that the message names.",
         429: "The server stayed busy: run again later.",

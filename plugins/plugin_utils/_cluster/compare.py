@@ -4,7 +4,9 @@
 """How a live object differs from the wanted one. Pure. PRIVATE to the collection.
 
 Ownership comes first (see L(fields)): what is in our tree has our value, so spellings of the server (C(1000m) as
-C(1)), defaults and mutating webhooks are no drift. Only what has left our tree is compared by value.
+C(1)), defaults and mutating webhooks are no drift. Only what has left our tree is compared by value here, and the order
+of items, which nobody owns, where it means something. Whether an owned value is ours, only the server knows:
+see L(plan).
 """
 
 from __future__ import annotations
@@ -17,10 +19,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fiel
 
 # By what the items of lists of objects are told apart, the first that all items have.
 _MERGE_KEYS = ("name", "mountPath", "containerPort", "port", "key", "topologyKey", "uid")
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE]([+-]?\d+))?$")
+# The exponent has a limit: 10 to the power of millions takes all memory. The server's largest value is 2 ** 63 - 1.
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+                       r"(?:(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE]([+-]?[0-9]{1,3}))?")
+_QUANTITY_SIZE = 100  # characters
 _FACTORS = {"": Fraction(1), "m": Fraction(1, 1000),
             **{unit: Fraction(1000 ** power) for power, unit in enumerate("kMGTPE", 1)},
             **{f"{unit}i": Fraction(1024 ** power) for power, unit in enumerate("KMGTPE", 1)}}
+# Lists whose items, told apart by name, are taken one after the other: rules of a NodeFeatureRule build on former ones.
+_IN_ORDER = ("initContainers", "rules")
+# A variable in another one's value, which has to come before it; C($$) is a plain dollar sign.
+_VARIABLE = re.compile(r"(?<!\$)\$\(([^()]+)\)")
 # What the server gives a wanted object beside the object itself.
 _IDENTITY = ("apiVersion", "kind")
 
@@ -86,8 +95,15 @@ def same(want: t.Any, have: t.Any) -> bool:
 
 
 def quantity(value: t.Any) -> Fraction | None:
-    """A Kubernetes quantity (C(500m), C(1Gi), C(2e3)) as a number, None for other texts."""
-    match = _QUANTITY.match(str(value))
+    """A Kubernetes quantity (C(500m), C(1Gi), C(2e3)) as a number.
+
+    None for what is none, and for what is beyond any that a server takes: more than 100 characters or an exponent of
+    more than three digits.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Fraction(value)
+    text = str(value) if isinstance(value, (str, float)) else ""
+    match = _QUANTITY.fullmatch(text) if len(text) <= _QUANTITY_SIZE else None
     if not match:
         return None
     number, unit, exponent = match.groups()
@@ -107,11 +123,31 @@ def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
     return among[index] if index < len(among) else None
 
 
+def out_of_order(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> bool:
+    """Whether the order of a list's items means something else than the wanted one: of those that are in both."""
+    part = path.rpartition(".")[2]
+    if part not in (*_IN_ORDER, "env"):
+        return False
+    wanted, there = _places(want), _places(have)
+    both = [name for name in wanted if name in there]
+    if part in _IN_ORDER:
+        return both != sorted(both, key=lambda name: there[name])
+    pairs = [(item["name"], name) for item in want if isinstance(item, dict) and item.get("name") in wanted
+             for name in _VARIABLE.findall(str(item.get("value") or ""))]
+    return any((wanted[user] < wanted[name]) != (there[user] < there[name])
+               for user, name in pairs if user in both and name in both)
+
+
+def _places(items: t.Sequence[t.Any]) -> dict[str, int]:
+    return {item["name"]: index for index, item in enumerate(items) if isinstance(item, dict) and "name" in item}
+
+
 def _lists(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> list[str]:
     if len(want) != len(have):
         return [path]
-    return [place for index, item in enumerate(want)
-            for place in differences(item, partner(item, have, index), f"{path}[{index}]")]
+    moved = [path] if out_of_order(want, have, path) else []
+    return moved + [place for index, item in enumerate(want)
+                    for place in differences(item, partner(item, have, index), f"{path}[{index}]")]
 
 
 def _drift(want: t.Any, have: t.Any, tree: fields.Tree | None, path: str) -> list[str]:
@@ -127,11 +163,11 @@ def _drift(want: t.Any, have: t.Any, tree: fields.Tree | None, path: str) -> lis
                 for place in _drift(value, have.get(name) if isinstance(have, dict) else None,
                                     tree.get(f"f:{name}"), _below(path, name))]
     if isinstance(want, list):
-        found = []
+        items = have if isinstance(have, list) else []
+        found = [path] if out_of_order(want, items, path) else []
         for index, item in enumerate(want):
             below, _ignored = fields.item_of(tree, item)
-            found += _drift(item, partner(item, have if isinstance(have, list) else [], index), below,
-                            f"{path}[{index}]")
+            found += _drift(item, partner(item, items, index), below, f"{path}[{index}]")
         return found
     return differences(want, have, path)
 

@@ -9,12 +9,15 @@ import collections
 import typing as t
 from dataclasses import asdict
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
     apply,
     diff,
     hand_back,
+    hold,
     live,
+    objects,
     operator,
     removal,
     rights,
@@ -24,29 +27,58 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import COMPONENT, workload
 
 _ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
 
 
+def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
+    """(what is to be there, the components whose other objects go). cluster: the part of the plan; only: of these
+    components, all without it. Raises InputError for what is no such plan."""
+    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
+    if lacking:
+        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
+                         "Give what gpu_policy returned as cluster.", path="cluster")
+    known = cluster["components"]
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no component.", f"Choose from {', '.join(known)}.",
+                         path="components", value=unknown, allowed=list(known))
+    names = only or list(known)
+    present = [name for name in names if known[name]["state"] == "present"]
+    # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
+    shared = [objects.SHARED] if present else []
+    rendered = {name: render(name, cluster) for name in [*shared, *present]}
+    whole = not only
+    return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
+
+
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
-            guard: t.Callable[[Client], None] = lambda client: None) -> dict[str, t.Any]:
+            guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
+            labels: bool | None = None) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
+    level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
+    labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
+    does not.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
-    there = live.read(client, wanted)
+    with rights.named(client, _space(wanted)):
+        there = live.read(client, wanted)
     try:
         changes = plan(client, wanted, there, components)
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise
+    changes, pending = hold.hold(changes, level, lambda: client.list("v1", "Node", metadata_only=True))
     writes = any(change.writes for change in changes)
     if writes:
         guard(client)
-    rights.require(client, changes)
+    new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
+    rights.require(client, changes, [rights.LABEL_NODES] if labels or (new and labels is not None) else [])
     if check:
         apply.rehearse(client, changes, there)
     else:
@@ -54,7 +86,18 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    return {**result(client, changes), "workloads": seen}
+    found = {**result(client, changes), "workloads": seen, "pending": pending}
+    if pending:
+        first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+        found["warnings"] = [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a "
+                             "maintenance window, or drain and switch the Nodes one by one."]
+    return found
+
+
+def _space(wanted: t.Sequence[Wanted]) -> str:
+    """The namespace of these objects; empty where they are in none, or in several."""
+    found = {str(one.manifest["metadata"]["namespace"]) for one in wanted if one.kind.namespaced}
+    return found.pop() if len(found) == 1 else ""
 
 
 def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str],
@@ -64,11 +107,12 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
     know of who installed it.
     """
-    found = operator.read(client)
-    there = live.read(client, wanted)
+    with rights.named(client, _space(wanted)):
+        found = operator.read(client)
+        there = live.read(client, wanted)
     take_over.check(found, wanted, there)
     changes = [*operator.stop(found), *plan(client, wanted, there, components, operator.owns)]
-    rights.require(client, changes)
+    rights.require(client, changes, [rights.LABEL_NODES])
     apply.rehearse(client, changes, there)
     if not check:
         apply.execute(client, [change for change in changes if change.action == "stop"])
@@ -81,21 +125,39 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     """Gives all objects of ours to the GPU Operator that is installed. C(operator): whether there is one."""
-    changes = hand_back.plan(client, dict(policy))
+    with rights.named(client, everything=True):
+        changes = hand_back.plan(client, dict(policy))
     rights.require(client, changes or [])
     if not check:
         hand_back.execute(client, changes or [])
     return {**result(client, changes or []), "operator": changes is not None}
 
 
-def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool) -> dict[str, t.Any]:
-    """Removes what is ours of components (None: all, and the Namespace), and waits up to timeout seconds."""
-    there = live.read(client, [], everything=True)
+def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
+           tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+    """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
+
+    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left.
+    """
+    with rights.named(client, everything=True):
+        there = live.read(client, [], everything=True)
     changes = removal.plan(client, there, components)
     rights.require(client, changes)
     if not check:
-        removal.execute(client, changes, timeout)
-    return result(client, changes)
+        removal.execute(client, changes, removal.going(there, components), timeout, tell)
+    kept = _kept(there, components)
+    return {**result(client, changes), **({"warnings": kept} if kept else {})}
+
+
+def _kept(there: t.Mapping[objects.Key, objects.Object], components: t.Collection[str] | None) -> list[str]:
+    """Which objects of ours a removal leaves, as another object is their controller by now, each a sentence."""
+    found = []
+    for have in there.values():
+        owner = next((one for one in have["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+        if owner and objects.is_ours(have) and (components is None or objects.component_of(have) in components):
+            found.append(f"{objects.label_of(have)} stays: {owner['kind']} {owner['name']} is its controller by now "
+                         "(metadata.ownerReferences). Delete it by hand if nothing needs it.")
+    return found
 
 
 def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:

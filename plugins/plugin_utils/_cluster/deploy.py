@@ -15,8 +15,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _depl
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import Change, Deploy, Node, Terms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import read, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import MANAGER, Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
@@ -52,7 +52,9 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     awaited = state == "present" and deploy and not check_mode and (not told or "nfd" in deploy.components)
     wait = arguments["wait_for_nfd"] if awaited else 0
     alone = state == "present" and deploy is None
-    found = chosen(read_nodes(client, wait), arguments["nodes"], told, client.server, alone)
+    with rights.named(client):
+        every = read_nodes(client, wait)
+    found = chosen(every, arguments["nodes"], told, client.server, alone)
     told = told or {}
     wrong = unbelieved(found, told)
     kept = {node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels}
@@ -61,8 +63,9 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     if any(adopt & node.nfd for node in nodes) and read.whose_nfd(client) == "none":
         nodes = [replace(node, orphaned=True) for node in nodes]
     if state == "absent":
-        plans = [_deploy.plan_absent(node) for node in nodes]
-        return _write_all(client, plans, {**_result(nodes, [], []), "foreign": []}, {}, check_mode)
+        plans = [_deploy.plan_absent(replace(node, adopt=node.adopt | (node.written & {_deploy.MIG_STATE})))
+                 for node in nodes]
+        return _write_all(client, plans, {**_result(nodes, left_over(nodes), []), "foreign": []}, {}, check_mode)
     nodes = _with_readiness(client, nodes, deploy)
     terms = Terms(time.time(), arguments["gone_after"])
     undecided = [node.name for node in nodes if deploy and _deploy.undecided(node, deploy)]
@@ -70,6 +73,15 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     if state == "gathered":
         return {**result, "nodes": gathered(nodes, deploy)}
     return _write_all(client, [_deploy.plan_present(node, deploy, terms) for node in nodes], result, wrong, check_mode)
+
+
+def differing(client: Client, given: t.Mapping[str, t.Any]) -> dict[str, dict[str, t.Any]]:
+    """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy).
+    """
+    deploy = _deploy.parse_deploy(given)
+    nodes = _with_readiness(client, read_nodes(client), deploy)
+    changes = (_deploy.plan_present(node, deploy, Terms(time.time())) for node in nodes)
+    return {change.node: change.summary() for change in changes if change}
 
 
 def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
@@ -89,6 +101,7 @@ def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[st
                wrong: t.Mapping[str, str], check_mode: bool) -> dict[str, t.Any]:
     """The result once the plans are done. wrong: by Node why its plan is not whole."""
     changes = [change for change in plans if change]
+    rights.require(client, [], [rights.LABEL_NODES] if changes else [])
     done, failures = (changes, {}) if check_mode else label(client, changes)
     failures = {**wrong, **failures}
     result["counts"].update(changed=len(done), failed=len(failures))
@@ -145,8 +158,16 @@ def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | No
 
 
 def _list(client: Client) -> list[Node]:
-    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {})
+    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {}, written=_written(meta))
             for meta in (item["metadata"] for item in client.list("v1", "Node", metadata_only=True))]
+
+
+def _written(metadata: t.Mapping[str, t.Any]) -> frozenset[str]:
+    """The labels that the server has on record as written by us."""
+    records = [entry.get("fieldsV1") or {} for entry in metadata.get("managedFields") or []
+               if entry.get("manager") == MANAGER]
+    return frozenset(key[2:] for record in records
+                     for key in (record.get("f:metadata") or {}).get("f:labels") or {} if key.startswith("f:"))
 
 
 def _await_nfd(client: Client, seconds: float) -> list[Node]:
@@ -215,6 +236,16 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
     return said + waiting([node for node in lost if node.name not in kept], terms) + kept_features(nodes)
 
 
+def left_over(nodes: t.Iterable[Node]) -> list[str]:
+    """Deploy labels that stay though they may be ours, as sentences; Nodes with the same ones together."""
+    groups: dict[frozenset[str], list[str]] = {}
+    for node in nodes:
+        groups.setdefault(_deploy.left_over(node), []).append(node.name)
+    return [f"{fold(names)}: {', '.join(sorted(keys))} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we "
+            f"wrote {'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
+            f"{' '.join(f'{key}-' for key in sorted(keys))}" for keys, names in groups.items() if keys]
+
+
 def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:
     """Which of the Nodes that have lost their GPUs keep their labels for now, as a sentence."""
     names = [node.name for node in lost if not _deploy.stayed_away(node, terms)]
@@ -256,18 +287,21 @@ def fold(names: t.Iterable[str]) -> str:
         else:
             pieces.append((name, 1))
     for (start, width, end), numbers in sorted(groups.items()):
-        ranges = _ranges(sorted(numbers), width)
-        text = f"[{','.join(ranges)}]" if len(numbers) > 1 else ranges[0]
-        pieces.append((f"{start}{text}{end}", len(numbers)))
+        ranges = _ranges(sorted(numbers))
+        told, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
+        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in told)
+        more = f" and {len(numbers) - shown} more" if shown < len(numbers) else ""
+        pieces.append((f"{start}{f'[{text}]' if len(numbers) > 1 else text}{end}{more}", len(numbers)))
     left = sum(count for _name, count in pieces[SHOWN:])
     return ", ".join(name for name, _count in pieces[:SHOWN]) + (f" and {left} more" if left else "")
 
 
-def _ranges(numbers: t.Sequence[int], width: int) -> list[str]:
-    found: list[list[int]] = []
+def _ranges(numbers: t.Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) of numbers that follow each other."""
+    found: list[tuple[int, int]] = []
     for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
         else:
-            found.append([number])
-    return ["-".join(f"{number:0{width}d}" for number in one) for one in found]
+            found.append((number, number))
+    return found

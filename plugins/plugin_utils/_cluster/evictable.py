@@ -17,6 +17,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status impo
 Pod = t.Mapping[str, t.Any]
 
 _MIRROR = "kubernetes.io/config.mirror"
+# How the container runtime is told of devices, beside the environment (NVIDIA/nvidia-container-toolkit).
+_CDI = "cdi.k8s.io/"
+_AS_MOUNTS = "/var/run/nvidia-container-devices"
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -69,14 +72,35 @@ def ended(pod: Pod) -> bool:
 
 
 def uses_gpu(pod: Pod) -> bool:
-    """Whether a container asks for a GPU or a part of one, see L(status.is_gpu)."""
+    """Whether a pod uses a GPU or a part of one, as far as it says so itself.
+
+    It asks for one (L(status.is_gpu)); it has a resource claim, which says elsewhere what device it is for; or the
+    container runtime gives it one unasked: by the environment, by mounts in its place, by a CDI annotation.
+    """
     spec = pod["spec"]
-    for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        if any(is_gpu(name) and str(count) != "0" for name, count in asked.items()):
-            return True
-    return False
+    containers = [*(spec.get("containers") or ()), *(spec.get("ephemeralContainers") or ())]
+    starters = list(spec.get("initContainers") or ())
+    # Of those that run before the others only the ones that go on beside them.
+    containers += [one for one in starters if one.get("restartPolicy") == "Always"]
+    annotations = pod["metadata"].get("annotations") or {}
+    return (any(_asks(one) for one in (spec, *containers, *starters)) or bool(spec.get("resourceClaims"))
+            or any(_is_given(one) for one in containers)
+            or any(key.startswith(_CDI) and "nvidia.com/" in str(value) for key, value in annotations.items()))
+
+
+def _asks(one: t.Mapping[str, t.Any]) -> bool:
+    """Whether a container, or a pod for all of its containers together, asks for a GPU."""
+    resources = one.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return any(is_gpu(name) and str(count) != "0" for name, count in asked.items())
+
+
+def _is_given(container: t.Mapping[str, t.Any]) -> bool:
+    """Whether NVIDIA's container runtime gives it a GPU. A value that comes from elsewhere may be any."""
+    given = [str(one.get("value") or ("?" if one.get("valueFrom") else "")) for one in container.get("env") or ()
+             if one.get("name") == "NVIDIA_VISIBLE_DEVICES"]
+    mounts = [str(one.get("mountPath")) for one in container.get("volumeMounts") or ()]
+    return given[-1:] not in ([], [""], ["void"], ["none"]) or any(path.startswith(_AS_MOUNTS) for path in mounts)
 
 
 def _controller(pod: Pod) -> str:

@@ -67,6 +67,22 @@ def taken_over(live: t.Mapping[str, t.Any]) -> list[t.Dict[str, t.Any]]:
     return [{**own, "fieldsV1": union(mine, added)}, *entries]
 
 
+def repaired(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """What a live object is once L(taken_over) and an apply of the manifest have been written; its metadata apart.
+
+    Fields that nobody owns stay, as the server has filled them in and may never change them.
+    """
+    added: Tree = {}
+    for tree in foreign(live).values():
+        added = union(added, tree)
+    owned = ours(live) or {}
+    for entry in live["metadata"].get("managedFields") or []:
+        owned = union(owned, entry.get("fieldsV1") or {})
+    left = {name: value for name, value in _pruned(live, added).items() if name != "metadata"}
+    return t.cast("t.Dict[str, t.Any]", {**left, **_merged(
+        {name: value for name, value in manifest.items() if name != "metadata"}, left, owned)})
+
+
 def minus(tree: Tree, other: Tree) -> Tree:
     """What is in the first tree and not in the second."""
     left: Tree = {}
@@ -112,6 +128,40 @@ def item_of(tree: Tree, item: t.Any) -> tuple[Tree | None, dict[str, t.Any]]:
         if name.startswith("v:") and json.loads(name[2:]) == item:
             return {}, {}
     return None, {}
+
+
+def _pruned(value: t.Any, tree: Tree) -> t.Any:
+    """A value without the fields of a tree, and without mappings of which nothing is left by that."""
+    if isinstance(value, dict):
+        found = {name: _pruned(item, tree[f"f:{name}"]) if f"f:{name}" in tree else item
+                 for name, item in value.items() if not _is_whole(tree.get(f"f:{name}"))}
+        return {name: item for name, item in found.items() if item or item == value[name]}
+    if isinstance(value, list):
+        branches = [(item, item_of(tree, item)[0]) for item in value]
+        return [item if branch is None else _pruned(item, branch) for item, branch in branches
+                if not _is_whole(branch)]
+    return value
+
+
+def _is_whole(tree: Tree | None) -> bool:
+    """Whether a branch is owned itself, and not only what is below it."""
+    return tree is not None and (not tree or "." in tree)
+
+
+def _merged(want: t.Any, have: t.Any, tree: Tree | None) -> t.Any:
+    """A wanted value in place of a live one. tree: whoever owns what; a leaf has no parts."""
+    if isinstance(want, dict) and isinstance(have, dict) and tree != {}:
+        return {**have, **{name: _merged(value, have.get(name), (tree or {}).get(f"f:{name}"))
+                           for name, value in want.items()}}
+    if isinstance(want, list) and isinstance(have, list) and tree:
+        return [_merged_item(item, have, tree) for item in want]
+    return want
+
+
+def _merged_item(item: t.Any, have: t.Sequence[t.Any], tree: Tree) -> t.Any:
+    branch, keys = item_of(tree, item)
+    other = next((one for one in have if keys and isinstance(one, dict) and keys.items() <= one.items()), None)
+    return item if other is None else _merged(item, other, branch)
 
 
 def _is_ours(entry: t.Mapping[str, t.Any]) -> bool:

@@ -23,7 +23,7 @@ def write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.A
     """Makes the folder hold one file an object and a kustomization that lists them in order. Returns the result.
 
     Files that an earlier run wrote and that are no longer wanted go; no other file is touched. Raises InputError where
-    the folder cannot be used.
+    the folder cannot be used, and where a link leads out of it.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
@@ -43,6 +43,8 @@ def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.
     texts[INDEX] = (f"{_HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
                     f"resources:\n{resources}") if files else None
     steps, differences = [], []
+    for name in texts:
+        _refuse_outside(folder, os.path.join(folder, name))
     for name, text in texts.items():
         path = os.path.join(folder, name)
         before = _read(path)
@@ -81,6 +83,14 @@ def _former(folder: str) -> list[str]:
                          path="render_to", value=folder)
     listed = [str(name) for name in (load_data(text, path) or {}).get("resources") or []]
     return [name for name in listed if not os.path.isabs(name) and ".." not in name.split("/")]
+
+
+def _refuse_outside(folder: str, path: str) -> None:
+    """Raises InputError for a path that a link below the folder leads out of it: others may write into a repository."""
+    home, real = os.path.realpath(folder), os.path.realpath(path)
+    if os.path.commonpath([home, real]) != home:
+        raise InputError(f"{path} is {real} by a link, which is outside of {folder}.",
+                         "Remove the link. Nothing has been written.", path="render_to", value=folder)
 
 
 def _read(path: str) -> str | None:

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drift import Difference
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.logs import SHOWN, Log, masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
@@ -28,6 +29,12 @@ LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} ba
              do=("kubectl describe node {node}",))
 _SAID = 160
 _LAYOUT = "layout "  # begins the state of a Node whose MIG layout is not settled
+# What an entry says of a node beside its name; the component is the check's.
+_OF_NODE = ("pod", "container", "state", "reason", "message", "since", "restarts", "cause", "hint", "do", "log",
+            "log_problem", "waits_for", "level")
+# A check of what has no pods.
+_NOTHING: t.Mapping[str, t.Any] = {"ok": True, "state": "ok", "detail": "", "hint": "", "desired": 0, "ready": 0,
+                                   "updated": 0, "nodes": (), "causes": ()}
 _ALIKE = ("level", "waits_for", "container", "cause")
 
 
@@ -99,6 +106,45 @@ def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t
             check.update(state="pending", detail=f"check mode: {check['detail']}")
         found.append(check)
     return found
+
+
+def compared(found: t.Sequence[Data], differences: t.Sequence[Difference], check_mode: bool = False) -> list[Data]:
+    """The checks, with what differs from the plan as causes of their components.
+
+    A component of which nothing is there keeps its words. What is nobody's own, such as the labels of Nodes, gets a
+    check of its own. In check mode nothing has been done yet, so that nothing has failed.
+    """
+    by_component: dict[str, list[Data]] = {}
+    for one in differences:
+        level = "pending" if check_mode else one.level
+        by_component.setdefault(one.component, []).append(_difference(one, level))
+    checks = [check if check["state"] == "absent" else _with_causes(check, by_component.pop(check["component"], []))
+              for check in found]
+    known = {check["component"] for check in found}
+    return checks + [_with_causes({"component": name, **_NOTHING}, causes)
+                     for name, causes in by_component.items() if name not in known]
+
+
+def _difference(one: Difference, level: str) -> Data:
+    """As one of L(groups)."""
+    entry = _entry(Stuck(one.component, "", "", "", "differs from the plan"), Cause(one.cause, ""), level)
+    where = _where(frozenset(one.nodes)) if one.nodes else ""
+    text = f"{where}: {one.cause}" if where else one.cause
+    return {**entry, "hint": one.hint, "nodes": [*one.nodes], "where": where, "holds_up": {}, "text": text}
+
+
+def _with_causes(check: Data, causes: t.Sequence[Data]) -> Data:
+    """A check with more causes, the worst state among them and the first one's words."""
+    if not causes:
+        return check
+    own = [] if check["ok"] or check["causes"] else [_difference(Difference(
+        check["component"], check["detail"], check["hint"]), check["state"])]
+    every = sorted([*check["causes"], *own, *causes], key=lambda cause: cause["level"] != "failed")
+    counts = [f"{check['ready']}/{check['desired']} ready"] if check["ok"] and check["desired"] else []
+    said = [*counts, *([] if check["ok"] else [check["detail"]]), *(cause["text"] for cause in causes)]
+    entries = [{"node": node, **{key: cause[key] for key in _OF_NODE}} for cause in causes for node in cause["nodes"]]
+    return {**check, "ok": False, "state": every[0]["level"], "causes": every, "hint": every[0]["hint"],
+            "detail": "; ".join(said), "nodes": [*check["nodes"], *entries]}
 
 
 def verified(cluster: t.Mapping[str, t.Any], found: t.Sequence[Data]) -> list[str]:

@@ -5,17 +5,44 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import offered_gpus, says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import has_gpu
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
 
 Object = t.Mapping[str, t.Any]
 Facts = t.Dict[str, t.Any]
 
 _UNKNOWN = "unknown"
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def is_name(text: t.Any) -> bool:
+    """Whether it is the name of a Node: an RFC 1123 subdomain."""
+    return isinstance(text, str) and len(text) <= 253 and _NAME.fullmatch(text) is not None
+
+
+def is_address(text: t.Any) -> bool:
+    """Whether it is an IP address or a host name.
+
+    A kubelet says what its addresses are, and ssh takes C(-oProxyCommand=...) in the place of one for an option that
+    runs a command on the controller.
+    """
+    if not isinstance(text, str):
+        return False
+    if is_name(text.lower()) and text.isascii():
+        return True
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text  # anything may follow it, and a link of the Node's own is none of the controller's
 
 
 def describe(node: Object) -> Facts:
@@ -28,10 +55,14 @@ def describe(node: Object) -> Facts:
     info, offered = status.get("nodeInfo") or {}, offered_gpus(node)
     addresses: dict[str, str] = {}
     for one in status.get("addresses") or ():
-        addresses.setdefault(one["type"], one["address"])
+        kind, address = one["type"], one["address"]
+        # The first of a type; one that cannot be used only where there is no other, so that it can be named.
+        if kind not in addresses or is_address(address) > is_address(addresses[kind]):
+            addresses[kind] = address
     count = labels.get("nvidia.com/gpu.count", "")
     facts: Facts = {
-        "model": labels.get("nvidia.com/gpu.product") or None, "count": int(count) if count.isdigit() else None,
+        "model": labels.get("nvidia.com/gpu.product") or None,
+        "count": int(count) if re.fullmatch("[0-9]{1,9}", count) else None,
         "family": labels.get("nvidia.com/gpu.family") or None, "driver": _driver(labels),
         "cuda": labels.get("nvidia.com/cuda.runtime-version.full") or None,
         "mig": {"capable": _deploy.mig_capable(labels), "strategy": labels.get("nvidia.com/mig.strategy") or None,
@@ -44,7 +75,8 @@ def describe(node: Object) -> Facts:
         "provider_id": spec.get("providerID") or None,
     }
     facts["state"] = _state(facts)
-    return {"name": meta["name"], "addresses": addresses, "gpu": has_gpu(labels) or bool(offered), "gpu_node": facts}
+    return {"name": meta["name"], "addresses": addresses, "gpu": has_gpu(labels) or bool(offered),
+            "gpu_node": cleaned(facts)}
 
 
 def groups(facts: Facts) -> list[str]:

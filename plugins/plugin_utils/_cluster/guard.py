@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import operator, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 
@@ -17,7 +17,8 @@ def refuse_operator(client: Client) -> None:
 
     One request where the cluster has no ClusterPolicy.
     """
-    policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
+    with rights.named(client):
+        policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
     if not policies:
         return
     running = [one for one in operator.deployments(client) if operator.replicas(one) > 0]

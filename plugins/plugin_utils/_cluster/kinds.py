@@ -9,10 +9,19 @@ could not be planned.
 
 from __future__ import annotations
 
+import re
 import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
+# A name is one part of a path, on the server and in a folder of manifests (as apimachinery's IsValidPathSegmentName).
+_NAME = re.compile(r"(?!\.{1,2}$)[^/%\s\x00-\x1f\x7f]+")
+
+
+def is_name(text: t.Any) -> bool:
+    """Whether this can be the name of an object or a namespace. The server checks the rest."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,11 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
-        """The path of an object, or of all (of a namespace) without a name."""
+        """The path of an object, or of all (of a namespace) without a name. Raises InputError for what is no name."""
+        for text in (name, namespace or None):
+            if text is not None and not is_name(text):
+                raise InputError(f"{text!r} is not the name of a {self.kind} or of its namespace.",
+                                 "Write a name without spaces, slashes and percent signs.", path="name", value=text)
         parts = [self.root]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

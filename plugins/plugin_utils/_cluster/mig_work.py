@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
@@ -62,8 +62,9 @@ class Protocol:
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._begun(name, _labels(live)))), nodes)
-            self._await_operands()
+                live, self._begun(name, operand_pods.labels(live)))), nodes)
+            operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
+                                   self._clock, self._sleep)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
@@ -74,7 +75,7 @@ class Protocol:
                  for step in mig.steps(name, changes[name], _reason(one) != reason)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._ended(name, _labels(live)), {mig.REASON: reason})), nodes)
+                live, self._ended(name, operand_pods.labels(live)), {mig.REASON: reason})), nodes)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def requested(self) -> Result:
@@ -130,7 +131,7 @@ class Protocol:
     def _labels(self, one: Object) -> dict[str, str]:
         """What the Node has, in check mode with what earlier tasks would have written."""
         seen = self._request.seen.get(one["metadata"]["name"], {}) if self._request.check else {}
-        return {**_labels(one), **seen}
+        return {**operand_pods.labels(one), **seen}
 
     def _begun(self, name: str, labels: mig.Labels) -> mig.Changes:
         layout = self._request.layout or labels.get(MIG_CONFIG, "")
@@ -156,27 +157,6 @@ class Protocol:
             raise ClusterError(f"Node {name} is asked for {labels.get(MIG_CONFIG) or 'no layout'} by now.",
                                "Somebody has changed its label meanwhile: run again.", verb="patch",
                                object=f"Node {name}", reason="Conflict")
-
-    def _await_operands(self) -> None:
-        """Returns when the pods of all paused operands have ended."""
-        sets = [one for one in self._client.list("apps/v1", "DaemonSet") if _keys(one) & set(mig.PAUSES)]
-        end = self._clock() + self._request.timeout
-        while True:
-            left = [pod for name, one in self._nodes().items() for pod in self._operands(name, one, sets)]
-            if not left:
-                return
-            if self._clock() >= end:
-                raise ClusterError(f"Operands do not end within {self._request.timeout:g} seconds: {', '.join(left)}.",
-                                   "Look at them: kubectl describe pod.", verb="wait", object=left[0],
-                                   reason="Timeout")
-            self._sleep(_PAUSE)
-
-    def _operands(self, name: str, one: Object, sets: t.Sequence[Object]) -> list[str]:
-        paused = {key for key in mig.PAUSES if _labels(one).get(key) == mig.PAUSED}
-        uids = {item["metadata"]["uid"] for item in sets if _keys(item) & paused}
-        pods = self._client.list("v1", "Pod", field_selector=f"spec.nodeName={name}") if uids else []
-        return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods
-                if any(owner["uid"] in uids for owner in pod["metadata"].get("ownerReferences") or ())]
 
     def _ask(self, one: Stand) -> mig.Changes:
         layout = self._request.layout or one.asked
@@ -217,10 +197,6 @@ class Protocol:
         return f"{one.node}: {said}. {hint}"
 
 
-def _labels(one: Object) -> dict[str, str]:
-    return dict(one["metadata"].get("labels") or {})
-
-
 def _reason(one: Object) -> str | None:
     found: str | None = (one["metadata"].get("annotations") or {}).get(mig.REASON)
     return found
@@ -233,7 +209,3 @@ def _patch(live: Object, labels: mig.Changes, said: t.Mapping[str, str | None] |
     if said is not None and said[mig.REASON] != _reason(live):
         metadata["annotations"] = said
     return {"metadata": metadata} if metadata else None
-
-
-def _keys(item: Object) -> set[str]:
-    return set(item["spec"]["template"]["spec"].get("nodeSelector") or {})

@@ -14,6 +14,7 @@ import base64
 import copy
 import hashlib
 import json
+import re
 import typing as t
 from dataclasses import dataclass
 
@@ -29,6 +30,12 @@ CREATED = "gpuops.nvidia/created"
 MONITORED = "openshift.io/cluster-monitoring"
 # The component of the Namespace, which all the others share.
 SHARED = "cluster"
+
+# The value of a label: a component is one, and the name of a folder.
+_COMPONENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+# The DaemonSet whose pods GPU clients need where they share GPUs by MPS.
+MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 
 Object = t.Dict[str, t.Any]
 # Kind, namespace (empty for a cluster-wide one) and name.
@@ -137,6 +144,9 @@ def for_namespace(one: Wanted, live: t.Mapping[str, t.Any] | None) -> Wanted:
 
 
 def _marked(component: str, item: t.Any, path: str) -> Wanted:
+    if not _COMPONENT.fullmatch(component):
+        raise InputError(f"{component!r} is not the name of a component.", "Write at most 63 letters, digits, '-', '_' "
+                         "and '.', with a letter or a digit at both ends.", path="component", value=component)
     if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
         raise InputError("This is no manifest.", "Give a mapping with apiVersion, kind and metadata.name.", path=path)
     for name in ("apiVersion", "kind"):
@@ -150,6 +160,11 @@ def _marked(component: str, item: t.Any, path: str) -> Wanted:
         raise InputError(f"{item['kind']} {metadata['name']} {'needs a' if kind.namespaced else 'can have no'} "
                          "namespace.", "Correct metadata.namespace.", path=f"{path}.metadata.namespace",
                          value=metadata.get("namespace"))
+    for key in ("name", "namespace"):
+        if metadata.get(key) and not kinds.is_name(metadata[key]):
+            raise InputError(f"{metadata[key]!r} is not a valid {key}.",
+                             "Write a name without spaces, slashes and percent signs.", path=f"{path}.metadata.{key}",
+                             value=metadata[key])
     if kind.kind == "Namespace":
         component = SHARED
     manifest = _encoded(copied(item, path))

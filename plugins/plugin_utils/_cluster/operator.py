@@ -8,6 +8,7 @@ From the chart, the bundle and the controllers of GPU Operator 26.7 (github.com/
 
 from __future__ import annotations
 
+import re
 import typing as t
 from dataclasses import dataclass, field
 
@@ -172,7 +173,7 @@ def _scaled(action: str, live: Object, count: int, mark: t.Optional[str]) -> Cha
 
 
 def _number(text: t.Optional[str]) -> int:
-    return int(text) if text and text.isdigit() else 0
+    return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0
 
 
 def _label(item: Object) -> str:

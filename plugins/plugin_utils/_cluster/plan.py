@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, fields, kinds, objects, spelling
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
@@ -17,9 +17,11 @@ Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _MARK = f"metadata.annotations[{objects.APPLIED}]"
-# Fields that the API server keeps as they were when the object was made; those of workloads are their selectors.
-_FIXED: t.Mapping[str, t.Sequence[str]] = {"RuntimeClass": ("handler",), "RoleBinding": ("roleRef",),
-                                           "ClusterRoleBinding": ("roleRef",), "Secret": ("type",)}
+# Fields that the API server keeps as they were when the object was made, with what they are where nobody names them;
+# those of workloads are their selectors.
+_FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
+    "RuntimeClass": ("handler", None), "RoleBinding": ("roleRef", None), "ClusterRoleBinding": ("roleRef", None),
+    "Secret": ("type", "Opaque")}
 _TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
@@ -108,21 +110,21 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
-    """The removal of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal)."""
-    gone = []
+    """The removal of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
+
+    Definitions of one API group stay together where others have objects of any of them, as these go with their kind.
+    """
+    gone: list[Change] = []
     for key, have in live.items():
         component = objects.component_of(have)
         if (key in wanted or key[1] == "Namespace" or not objects.is_ours(have) or _is_going(have)
                 or not (components is None or component in components)
                 or any(owner.get("controller") for owner in have["metadata"].get("ownerReferences") or [])):
             continue
-        row = kinds.find(key[0], key[1])
-        action = "delete"
-        if key[1] == "CustomResourceDefinition":
-            have = _whole(client, have)
-            if _used_by_others(client, have):
-                action = "release"
-        gone.append(Change(action, row, component, None, have))
+        gone.append(Change("delete", kinds.find(key[0], key[1]), component, None, _whole(client, have)))
+    shared = _shared_groups(client, live, [one.live for one in gone if _is_definition(one.live)])
+    gone = [replace(one, action="release") if _is_definition(one.live) and _group(one.live) in shared else one
+            for one in gone]
     return sorted(gone, key=lambda one: (-one.kind.rank, one.label))
 
 
@@ -138,6 +140,11 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     if fields.ours(have) is None:
         # Without a record of what we applied nobody can tell what others added.
         differs.append("metadata.managedFields")
+    if one.kind.kind == "Service" and _turned_headless(one.manifest, have):
+        # Whoever made it so need not own the field any more.
+        differs.append("spec.clusterIP")
+    if not differs and not added:
+        differs = _rewritten(client, one.manifest, have)
     if not differs and not added:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
@@ -151,6 +158,29 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
                   sorted(reasons - {_MARK} or reasons))
 
 
+def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
+    """Fields that are ours by the server's record and have a value that an apply would change.
+
+    Anybody can write under our manager's name. Only the server can tell such a value from what its admission makes of
+    ours: it is asked by a dry run, where a value is another at all. Definitions, which are listed without their spec,
+    are left out, and so is what the user or a webhook does not let us try.
+    """
+    if _is_definition(have):
+        return []
+    manifest = spelling.like(manifest, have)
+    differs = compare.changed(manifest, have)
+    if not differs:
+        return []
+    try:
+        after = client.apply(manifest, dry_run=True)
+    except ClusterError as error:
+        if error.status not in (400, 403):
+            raise
+        return []
+    kept = compare.changed(manifest, after)
+    return [path for path in differs if path not in kept]
+
+
 def _is_fixed(manifest: Object, have: Object) -> bool:
     """Whether an object that differs does so where the server changes nothing in place."""
     if have.get("immutable"):  # of a ConfigMap or a Secret
@@ -160,8 +190,15 @@ def _is_fixed(manifest: Object, have: Object) -> bool:
         want, there = (one["spec"].get("selector") for one in (manifest, have))
         # A Job without a selector gets one from the server.
         return want is not None and bool(compare.differences(want, there, "") or compare.differences(there, want, ""))
-    return any(compare.differences(manifest[name], have.get(name), name) for name in _FIXED.get(kind, ())
-               if name in manifest)
+    if kind == "Service":
+        return _turned_headless(manifest, have)
+    name, usual = _FIXED.get(kind, ("", None))
+    return bool(compare.differences(manifest.get(name, usual), have.get(name, usual), name))
+
+
+def _turned_headless(manifest: Object, have: Object) -> bool:
+    """Whether one of two Services has an address and the other is to have none: the server keeps what was first."""
+    return len({one["spec"].get("clusterIP") == "None" for one in (manifest, have)}) > 1
 
 
 def keeps_pods(change: Change) -> bool:
@@ -195,12 +232,37 @@ def _whole(client: Client, have: Object) -> Object:
     return client.get(have["apiVersion"], have["kind"], have["metadata"]["name"]) or have
 
 
-def _used_by_others(client: Client, crd: Object) -> bool:
-    """Whether objects of this kind are there that neither we nor, by ownership, others' controllers brought."""
-    if "spec" not in crd:
-        return False
-    return any(not objects.is_ours(one) and not one["metadata"].get("ownerReferences")
-               for one in client.list_row(kinds.of_crd(crd), metadata_only=True))
+def _is_definition(have: Object | None) -> bool:
+    return have is not None and have["kind"] == "CustomResourceDefinition"
+
+
+def _group(crd: Object | None) -> str:
+    """C(nfd.k8s-sigs.io) of the definition nodefeatures.nfd.k8s-sigs.io."""
+    return str((crd or {})["metadata"]["name"]).partition(".")[2]
+
+
+def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | None]) -> set[str]:
+    """The API groups of which others have objects: such that neither we nor our pods have made."""
+    ours = [one["metadata"] for one in live.values() if objects.is_ours(one)]
+    owners = {metadata.get("uid") for metadata in ours}
+    spaces = {str(metadata["namespace"]) for metadata in ours if "namespace" in metadata}
+    pods: set[t.Any] | None = None
+    found = set()
+    for crd in definitions:
+        for one in client.list_row(kinds.of_crd(crd), metadata_only=True) if crd and "spec" in crd else ():
+            if objects.is_ours(one) or _owned_by(one, owners):
+                continue
+            if pods is None and one["metadata"].get("ownerReferences"):
+                pods = {pod["metadata"]["uid"] for space in sorted(spaces)
+                        for pod in client.list("v1", "Pod", space, metadata_only=True) if _owned_by(pod, owners)}
+            if not _owned_by(one, pods or set()):
+                found.add(_group(crd))
+                break
+    return found
+
+
+def _owned_by(have: Object, uids: t.Container[t.Any]) -> bool:
+    return any(owner["uid"] in uids for owner in have["metadata"].get("ownerReferences") or ())
 
 
 def _in_the_way(client: Client, one: Wanted, have: Object) -> str:

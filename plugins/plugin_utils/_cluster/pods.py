@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import typing as t
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 Pod = t.Mapping[str, t.Any]
 # Reasons of a waiting container that say nothing more than that its turn has not come.
 _TURN = ("PodInitializing", "ContainerCreating", "")
-_AGO = re.compile(r"\((?:(?P<minutes>\d+)m)?(?:\d+s)? ago\)")
-_LONGEST_PAUSE = 5  # minutes, of the kubelet between two starts of a container that crashes
+_AGO = re.compile(r"\((?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)? ago\)")
+_LONGEST_PAUSE = 359  # seconds, of the kubelet between two starts of a container that crashes: 5 minutes, cut off
+# Characters of what a kubelet or a program says that are kept. Both may say as much as a request holds.
+_LONGEST_WORD, _LONGEST_MESSAGE = 256, 4096
 # Our word for a container that runs once more after it had failed; the API has none.
 RESTARTED = "Restarted"
 # Reasons of a container that has run and failed.
@@ -68,8 +71,8 @@ def where_it_stands(pod: Pod, component: str) -> Stuck:
 
     def at(state: str, container: str = "", reason: str = "", message: str = "", restarts: int = 0,
            started: bool = False, image: str = "") -> Stuck:
-        return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason, message.strip(),
-                     restarts, image, started, _since(pod))
+        return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason[:_LONGEST_WORD],
+                     message.strip()[:_LONGEST_MESSAGE], restarts, image, started, _since(pod))
 
     if "deletionTimestamp" in pod["metadata"]:
         return at("Terminating")
@@ -118,17 +121,37 @@ def rows(table: t.Mapping[str, t.Any]) -> list[Row]:
     return found
 
 
-def restarted_lately(table: t.Mapping[str, t.Any]) -> list[str]:
-    """The names of pods of which a container has ended within the kubelet's longest pause between two starts.
+def restarted_lately(table: t.Mapping[str, t.Any]) -> dict[str, int]:
+    """Pods of which a container has ended within the kubelet's longest pause between two starts: how many seconds ago.
 
     Servers before 1.22 print no time: none.
     """
-    found = []
+    found = {}
     for row in rows(table):
-        ago = _AGO.search(row.restarts)
-        if ago and int(ago["minutes"] or 0) <= _LONGEST_PAUSE:
-            found.append(row.name)
+        told = _AGO.search(row.restarts)
+        ago = 60 * int(told["minutes"] or 0) + int(told["seconds"] or 0) if told else _LONGEST_PAUSE + 1
+        if ago <= _LONGEST_PAUSE:
+            found[row.name] = ago
     return found
+
+
+def runs_since(pod: Pod, ago: float) -> float:
+    """For how many seconds all containers of a pod run, of which one ended so many seconds ago; 0 where none tells.
+
+    The kubelet says when a container ended and when it was started again; by its own clock, so that only the
+    difference counts.
+    """
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    ended = [one["lastState"]["terminated"].get("finishedAt") for one in statuses
+             if (one.get("lastState") or {}).get("terminated")]
+    started = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in statuses]
+    if not ended or not all(ended) or not all(started):
+        return 0.0
+    return max(ago - (max(map(_time, started)) - max(map(_time, ended))).total_seconds(), 0.0)
+
+
+def _time(text: t.Any) -> datetime.datetime:
+    return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def after_a_restart(pod: Pod, component: str) -> Stuck:
@@ -137,8 +160,9 @@ def after_a_restart(pod: Pod, component: str) -> Stuck:
         told = _status((pod.get("status") or {}).get("containerStatuses"), container["name"])
         if told.get("ready") and told.get("restartCount"):
             reason, message, restarts, started = _told(told)
-            return Stuck(component, node_of(pod), pod["metadata"]["name"], container["name"], "Running", reason,
-                         message, restarts, container.get("image") or "", started, _since(pod))
+            return Stuck(component, node_of(pod), pod["metadata"]["name"], container["name"], "Running",
+                         reason[:_LONGEST_WORD], message[:_LONGEST_MESSAGE], restarts,
+                         container.get("image") or "", started, _since(pod))
     return where_it_stands(pod, component)
 
 

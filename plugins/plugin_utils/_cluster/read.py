@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import (
@@ -52,13 +54,14 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
     os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
-    found = {
-        "server": client.server,
-        "version": client.version(),
-        "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
-        "nfd": whose_nfd(client),
-        "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
-    }
+    with rights.named(t.cast(Client, client)):
+        found = {
+            "server": client.server,
+            "version": client.version(),
+            "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
+            "nfd": whose_nfd(client),
+            "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
+        }
     # Both come with the Prometheus operator: without the one nobody is asked for the other.
     rules = found["service_monitors"] and _definition(client, "prometheusrules.monitoring.coreos.com") is not None
     return {**found, "prometheus_rules": rules}

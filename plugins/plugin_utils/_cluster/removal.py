@@ -12,12 +12,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import appl
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, prune
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import WORKLOADS, Change, prune
 
 # What the cluster itself puts into every namespace, and records that nobody misses.
 _SYSTEM = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
+_NAMED = 10  # objects in a message
 _RECORDS = ("Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics")
 _NAMESPACE = ("v1", "Namespace")
+# Seconds between two looks, the first and the longest, and between two lines about what is left.
+_PAUSE, _LONGEST_PAUSE, _AGAIN = 0.2, 5.0, 15.0
+
+Tell = t.Callable[[str], None]
 
 
 def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None) -> list[Change]:
@@ -31,14 +36,26 @@ def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
     return changes
 
 
-def execute(client: Client, changes: t.Sequence[Change], timeout: float) -> None:
-    """Removes, and waits until everything that is to be deleted is gone. Raises ClusterError after timeout seconds."""
-    end = time.monotonic() + timeout
+def going(live: t.Mapping[Key, Object], components: t.Collection[str] | None) -> list[Object]:
+    """Objects of ours that an earlier removal has asked for and that are there still."""
+    return [have for have in live.values() if "deletionTimestamp" in have["metadata"] and objects.is_ours(have)
+            and (components is None or objects.component_of(have) in components)]
+
+
+def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float,
+            tell: Tell) -> None:
+    """Removes, and waits until everything that is to be deleted is gone. before: what is being removed already.
+
+    Raises ClusterError once nothing has gone for timeout seconds: how long it takes depends on the number of Nodes.
+    tell: gets a line about what is left, now and then.
+    """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
     rest = [one for one in changes if one.kind.kind != "Namespace"]
-    for group in (rest, spaces):
+    for group, former in ((rest, [one for one in before if one["kind"] != "Namespace"]),
+                          (spaces, [one for one in before if one["kind"] == "Namespace"])):
         apply.execute(client, group)
-        _wait(client, [one for one in group if one.action == "delete"], end, timeout)
+        deleted = [t.cast(Object, one.live) for one in group if one.action == "delete"]
+        _wait(client, [*deleted, *former], timeout, tell)
 
 
 def foreign_in(client: Client, namespace: str) -> list[str]:
@@ -66,16 +83,44 @@ def _namespace(client: Client, have: Object) -> Change:
     return Change("delete", row, objects.SHARED, None, have)
 
 
-def _wait(client: Client, gone: t.Sequence[Change], end: float, timeout: float) -> None:
-    uids = {t.cast(Object, one.live)["metadata"]["uid"]: one.label for one in gone}
-    places = {(one.kind, one.namespace or None) for one in gone}
+def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) -> None:
+    begin = moved = told = time.monotonic()
+    least, pause = (len(gone) + 1, 0), _PAUSE
+    while True:
+        left = _left(client, gone)
+        if not left:
+            return
+        # The pods of a DaemonSet go before it: of them the server gives the number alone.
+        spaces = {one["metadata"]["namespace"] for one in left if one["kind"] in WORKLOADS}
+        pods = sum(client.count("v1", "Pod", space) for space in sorted(spaces))
+        now = time.monotonic()
+        if (len(left), pods) < least:
+            least, moved = (len(left), pods), now
+        if now - moved > timeout:
+            raise _stuck([objects.label_of(one) for one in left], pods, timeout)
+        if now - told >= _AGAIN:
+            tell(f"The removal runs for {now - begin:.0f} s. Left: {_said(len(left), pods)}.")
+            told = now
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def there() -> list[str]:
-        return [uids[item["metadata"]["uid"]] for kind, namespace in places
-                for item in client.list_row(kind, namespace, metadata_only=True) if item["metadata"]["uid"] in uids]
 
-    if not apply.wait_until(lambda: not there(), end - time.monotonic()):
-        left = there()
-        raise ClusterError(f"Not gone after {timeout:.0f} s: {', '.join(left)}.",
-                           "Look at their finalizers (metadata.finalizers) and at the pods that they wait for.",
-                           verb="delete", object=left[0] if left else "", reason="Timeout", left=left)
+def _left(client: Client, gone: t.Sequence[Object]) -> list[Object]:
+    """Those of these objects that are there still."""
+    by_uid = {one["metadata"]["uid"]: one for one in gone}
+    places = {(kinds.find(one["apiVersion"], one["kind"]), one["metadata"].get("namespace")) for one in gone}
+    return [by_uid[item["metadata"]["uid"]] for kind, namespace in sorted(places, key=str)
+            for item in client.list_row(kind, namespace, metadata_only=True) if item["metadata"]["uid"] in by_uid]
+
+
+def _stuck(left: t.Sequence[str], pods: int, timeout: float) -> ClusterError:
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return ClusterError(
+        f"Nothing has gone for {timeout:.0f} s. Left: {_said(len(left), pods)}: {', '.join(left[:_NAMED])}{more}.",
+        "Look at their finalizers (metadata.finalizers) and at the pods that they wait for; the next run goes on.",
+        verb="delete", object=left[0], reason="Timeout", left=left)
+
+
+def _said(count: int, pods: int) -> str:
+    found = f"{count} object{'s' if count > 1 else ''}"
+    return f"{found}, {pods} pod{'s' if pods > 1 else ''}" if pods else found

@@ -14,11 +14,16 @@ import glob
 import hashlib
 import json
 import os
+import re
 import typing as t
 
 import jinja2
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import openshift
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import SHARED, namespace_manifest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import (
+    MPS_DAEMON,
+    SHARED,
+    namespace_manifest,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import (
     NAMESPACE as OPENSHIFT_NAMESPACE,
 )
@@ -35,6 +40,8 @@ _ROLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "roles")
 # A user's labels never change by what pods are selected (as in GPU Operator 26.7).
 _SELECTING = ("app", "app.kubernetes.io/part-of")
 _DIGEST = "DRIVER_CONFIG_DIGEST"
+# What JSON leaves as it is, and YAML takes for a line's end or does not take at all.
+_UNPRINTABLE = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def render(component: str, cluster: Plan) -> list[Manifest]:
@@ -66,7 +73,8 @@ def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
     names = {"namespace": cluster["namespace"], "component": plan, "common": cluster["common"],
              "script": functools.partial(_script, component)}
     for name in _templates(component):
-        found += [document.data for document in parse(_environment().get_template(name).render(names), name)]
+        text = _environment().get_template(name).render(names)
+        found += [document.data for document in parse(text, name, own=True)]
     if cluster["common"]["openshift"]:
         found += openshift.rights(found, cluster["namespace"])
     for manifest in found:
@@ -99,8 +107,19 @@ _RANKS = {kind: rank for rank, kind in enumerate((
 @functools.lru_cache(maxsize=None)
 def _environment() -> jinja2.Environment:
     # Nothing of it is HTML.
-    return jinja2.Environment(loader=jinja2.FileSystemLoader(_ROLES), undefined=jinja2.StrictUndefined,
-                              autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ROLES), undefined=jinja2.StrictUndefined,
+                                     autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = _quoted
+    return environment
+
+
+def _quoted(value: t.Any) -> str:
+    """A value as JSON that YAML reads as the same value.
+
+    Jinja's own filter writes characters beyond 16 bits as two escapes, which YAML takes for two characters.
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @functools.lru_cache(maxsize=None)
@@ -138,8 +157,9 @@ def _settle(manifest: Manifest, component: str, plan: Plan, common: Plan) -> Non
 
 
 def _strategy(manifest: Manifest, component: str, common: Plan) -> None:
-    """A driver is replaced when its pod is deleted, never by itself."""
-    if component == "driver" or common["update_strategy"] == "OnDelete":
+    """A driver is replaced when its pod is deleted, never by itself; an MPS daemon where its clients may end."""
+    stays = component == "driver" or (manifest["metadata"]["name"] == MPS_DAEMON and not common["mps_rolls"])
+    if stays or common["update_strategy"] == "OnDelete":
         manifest["spec"]["updateStrategy"] = {"type": "OnDelete"}
     else:
         manifest["spec"]["updateStrategy"] = {"type": "RollingUpdate",
@@ -158,7 +178,7 @@ def _containers(manifest: Manifest, spec: Manifest, plan: Plan, validation: Plan
     """Arguments and variables are for the main container, the first one; those of the policy's device plugin are not
     for the MPS daemon that comes with it."""
     first = spec["containers"][0]
-    if manifest["metadata"]["name"] != "nvidia-device-plugin-mps-control-daemon":
+    if manifest["metadata"]["name"] != MPS_DAEMON:
         if plan["args"]:
             first["args"] = list(plan["args"])
         _set(first, plan["env"])

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import
     node_of,
     restarted_lately,
     rows,
+    runs_since,
     where_it_stands,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.progress import Progress, Tell
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads i
     Workload,
     asking,
     lagging,
+    without_place,
     workload,
 )
 
@@ -118,11 +120,12 @@ class Rollout:
         """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds.
 
         Where the run has just found all of it as it should be, nothing is asked again but which pods were restarted
-        lately, nor for layouts of MIG.
+        lately and which layouts of MIG are not settled.
         """
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
-            if not self._failed:
+            self._layouts = self._unsettled(self._seen)
+            if not self._failed and not any(one.waits for one in self._layouts):
                 return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
@@ -209,22 +212,22 @@ class Rollout:
         return found
 
     def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
-        """Once: pods that were restarted lately, though all count as ready now."""
+        """Once: pods that count as ready now, but were restarted a moment ago."""
         if self._asked_restarts:
             return
         self._asked_restarts = True
         try:
-            names = restarted_lately(self._client.pod_rows(self._namespace))
+            lately = restarted_lately(self._client.pod_rows(self._namespace))
         except GpuopsError:
             return  # who may not list pods is told only what the counts say
-        mine = [name for name in names if any(name.startswith(f"{work.name}-") for work in works)]
+        mine = [name for name in lately if any(name.startswith(f"{work.name}-") for work in works)]
         pods = without_errors(self._client.many(
             lambda name: self._client.get("v1", "Pod", name, self._namespace), mine[:_NODES_ONE_BY_ONE]))
         owned = {work.uid: work.component for work in works}
         for pod in pods:
             component = next((owned[owner["uid"]] for owner in (pod or {"metadata": {}})["metadata"].get(
                 "ownerReferences") or () if owner["uid"] in owned), None)
-            if pod and component:
+            if pod and component and runs_since(pod, lately[pod["metadata"]["name"]]) < _STEADY:
                 failed = self._failed.setdefault(component, _Failed([], self._clock()))
                 failed.pods.append(after_a_restart(pod, component))
 
@@ -311,16 +314,19 @@ class Rollout:
         return [(work.component, name) for work in uncounted for name in asking(work, lost)]
 
     def _former(self, work: Workload) -> t.Iterator[findings.Former]:
-        """Pods of an OnDelete DaemonSet that are not of its newest revision."""
+        """Pods of an OnDelete DaemonSet that are otherwise than its newest revision wants them, their Nodes apart."""
         revisions = [item for item in self._client.list(
             "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
             if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
         if not revisions:
             return
         newest = max(revisions, key=lambda item: int(item["revision"]))
-        wanted = _tag(newest["data"]["spec"]["template"])
+        template = newest["data"]["spec"]["template"]
+        same = {item["metadata"]["labels"][_REVISION] for item in revisions
+                if without_place(item["data"]["spec"]["template"]) == without_place(template)}
+        wanted = _tag(template)
         for pod in self._pods(work):
-            if (pod["metadata"].get("labels") or {}).get(_REVISION) != newest["metadata"]["labels"][_REVISION]:
+            if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
                 yield findings.Former(where_it_stands(pod, work.component), _tag(pod), wanted)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:

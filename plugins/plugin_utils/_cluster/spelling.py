@@ -46,7 +46,7 @@ def _list(want: t.Sequence[t.Any], have: t.Sequence[t.Any], name: str) -> list[t
     pairs = [(compare.partner(item, have, index), item) for index, item in enumerate(want)]
     found = [item if other is None else _like(item, other, "") for other, item in pairs]
     others = [next((index for index, one in enumerate(have) if one is other), None) for other, _item in pairs]
-    if name in _IN_ORDER or None in others or len(set(others)) != len(have):
+    if name in _IN_ORDER or compare.out_of_order(want, have, name) or None in others or len(set(others)) != len(have):
         return found
     return [item for _place, item in sorted(zip(t.cast("list[int]", others), found), key=lambda pair: pair[0])]
 

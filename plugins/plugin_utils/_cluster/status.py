@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 Object = t.Mapping[str, t.Any]
 
 _PREFIX = "nvidia.com/"
+# As an API server writes a whole number; no other digits than these, and none that Python refuses for their count.
+_COUNT = re.compile("[0-9]{1,19}")
 
 
 def says_ready(one: Object) -> bool:
@@ -36,4 +39,4 @@ def offered_gpus(node: Object) -> dict[str, int]:
     """
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {name: int(amount) for name, amount in allocatable.items()
-            if is_gpu(name) and str(amount).isdigit() and amount != "0"}
+            if is_gpu(name) and _COUNT.fullmatch(str(amount)) and amount != "0"}

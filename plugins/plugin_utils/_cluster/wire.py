@@ -34,10 +34,12 @@ try:
 except ImportError:
     HAS_KUBERNETES = False
 
-# Seconds: to connect, and between two parts of an answer.
-CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
+# Seconds: to connect, between two parts of an answer, and of the answers until the first has come.
+CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
 # Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
+# Tries of a request that gets no answer at all. An API server gives up by itself after 60 s, and says so.
+SILENT_TRIES = 2
 _BUSY = (429, 500, 502, 503, 504)
 _LOADING = threading.Lock()
 
@@ -71,6 +73,7 @@ class Wire:
             if self.server.startswith("https"):
                 _use_context(self._pool.connection_pool_kw, _tls(self._configuration, path))
         self._lock = threading.Lock()
+        self._heard = False
 
     def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
              content_type: str = "application/json", accept: str = "application/json",
@@ -86,11 +89,18 @@ class Wire:
         if given:
             url += "?" + urlencode(given)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        pause, left = FIRST_PAUSE, tries
+        pause, left, silent = FIRST_PAUSE, tries, 0
         while True:
             left -= 1
+            patience = READ_TIMEOUT if self._heard else FIRST_TIMEOUT
             try:
-                answer = self._once(method, url, data, content_type, accept)
+                answer = self._once(method, url, data, content_type, accept, patience)
+                self._heard = True
+            except urllib3.exceptions.ReadTimeoutError as error:
+                silent += 1
+                if not left or silent == SILENT_TRIES:
+                    raise _silent(self.server, verb, target, silent, patience) from error
+                wait = 0.0
             except urllib3.exceptions.HTTPError as error:
                 if not left or isinstance(error, urllib3.exceptions.SSLError):
                     raise _unreachable(self.server, verb, target, error) from error
@@ -102,17 +112,18 @@ class Wire:
             time.sleep(min(LONGEST_PAUSE, max(wait, pause * random.uniform(0.7, 1.3))))
             pause *= 2
 
-    def _once(self, method: str, url: str, data: bytes | None, content_type: str, accept: str) -> Answer:
+    def _once(self, method: str, url: str, data: bytes | None, content_type: str, accept: str,
+              patience: float) -> Answer:
         headers = {"Accept": accept, "User-Agent": "gpuops.nvidia", **self._credentials()}
         if data is not None:
             headers["Content-Type"] = content_type
         reply = self._pool.request(method, url, body=data, headers=headers, retries=False, redirect=False,
-                                   timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=READ_TIMEOUT))
+                                   timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=patience))
         try:
             # A log may be JSON by itself.
             text = reply.headers.get("Content-Type", "").startswith("text/plain")
             decoded = None if text else json.loads(reply.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
             decoded = {"message": reply.data.decode(errors="replace").strip()}
@@ -197,6 +208,13 @@ def _use_context(settings: t.Dict[str, t.Any], context: ssl.SSLContext) -> None:
     context.set_alpn_protocols(["http/1.1"])
     context.set_alpn_protocols = lambda alpn_protocols: None  # type: ignore[method-assign]
     settings["ssl_context"] = context
+
+
+def _silent(server: str, verb: str, target: str, times: int, patience: float) -> ClusterError:
+    return ClusterError(
+        f"{server} accepts connections, but gave no answer for {patience:g} s, {times} times, to the request to {verb} "
+        f"{target}.", "Check that an API server runs behind this address, a load balancer for example, and that it is "
+        "not overloaded.", verb=verb, object=target, reason="NoAnswer")
 
 
 def _unreachable(server: str, verb: str, target: str, error: Exception) -> ClusterError:

@@ -68,6 +68,13 @@ def workload(item: Object) -> Workload:
         (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
 
 
+def without_place(template: Object) -> dict[str, t.Any]:
+    """A pod template without what says on which Nodes its pods may stand: it concerns none that stands there."""
+    spec = {key: value for key, value in template["spec"].items() if key not in ("nodeSelector", "affinity")}
+    affinity = {key: value for key, value in (template["spec"].get("affinity") or {}).items() if key != "nodeAffinity"}
+    return {**template, "spec": {**spec, **({"affinity": affinity} if affinity else {})}}
+
+
 def asking(work: Workload, nodes: t.Iterable[Object]) -> list[str]:
     """The nodes that carry the labels that a DaemonSet asks for."""
     return [str(node["metadata"]["name"]) for node in nodes

@@ -8,6 +8,9 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import mig_capable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
     cluster_openshift,
@@ -92,9 +95,14 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         known = _nodes(facts) if facts else by_host
         configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
         context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
+        if context.sharing and not allows(disruption, "drain"):
+            notes += cluster_sharing.hold(context.sharing, configs, _nodes(facts), disruption)
     found: list[pools.Pool] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
     notes += _partly(context, parts, on_host, by_host)
+    mig_default = str(policy.get("migManager.config.default") or "")
+    notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
+                                                    if "mig_manager" not in on_host.get(name, ())})
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -102,13 +110,15 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     return {
         "namespace": namespace_of(settings),
         "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
-        "release": release.version, "registry": context.mirror, "server": (facts or {}).get("server"),
+        "release": release.version, "disruption": disruption, "registry": context.mirror,
+        "server": (facts or {}).get("server"),
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
         "pools": served,
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
-                   "mig_default": str(policy.get("migManager.config.default") or ""),
+                   "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
+                   "held": _held(context, parts, [_nodes(facts)[name]["labels"] for name in gpu]),
                    "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
                    "plugin_configs": configs},
         "notes": context.said,
@@ -255,6 +265,8 @@ def _common(context: Context) -> Plan:
         "tolerations": list(get("daemonsets.tolerations") or [TOLERATION]),
         "priority_class": str(get("daemonsets.priorityClassName") or "system-node-critical"),
         "update_strategy": str(get("daemonsets.updateStrategy") or "RollingUpdate"),
+        # A daemon that is replaced ends its clients.
+        "mps_rolls": allows(context.disruption, "drain"),
         "max_unavailable": _number(get("daemonsets.rollingUpdate.maxUnavailable") or "1"),
         "labels": dict(get("daemonsets.labels") or {}), "annotations": dict(get("daemonsets.annotations") or {}),
         "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),
@@ -306,6 +318,26 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
                      "plugin takes its nvidia-cdi-hook from /usr/bin; where it is in another folder, give these Nodes "
                      "a link.")
     return found
+
+
+def _held(context: Context, parts: t.Mapping[str, Plan], labels: t.Sequence[t.Mapping[str, str]]) -> list[str]:
+    """The components that are not delivered and whose pods may not end all at once: drivers, and MPS daemons, which
+    come with the device plugin."""
+    if allows(context.disruption, "drain"):
+        return []
+    mps = any(one.get(cluster_sharing.MPS_CAPABLE) == "true" for one in labels)
+    return [name for name, counts in (("driver", True), ("device_plugin", mps))
+            if counts and parts.get(name, {}).get("state") == "absent"]
+
+
+def _without_layout(context: Context, layout: str, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
+    """Which Nodes do not get the default layout, as the MIG manager would destroy the instances that they have."""
+    if not layout or "mig_manager" not in context.present or allows(context.disruption, "idle"):
+        return []
+    kept = [name for name, labels in nodes_labels.items() if mig_capable(labels) and not labels.get(MIG_CONFIG)]
+    return [f"{some_of(kept)}: no MIG layout is asked for, and migManager.config.default ({layout}) is not, as "
+            f"gpu_disruption is {context.disruption}: it would destroy instances that were made by hand. Label the "
+            f"Nodes with {MIG_CONFIG}, or set gpu_disruption: idle."] if kept else []
 
 
 def _hook(context: Context) -> str:

@@ -22,11 +22,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_files,
     cluster_openshift,
     cluster_references,
+    matrix,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_pools as pools
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import Context, Plan, environment
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_parts import (
+    Context,
+    Plan,
+    environment,
+    gated,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
@@ -42,6 +48,8 @@ _MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidi
 _LABEL = 63
 # How Kubernetes' SafeEncodeString writes the digits 0 to 9.
 _DIGITS = str.maketrans("0123456789", "456789bcdf")
+# Variables by which the driver manager evicts pods, and drains the Node.
+_MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
                 raise Refusals(missing)
             made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
             context.said += _without_effect(mine, cluster) if deliveries else []
+            context.said += _unknown(mine, deliveries)
         except (Refused, Refusals) as error:
             reasons += error.reasons
     if reasons:
@@ -119,6 +128,14 @@ def _without_effect(mine: Policy, cluster: Cluster) -> list[str]:
                     f"{mine.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
     return said + [f"{cluster_references.place(mine, path)} is set: the driver's container has a startup probe only."
                    for path in ("driver.livenessProbe", "driver.readinessProbe") if mine.get(path)]
+
+
+def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
+    """Versions of branches of which nothing is known, each a sentence."""
+    versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
+    return [f"{cluster_references.place(mine, 'driver.version')} {version}: driver branch {matrix.branch_of(version)} "
+            "is not known to this collection; what it drives is not checked."
+            for version in versions if matrix.branch(matrix.branch_of(version)) is None]
 
 
 def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
@@ -290,16 +307,10 @@ def _own(mine: Policy) -> Plan:
 
 
 def _manager_env(context: Context, mine: Policy) -> dict[str, str]:
-    """Whether the driver manager may evict comes from gpu_disruption; the user's other words stay."""
-    allowed = allows(context.disruption, "drain")
-    found = {"ENABLE_GPU_POD_EVICTION": str(allowed).lower(), "ENABLE_AUTO_DRAIN": "false"}
-    for name, value in environment(mine.get("driver.manager.env")).items():
-        if name in found and value.lower() == "true" and not allowed:
-            note = f"driver.manager.env: {name} stays false, as gpu_disruption is {context.disruption}."
-            context.said += [note] if note not in context.said else []
-            continue
-        found[name] = value
-    return found
+    """Whether the driver manager may evict comes from gpu_disruption; the policy's other variables stay."""
+    found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
+             **environment(mine.get("driver.manager.env"))}
+    return gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
 def _environment(context: Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:

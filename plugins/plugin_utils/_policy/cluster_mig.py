@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG layouts that a cluster offers by name, made from the device tables. Pure. PRIVATE."""
+"""The MIG layouts that a cluster offers by name, of the device tables or of a ConfigMap. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import functools
 import typing as t
 
+import yaml  # type: ignore[import-untyped,unused-ignore]
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
 
 Entry = t.Dict[str, t.Any]
@@ -32,6 +33,19 @@ def default_config() -> dict[str, list[Entry]]:
             counts = {profile: count for (profile, _slices), count in (wish.devices or {}).items()}
             _add(configs.setdefault(name, []), f"0x{device.upper()}10DE", counts)
     return configs
+
+
+def names_in(texts: t.Mapping[str, t.Any]) -> list[str]:
+    """The names under C(mig-configs) in the files of a ConfigMap; none where it has no such file."""
+    found: dict[str, None] = {}
+    for text in texts.values():
+        try:
+            document = yaml.load(str(text), Loader=yaml.BaseLoader)  # keys are all that counts
+        except yaml.YAMLError:
+            continue
+        layouts = document.get("mig-configs") if isinstance(document, dict) else None
+        found.update(dict.fromkeys(map(str, layouts if isinstance(layouts, dict) else ())))
+    return list(found)
 
 
 def _add(entries: list[Entry], device: str, counts: dict[str, int]) -> None:

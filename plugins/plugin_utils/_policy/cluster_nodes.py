@@ -31,14 +31,17 @@ _PRETTY = (
     ("Rocky Linux", "rocky"), ("Oracle Linux", "ol"), ("CentOS", "centos"), ("Debian GNU/Linux", "debian"),
     ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
 )
+_ID, _VERSION = re.compile("[a-z][a-z0-9-]{0,39}"), re.compile(r"v?[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
+_SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
 
 
 def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
     """(id, version) as os-release has them: of NFD's labels, else of C(Ubuntu 22.04.5 LTS); None where unknown."""
-    if labels.get(OS_ID) and labels.get(OS_VERSION):
+    # A Node may carry anything there, and both become parts of names of objects and images.
+    if _ID.fullmatch(labels.get(OS_ID, "")) and _VERSION.fullmatch(labels.get(OS_VERSION, "")):
         return labels[OS_ID], labels[OS_VERSION]
     for start, name in _PRETTY:
-        match = re.match(rf"{re.escape(start)}\D*(\d+)(?:\.(\d+))?(?: SP(\d+))?", pretty)
+        match = re.match(re.escape(start) + _SYSTEM, pretty)
         if match:
             minor = match[2] or match[3]
             return name, f"{match[1]}.{minor}" if minor else match[1]
@@ -62,7 +65,7 @@ def tag(system: System, release: Release) -> str:
     major = version.split(".")[0]
     since = version_key(release.version)
     whole = {"rocky", "rhel", "ol"} if since >= (26, 7) else {"rocky"}
-    if name in whole or (since >= (26, 3) and name == "rhel" and int(major) >= 10):
+    if name in whole or (since >= (26, 3) and name == "rhel" and major.isdecimal() and int(major) >= 10):
         version = major
     return f"{name}{version}"
 

@@ -11,16 +11,19 @@ Source of the rules: GPU Operator 26.7 (how its ClusterPolicy becomes DaemonSets
 from __future__ import annotations
 
 import posixpath
+import re
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing, monitoring
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nfd, cluster_sharing, monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Plan = t.Dict[str, t.Any]
 # devicePlugin.env of every ClusterPolicy that a chart up to 25.3.2 has made (its values.yaml).
@@ -67,6 +70,30 @@ class Context:
 def environment(items: t.Iterable[t.Mapping[str, t.Any]] | None) -> dict[str, str]:
     """C({NAME: value}) of a list of name and value; of two with a name the last one counts, as in a container."""
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
+
+
+def is_true(text: str) -> bool:
+    """Whether a program written in Go reads a variable as true (strconv.ParseBool)."""
+    return text in ("1", "t", "T", "TRUE", "true", "True")
+
+
+def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mapping[str, str]) -> dict[str, str]:
+    """A manager's variables, in which what gpu_disruption forbids is false, whatever the policy says.
+
+    path: of the variables in the policy; levels: by variable the lowest level of gpu_disruption that allows it. Adds a
+    note for each value of the policy that has no effect.
+    """
+    found = dict(env)
+    for name, level in levels.items():
+        if name not in env or allows(context.disruption, level):
+            continue
+        found[name] = "false"
+        # What the manager cannot read as false may be true to another version of it.
+        if env[name] not in ("", "0", "f", "F", "FALSE", "false", "False"):
+            note = (f"{path}: {name} stays false, as gpu_disruption is {context.disruption} and this needs {level} or "
+                    "higher.")
+            context.said += [note] if note not in context.said else []
+    return found
 
 
 def part(context: Context, name: str, section: str) -> Plan:
@@ -219,7 +246,7 @@ def _dcgm_exporter(context: Context, plan: Plan) -> None:
     plan["pod_labels"] = bool(get("dcgmExporter.enablePodLabels"))
     plan["pod_uid"] = bool(get("dcgmExporter.enablePodUID"))
     plan["pod_label_allow"] = ",".join(get("dcgmExporter.podLabelAllowlistRegex") or [])
-    by_env = any(env.get(name, "").lower() == "true" for name in _METADATA)
+    by_env = any(is_true(env.get(name, "")) for name in _METADATA)
     plan["read_pods"] = plan["pod_labels"] or plan["pod_uid"] or by_env
     # The exporter asks the API server for nothing else.
     plan["api_access"] = plan["read_pods"] or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none")
@@ -265,13 +292,34 @@ def _node_status_exporter(context: Context, plan: Plan) -> None:
 
 def _nfd(context: Context, plan: Plan) -> None:
     plan["rules"] = bool(context.get("nfd.nodefeaturerules"))
+    plan["tolerations"] = cluster_nfd.tolerations(context.get(cluster_nfd.TOLERATIONS),
+                                                  context.get("daemonsets.tolerations") or ())
+    ignored = cluster_nfd.without_effect(context.get(cluster_nfd.SECTION))
+    if ignored:
+        context.said.append(f"{', '.join(ignored)} in the policy: without effect, as NFD is delivered as the chart's "
+                            "own values have it. Set nfd.enabled to false and install NFD with these yourself.")
+
+
+# How arguments of the MIG manager, which a shell reads, ask for reboots: nvidia-mig-manager --with-reboot, -r.
+_WITH_REBOOT = re.compile(r"with[-_]reboot|(^|\s)-r\b", re.IGNORECASE)
 
 
 def _mig_manager(context: Context, plan: Plan) -> None:
-    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy."""
+    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy.
+
+    Raises Refused for arguments by which the manager reboots Nodes, where gpu_disruption forbids that.
+    """
+    plan["env"] = gated(context, "migManager.env", plan["env"], {"WITH_REBOOT": "reboot"})
+    if not allows(context.disruption, "reboot") and any(_WITH_REBOOT.search(str(one)) for one in plan["args"]):
+        raise Refused(f"migManager.args lets the MIG manager reboot Nodes, and gpu_disruption is {context.disruption}",
+                      "Take with-reboot out of migManager.args, or set gpu_disruption: reboot.")
     plan["config"] = config_map(context, "migManager")
     if plan["config"]["name"] == "default-mig-parted-config" and not plan["config"]["data"]:
         plan["config"]["name"] = ""
+    default, known = plan["config"]["default"], names_in(plan["config"]["data"])
+    if default and known and default not in known:
+        raise Refused(f"migManager.config.default ({default}) is no layout of migManager.config.data, which has "
+                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty text.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     plan["clients"] = "" if clients == "default-gpu-clients" else clients
     # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.

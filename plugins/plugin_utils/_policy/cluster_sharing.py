@@ -16,6 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
 
 LABEL = "nvidia.com/device-plugin.config"
+# On a Node whose device plugin shares GPUs by MPS: by it the daemon's pods choose their Nodes.
+MPS_CAPABLE = "nvidia.com/mps.capable"
 _MIG_CONFIG = "nvidia.com/mig.config"
 _SECTION = "devicePlugin.config"
 
@@ -107,6 +109,25 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
                                "these exclude each other", "Set device_plugin_config of these hosts to a "
                                f"configuration without MPS, or {_MIG_CONFIG}=all-disabled."))
     return reasons
+
+
+def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping[str, t.Any]],
+         disruption: str) -> list[str]:
+    """Takes from wanted the changes on Nodes that share by MPS, as the daemon starts anew and ends its clients.
+
+    Returns what is said of them. disruption: gpu_disruption.
+    """
+    held = []
+    for node, name in list(wanted.items()):
+        labels = nodes.get(node, {}).get("labels") or {}
+        now = str(labels.get(LABEL) or "")
+        if name != (now or found.default) and labels.get(MPS_CAPABLE) == "true":
+            held.append(node)
+            del wanted[node]
+            if now:
+                wanted[node] = now
+    return [f"{some_of(held)}: the configuration of the device plugin stays as it is, as another one ends the clients "
+            f"of the MPS daemon: gpu_disruption is {disruption}, this needs drain or higher."] if held else []
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],

@@ -40,8 +40,9 @@ COMPONENTS: t.Tuple[Component, ...] = (
     Component("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
-        "driver_fabric", "driver_imex_nodes", "driver_peermem",
-        "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel"),
+        "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_peermem",
+        "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel", "driver_lock_timeout",
+        "driver_reboot_timeout"),
         ("driver_signing_key", "driver_licence_token")),
     Component("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
     Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
@@ -88,6 +89,8 @@ SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),
     "driver_module_parameters": (dict, "a mapping of modules to parameters, such as {nvidia: {NVreg_X: 1}}"),
 }
+# Those that are whole seconds.
+SECONDS: t.Tuple[str, ...] = ("driver_lock_timeout", "driver_reboot_timeout")
 # What a hybrid placement leaves to hosts of the inventory; a Node that is no such host gets it from the cluster.
 HYBRID = ("driver", "container_toolkit", "mig_manager")
 WORDS = ("hosts", "cluster", "hybrid")

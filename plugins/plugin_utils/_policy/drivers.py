@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
 
@@ -44,11 +45,11 @@ class Choice:
 
 def parse_version(text: str, by: str) -> Version:
     """C(595.91.07), C(595), C(R595), also with an image's system suffix. Raises Refused for anything else."""
-    match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]+){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
+    match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]{1,9}){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
-        raise Refused(f"{text!r} ({by}) is not a driver version",
+        raise Refused(f"{shown(text)} ({by}) is not a driver version",
                       "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
-                      [("driver.version", f"{by} is {text!r}")])
+                      [("driver.version", f"{by} is {shown(text)}")])
     return Version.of(match[1] + (match[2] or ""))
 
 

@@ -34,6 +34,8 @@ _NOT_RENDERED = (
     "devicePlugin.mps", "dcgm.hostPort", "psp", "vfioManager.driverManager.imagePullSecrets",
     "vgpuManager.driverManager.imagePullSecrets",
 )
+# Images of the operator itself, with its version: the default in clusterpolicy.yaml of the chart is its appVersion.
+_OF_CHART = ("validator", "nodeStatusExporter")
 # Keys of the daemonsets section that an NVIDIADriver has for its own.
 _SHARED = ("labels", "annotations", "tolerations", "priorityClassName", "podSecurityContext")
 # Keys of the driver section that say where a driver comes from; an NVIDIADriver is that.
@@ -133,6 +135,8 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
         _refuse_kind(policy)
     if policy.kind != "NVIDIADriver":
         stated = _stated(policy)
+        if not any(source.kind == "ClusterPolicy" for source in policy.sources):
+            _complete(stated, policy.release)
         if not look(stated, "driver.useNvidiaDriverCRD"):
             take(stated, "driver.nvidiaDriverCRD")
         return known(stated, fields.CLUSTER_POLICY)
@@ -149,6 +153,15 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
     translate.complete("NVIDIADriver", spec)
     spec, lost = known(spec, fields.CLUSTER_POLICY)
     return ({**spec, "daemonsets": shared} if shared else spec), lost
+
+
+def _complete(stated: Data, release: str) -> None:
+    """What the templates of the chart add to its values: an operator does not take an image without a version."""
+    for section in _OF_CHART:
+        said = stated.get(section)
+        if isinstance(said, dict) and said.get("image") and not said.get("version") and not (
+                "/" in str(said["image"]) and not said.get("repository")):
+            said["version"] = matrix.release(release).components["validator"]
 
 
 def _refuse_kind(policy: Policy) -> t.NoReturn:

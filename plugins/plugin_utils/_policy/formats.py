@@ -111,13 +111,22 @@ def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release
     nearest known key.
     """
     try:
-        if source is None or source == "":
+        if source is None:
             return _policy("defaults", "defaults", [], release)
-        if isinstance(source, str):
-            return _read(_from_file(source), source, release)
-        return _read(_from_data(source), origin, release)
+        if source == "":
+            return _empty(_policy("defaults", "defaults", [], release), origin)
+        path = isinstance(source, str)
+        documents = _from_file(str(source)) if path else _from_data(source)
+        policy = _read(documents, str(source) if path else origin, release)
+        return policy if any(document.data for document in documents) else _empty(policy, policy.origin)
     except RecursionError as error:
         raise InputError(f"{origin} is nested too deep, or contains itself.", f"Give {SUPPORTED}.") from error
+
+
+def _empty(policy: Policy, origin: str) -> Policy:
+    """The policy with a note, as somebody has meant something by giving it."""
+    note = f"{origin} is given and empty: the defaults of release {policy.release} count."
+    return replace(policy, warnings=(note, *policy.warnings))
 
 
 # -- documents
@@ -166,7 +175,7 @@ def _from_data(source: t.Any) -> list[Document]:
     if isinstance(source, dict):
         return [Document(copy.deepcopy(source))]
     if not isinstance(source, (list, tuple)):
-        raise InputError(f"a path or a mapping is expected, {type(source).__name__} is given.", f"Give {SUPPORTED}.",
+        raise InputError(f"a path or a mapping is expected, {shown(source)} is given.", f"Give {SUPPORTED}.",
                          path="gpu_policy", value=shown(source))
     return [Document(copy.deepcopy(one)) for one in source] or [Document({})]
 
@@ -181,10 +190,17 @@ def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
             yield document
 
 
+def _kind_of(data: t.Any) -> str:
+    """What stands there in place of a mapping, without its content, which may be anything."""
+    if isinstance(data, (bool, int, float)):
+        return shown(data)
+    return "nothing" if data is None else "a list" if isinstance(data, (list, tuple)) else "text"
+
+
 def _detect(data: t.Any, origin: str) -> str:
     """The format, by content."""
     if not isinstance(data, dict):
-        raise InputError(f"{origin}: a mapping is expected, {type(data).__name__} stands there.",
+        raise InputError(f"{origin}: a mapping is expected, {_kind_of(data)} stands there.",
                          f"Give {SUPPORTED}.")
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None and "spec" not in data:

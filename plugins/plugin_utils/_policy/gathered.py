@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
     ON_HOSTS,
     SECRETS,
@@ -16,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components i
     SOFTWARE_RESULT,
     VARIABLES,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.reserved import NAMES
 
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
 FACTS = "preflight_found"
@@ -26,15 +28,15 @@ SAMPLES = (FACTS, "validator_result")
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
+# Registered by the role maintenance: what node_maintenance returned when it took the host's Node out of service.
+MAINTENANCE = "maintenance_result"
+
 NODE_NAME = "gpu_node_name"
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
 # The configuration of the device plugin for a host's Node, see L(cluster_sharing).
 PLUGIN_CONFIG = "device_plugin_config"
-
-# Of the facts of a host what plans are made of.
-_NEEDED = ("driver", "gpus", "host", "modules", "runtimes", "software", "toolkit")
 
 TaskVars = t.Mapping[str, t.Any]
 
@@ -51,15 +53,42 @@ def hosts(task_vars: TaskVars) -> list[str]:
 
 
 def variables(task_vars: TaskVars) -> dict[str, t.Any]:
-    """By host of the play its variables."""
-    return {host: task_vars["hostvars"][host] for host in play_hosts(task_vars)}
+    """By host of the play its variables; a host whose facts set some of ours is left out."""
+    hostvars = task_vars["hostvars"]
+    return {host: hostvars[host] for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))}
+
+
+def forged(host_vars: t.Any) -> list[str]:
+    """The variables of ours that the facts of a host set, sorted. host_vars: its variables as they are."""
+    # Facts win over the inventory, so that a host in wrong hands would speak for all.
+    known = host_vars.get("ansible_facts")
+    return sorted(NAMES.intersection(known)) if isinstance(known, t.Mapping) else []
+
+
+def refuse_forged(task_vars: TaskVars) -> None:
+    """Raises InputError where the facts of the task's own host set a variable of ours: options may rest on it."""
+    names = forged(task_vars)
+    if names:
+        raise forged_error(str(task_vars["inventory_hostname"]), names[0])
+
+
+def forged_error(host: str, name: str) -> InputError:
+    """The error of a host whose facts set a variable of ours."""
+    what = "which Node it is, is not the host's to say" if name == NODE_NAME else "that is not the host's to say"
+    return InputError(f"{host} has a fact {name}: {what}.",
+                      f"Set {name} in the inventory, and look where the fact comes from (a module on the host, "
+                      "set_fact with cacheable, a fact cache).", path=f"hostvars.{host}.{name}")
 
 
 def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
-    """By host of the groups gpu_hosts and gpu_control that is not in the play, as with --limit, its variables."""
+    """By host of the groups gpu_hosts and gpu_control that is not in the play, as with --limit, its variables.
+
+    A host whose facts set some of ours is left out.
+    """
     known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
-    here = set(play_hosts(task_vars))
-    return {host: task_vars["hostvars"][host] for host in dict.fromkeys(known) if host not in here}
+    here, hostvars = set(play_hosts(task_vars)), task_vars["hostvars"]
+    return {host: hostvars[host] for host in dict.fromkeys(known)
+            if host not in here and not forged(hostvars.raw_get(host))}
 
 
 def node_names(task_vars: TaskVars) -> dict[str, str]:
@@ -71,28 +100,31 @@ def node_name(hostvars: t.Any, host: str) -> str:
     """What the Node of a host is called: as the inventory says. Raises InputError where the host itself says so."""
     # Raw: what a module returned is data, and templating the variables of the whole fleet would take its time.
     raw = hostvars.raw_get(host)
-    if NODE_NAME in (raw.get("ansible_facts") or {}):
-        # Facts win over the inventory, so that a host in wrong hands could speak for another's Node.
-        raise InputError(f"{host} has a fact {NODE_NAME}: which Node it is, is not the host's to say.",
-                         f"Set {NODE_NAME} in the inventory, and look where the fact comes from (a module on the host, "
-                         "set_fact with cacheable, a fact cache).", path=f"hostvars.{host}.{NODE_NAME}")
+    if NODE_NAME in forged(raw):
+        raise forged_error(host, NODE_NAME)
     return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
 
 
 def plugin_configs(task_vars: TaskVars) -> dict[str, str]:
     """By Node of a host of the inventory the configuration of the device plugin that its group names."""
-    hostvars = task_vars["hostvars"]
-    return {node: str(hostvars[host][PLUGIN_CONFIG]) for host, node in node_names(task_vars).items()
-            if hostvars[host].get(PLUGIN_CONFIG)}
+    found = {node: _of_inventory(task_vars, host, PLUGIN_CONFIG) for host, node in node_names(task_vars).items()}
+    return {node: str(name) for node, name in found.items() if name}
 
 
 def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
     """By Node of a host of the inventory its gpu_profile; that of the group gpu_control is for all others, under ""."""
-    hostvars = task_vars["hostvars"]
-    found = {node: hostvars[host].get(PROFILE) for host, node in node_names(task_vars).items()}
+    found = {node: _of_inventory(task_vars, host, PROFILE) for host, node in node_names(task_vars).items()}
     for host in _group(task_vars, "gpu_control"):
-        found.setdefault("", hostvars[host].get(PROFILE))
+        found.setdefault("", _of_inventory(task_vars, host, PROFILE))
     return found
+
+
+def _of_inventory(task_vars: TaskVars, host: str, name: str) -> t.Any:
+    """A variable of a host, None where it has none. Raises InputError where the host itself says so."""
+    hostvars = task_vars["hostvars"]
+    if name in forged(hostvars.raw_get(host)):
+        raise forged_error(host, name)
+    return hostvars[host].get(name)
 
 
 def cluster_is_left_out(task_vars: TaskVars) -> bool:
@@ -106,20 +138,42 @@ def _group(task_vars: TaskVars, name: str) -> list[str]:
 
 
 def facts(task_vars: TaskVars) -> dict[str, t.Any]:
-    """By host what gpu_info returned, None where it did not."""
-    return {host: _registered(task_vars, host, FACTS).get("facts") for host in hosts(task_vars)}
+    """By host what gpu_info returned, None where it did not, and where it is not believed."""
+    refused = rejected(task_vars)
+    return {host: None if host in refused else _registered(task_vars, host, FACTS).get("facts")
+            for host in hosts(task_vars)}
+
+
+def rejected(task_vars: TaskVars) -> dict[str, dict[str, str]]:
+    """By host that is not believed C({path, message, hint}).
+
+    Its answer to gpu_info has another shape than gpu_info documents, or its facts set variables of ours.
+    """
+    found = {}
+    for host in hosts(task_vars):
+        error = _registered(task_vars, host, FACTS).get("error") or {}
+        names = forged(task_vars["hostvars"].raw_get(host))
+        if names:
+            error = forged_error(host, names[0]).as_result()["error"]
+        if names or error.get("kind") == answers.KIND:
+            found[host] = {key: str(error[key]) for key in ("path", "message", "hint")}
+    return found
 
 
 def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The facts of hosts. Raises InputError where some are of another version of gpu_info, such as cached ones."""
+    """Facts given by hand. Raises InputError where they have another shape than those of gpu_info, such as those that
+    another version has left in a cache."""
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
             raise InputError(f"they have the schema {schema!r}, this version of the collection needs {SCHEMA}.",
                              "Gather them again with gpuops.nvidia.gpu_info.", path=f"facts.{host}", value=schema,
                              allowed=[SCHEMA])
-        if known is not None:
-            whole(known, _NEEDED, f"facts.{host}", "gpuops.nvidia.gpu_info returned")
+        fault = answers.FACTS.fault(known) if known is not None else None
+        if fault is not None:
+            raise InputError(f"it is {fault.value}, allowed is {fault.allowed}.",
+                             "Give all of what gpuops.nvidia.gpu_info returned.", path=f"facts.{host}{fault.path}",
+                             value=fault.value, allowed=fault.allowed)
     return dict(found)
 
 
@@ -140,7 +194,8 @@ def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
     """
     found = {}
     for host in hosts(task_vars):
-        mine = task_vars["hostvars"][host]
+        # Of a host that is not believed nothing is planned.
+        mine = {} if forged(task_vars["hostvars"].raw_get(host)) else task_vars["hostvars"][host]
         found[host] = {name: mine[name] for name in (*VARIABLES, PROFILE) if name in mine}
         found[host].update({name: bool(mine[name]) for name in SECRETS if name in mine})
     return found
@@ -164,11 +219,28 @@ def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
-        result = _registered(task_vars, host, component.result)
+        result = _carried_out(task_vars, host, _registered(task_vars, host, component.result))
         items = together.get(component.name, result).get(what)
         if isinstance(items, list) and items:
             found[component.name] = items
     return found
+
+
+def _carried_out(task_vars: TaskVars, host: str, result: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What a module returned. Where its host's Node had to stay in service this was a preview: all of it is pending."""
+    maintenance = _registered(task_vars, host, MAINTENANCE)
+    obstacles = maintenance.get("pending") if maintenance.get("started") is False else None
+    if not obstacles:
+        return result
+    reason = f"{obstacles[0]['id']}: {obstacles[0]['pending_reason']}"
+    waiting = [{**step, "needs": obstacles[0]["needs"], "pending_reason": reason} for step in result.get("plan") or ()]
+    return {**result, "plan": [], "pending": [*waiting, *(result.get("pending") or ())]}
+
+
+def driver_steps(task_vars: TaskVars, action: str) -> list[str]:
+    """The targets of what the role driver, asked in check mode, would do of a kind on the task's host."""
+    steps = listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", ())
+    return [step["target"] for step in steps if step["action"] == action]
 
 
 def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
@@ -182,6 +254,18 @@ def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
     if together.get("failed"):
         error = _error(together)
         found[error.get("component") or SOFTWARE[0]] = error
+    return found
+
+
+def cluster_errors(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
+    """By what was asked of the cluster (operands, labels) the C({message, hint}) with which it failed; also where the
+    play went on."""
+    known = dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])
+    found = {}
+    for what, name in (("operands", OPERANDS), ("labels", DEPLOY_LABELS)):
+        failed = [one["error"] for one in (_registered(task_vars, host, name) for host in known) if one.get("error")]
+        if failed:
+            found[what] = failed[0]
     return found
 
 
@@ -222,5 +306,7 @@ def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
 
 def _registered(task_vars: TaskVars, host: str, name: str) -> dict[str, t.Any]:
     # Raw: what modules returned is data, and templating the whole fleet's would take its time.
-    value = task_vars["hostvars"].raw_get(host).get(name)
+    known = task_vars["hostvars"].raw_get(host)
+    # A fact of the name of a result is none.
+    value = None if name in (known.get("ansible_facts") or ()) else known.get(name)
     return value if isinstance(value, dict) else {}

@@ -55,14 +55,15 @@ def plan(asked: Asked, facts: Facts, mine: t.Mapping[str, t.Any], place: str, wh
     driver = choice.driver
     source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
     following = switched("driver_next_kernel", mine, True)
+    persistenced = switched("driver_persistenced", mine, True)
     said += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, mine)]
     return {"placement": place, "state": mine.get("driver_state") or "present", "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
-            **_packages(here, facts, driver, source, wish, following), "precompiled": driver.signed,
+            **_packages(here, facts, driver, source, wish, following, persistenced), "precompiled": driver.signed,
             "fabric": {**_fabric(here if wish.fabric else replace(here, fabric=None), version),
                        "imex_nodes": list(mine.get("driver_imex_nodes") or ())},
-            "peermem": wish.peermem, "gds": wish.gds, "gdrcopy": wish.gdrcopy, "next_kernel": following,
-            "licence": bool(mine.get("driver_licence_token")),
+            "persistenced": persistenced, "peermem": wish.peermem, "gds": wish.gds, "gdrcopy": wish.gdrcopy,
+            "next_kernel": following, "licence": bool(mine.get("driver_licence_token")),
             "module_parameters": dict(mine.get("driver_module_parameters") or asked.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
             "because": _because(here, driver, wish, choice.because)}
@@ -81,8 +82,8 @@ def _adopted(here: Situation, version: Version | None, why: str) -> Plan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
             "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
-            **dict.fromkeys(EXTRAS, False), "next_kernel": False, "licence": False, "module_parameters": {},
-            "cuda": None, "secure_boot": None,
+            "persistenced": False, **dict.fromkeys(EXTRAS, False), "next_kernel": False, "licence": False,
+            "module_parameters": {}, "cuda": None, "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
@@ -127,13 +128,15 @@ def _cuda(driver: Candidate) -> str | None:
     return known.cuda if known else None
 
 
-def _packages(here: Situation, facts: Facts, driver: Candidate, source: str, wish: Wish, following: bool) -> Plan:
+def _packages(here: Situation, facts: Facts, driver: Candidate, source: str, wish: Wish, following: bool,
+              persistenced: bool) -> Plan:
     """C({packages, repository, kernel_packages}), as what installs them will ask for them."""
     if here.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
     kernel, family, arch = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family"), here.arch or "x86_64"
     branch, releases = driver.version.branch, (kernel.get("release"), kernel.get("newest_installed"))
-    beside = Spec(fabric="auto" if wish.fabric else "none", gds=wish.gds, gdrcopy=wish.gdrcopy)
+    beside = Spec(persistenced=persistenced, fabric="auto" if wish.fabric else "none", gds=wish.gds,
+                  gdrcopy=wish.gdrcopy)
     named = packages.wanted(here.os, arch, source, driver.version.named, driver.flavour, beside,
                             here.fabric or "none", tuple(dict.fromkeys(one for one in releases if one)))
     return {"packages": list(named),

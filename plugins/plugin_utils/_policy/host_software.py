@@ -9,10 +9,10 @@ import functools
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._sources import source_for
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 
 Facts = t.Mapping[str, t.Any]
@@ -52,7 +52,7 @@ def _nowhere(facts: Facts, mine: Mine) -> str:
 @functools.lru_cache(maxsize=1024)  # of a fleet's hosts most are of a few kinds
 def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
     """Why NVIDIA's repository serves no such system. given: what the inventory says of the repository."""
-    source = source_of("cuda_repository", os_id, version, arch)
+    source = source_for(os_id, version, arch)
     if source is None:
         release = f"{os_id} {version}".strip()
         return f"this version of the collection installs nothing from NVIDIA's repository on {release}"
@@ -78,7 +78,7 @@ def dcgm(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: lis
     """DCGM, which the exporter asks: so it comes with it."""
     version = mine.get("dcgm_version") or _packaged(asked, "dcgm", r"v?(\d+\.\d+\.\d+)", said)
     made = _plan(facts, mine, place, why, said, "DCGM", version=str(version) if version else None,
-                 profiling=_first(mine.get("dcgm_profiling"), True))
+                 profiling=switched("dcgm_profiling", mine, True))
     if made["placement"] == "host" and not asked.policy.enabled("dcgm"):
         made["because"].append("the DCGM exporter asks it")
     return made
@@ -121,7 +121,7 @@ def cuda(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: lis
         raise Refused(f"CUDA is asked for with the version {version!r}",
                       "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
     return _plan(facts, mine, place, why, said, "the CUDA toolkit", version=version or None,
-                 profile=_first(mine.get("cuda_profile"), False))
+                 profile=switched("cuda_profile", mine, False))
 
 
 def node_status_exporter(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: list[str]) -> Plan:
@@ -140,7 +140,3 @@ def options(plan: t.Mapping[str, Plan]) -> dict[str, Plan]:
     """Of the plan of a host the options of nvidia_software, by component that is delivered there."""
     return {name: {key: plan[name][key] for key in keys} for name, keys in OPTIONS.items()
             if plan[name]["placement"] == "host"}
-
-
-def _first(*values: t.Any) -> t.Any:
-    return next((value for value in values if value not in (None, "")), None)

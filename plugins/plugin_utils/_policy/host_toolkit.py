@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 
@@ -43,7 +43,7 @@ def plan(asked: Asked, facts: t.Mapping[str, t.Any], mine: t.Mapping[str, t.Any]
          said: list[str]) -> Plan:
     """What C(gpu_plan.hosts[HOST].container_toolkit) holds; said: notes for the user. Raises Refused."""
     policy = asked.policy
-    cdi = _first(mine.get("container_toolkit_cdi"), policy.get("cdi.enabled"))
+    cdi = switched("container_toolkit_cdi", mine, policy.get("cdi.enabled"))
     environment = {str(item.get("name")): item.get("value") for item in policy.get("toolkit.env") or []}
     told = next((environment[name] for name in _DEFAULT if name in environment), None)
     # As the operator has it: with CDI nobody needs the nvidia runtime as default.
@@ -65,7 +65,7 @@ def plan(asked: Asked, facts: t.Mapping[str, t.Any], mine: t.Mapping[str, t.Any]
         settings.setdefault(_MODE, "cdi")
     return {"placement": place, "state": "present", "version": match[1],
             "runtime": mine.get("container_toolkit_runtime") or "auto",
-            "set_as_default": _first(mine.get("container_toolkit_set_as_default"), default), "cdi": cdi,
+            "set_as_default": switched("container_toolkit_set_as_default", mine, default), "cdi": cdi,
             "mode": mine.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": [] if place == "host" else [f"not delivered: {why}"]}
 

@@ -18,16 +18,19 @@ Facts = t.Mapping[str, t.Any]
 
 @dataclass(frozen=True)
 class Stand:
-    """How a GPU stands or shall stand. instances: GPU instances by profile, None where they cannot be told yet.
+    """How a GPU stands or shall stand. enabled: None where it is not known; instances: GPU instances by profile, None
+    where they cannot be told yet.
 
     devices: MIG devices in all (a GPU instance can hold several compute instances).
     """
 
-    enabled: bool
+    enabled: bool | None
     instances: t.Mapping[str, int] | None
     devices: int = 0
 
     def __str__(self) -> str:
+        if self.enabled is None:
+            return "MIG unknown"
         if not self.enabled:
             return "MIG off"
         if self.instances is None:
@@ -41,6 +44,7 @@ class Stand:
 
 
 OFF = Stand(False, {})
+UNKNOWN = Stand(None, None)
 
 
 def wanted(config: t.Any, selected: str | None, gpus: t.Sequence[Facts],
@@ -69,6 +73,9 @@ def only(config: t.Any) -> str:
 def present(gpu: Facts) -> Stand:
     """How a GPU of the facts stands."""
     mig = gpu.get("mig")
+    # A loaded driver that does not answer has made something of the GPU; without one there is nothing.
+    if mig is None and gpu["mig_capable"] and gpu.get("kernel_driver") == "nvidia":
+        return UNKNOWN
     if not mig or not mig["enabled"]:
         return OFF
     counts = collections.Counter(str(instance["profile"]) for instance in mig["instances"])

@@ -90,7 +90,7 @@ class Architecture:
 @functools.lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
     """Numbers of a version, for comparing. The solver compares the same few versions a million times."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return tuple(int(part) for part in re.findall("[0-9]{1,18}", version))
 
 
 def branch_of(version: str) -> int:

@@ -26,6 +26,8 @@ Node = t.Mapping[str, t.Any]
 
 _NFD = "feature.node.kubernetes.io"
 _GPU = "nvidia.com/gpu"
+# GPUs of one machine, and MiB of one GPU, that are believed.
+_MOST_GPUS, _MOST_MEMORY = 256, 16 * 2**20
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 # How nodeInfo.osImage begins on systems that no driver image is made for, and their id.
 _IMAGES = (("Bottlerocket OS", "bottlerocket"), ("Flatcar Container Linux", "flatcar"), ("Talos", "talos"),
@@ -55,15 +57,17 @@ def facts_of_node(name: str, node: Node) -> Facts:
         "vgpu": _vgpu(labels),
         "driver": {"loaded": version, "flavour": None, "library": version, "packages": {},
                    "source": "preinstalled" if labels.get(f"{_GPU}.deploy.driver") == "pre-installed" else None,
-                   "dkms": [], "reboot_pending": None,
+                   "dkms": [], "reboot_pending": None, "missing_files": None, "nodes": None, "services": None,
                    "nvml": {"available": None if version is None else True, "error": None,
                             "cuda": labels.get("nvidia.com/cuda.runtime-version.full")}},
         "modules": dict.fromkeys((*MODULES, "nouveau_denied")),
-        "runtimes": {runtime: {"version": node["runtime_version"], "running": True, "nvidia": None}
+        "runtimes": {runtime: {"version": node["runtime_version"], "running": True, "boot": None, "stale": None,
+                               "nvidia": None}
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
-        "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
+        "toolkit": {"version": None, "packages": {}, "missing_files": None, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "mig_boot": {"enabled": None, "gpus": None, "vendor": None},
+        "journals": {"brought": [], "faults": []},
+        "mig_boot": {"enabled": None, "masked": None, "gpus": None, "vendor": None},
         "clients": [],
     }
 
@@ -109,9 +113,8 @@ def _gpus(node: Node) -> list[Facts]:
         return []
     product = labels.get(GPU_PRODUCT, "")
     model = _models().get(_whole(product))
-    number = labels.get(f"{_GPU}.count", "")
     # With the single strategy the count is that of MIG devices.
-    count = int(number) if number.isdigit() and int(number) and "-MIG-" not in product else 1
+    count = _number(labels.get(f"{_GPU}.count", ""), _MOST_GPUS) if "-MIG-" not in product else None
     major, minor = (labels.get(f"{_GPU}.compute.{part}") for part in ("major", "minor"))
     memory = labels.get(f"{_GPU}.memory", "")
     gpu = {
@@ -120,11 +123,17 @@ def _gpus(node: Node) -> list[Facts]:
         "architecture": model.architecture if model else labels.get(f"{_GPU}.family"),
         "mig_capable": model.mig_capable if model else labels.get("nvidia.com/mig.capable") == "true",
         "kernel_driver": None, "index": None, "uuid": None, "minor": None, "serial": None,
-        "memory_mib": int(memory) if memory.isdigit() and "-MIG-" not in product else None,
+        "memory_mib": _number(memory, _MOST_MEMORY) if "-MIG-" not in product else None,
         "compute_capability": f"{major}.{minor}" if major and minor else None, "mig": None, "fabric": None,
         "error": None,
     }
-    return [dict(gpu) for _number in range(count)]
+    return [dict(gpu) for _each in range(count or 1)]
+
+
+def _number(text: str, most: int) -> int | None:
+    """The number that a label says; None for none, and for one that no machine has: anybody may write a label."""
+    found = re.fullmatch("[0-9]{1,12}", text)
+    return int(text) if found and 0 < int(text) <= most else None
 
 
 @functools.lru_cache(maxsize=1)

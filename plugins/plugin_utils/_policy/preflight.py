@@ -83,6 +83,14 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
             for one in refusals for host in one["hosts"]]
 
 
+def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
+    """Hosts that are left out, C({HOST: {path, message, hint}}), as errors: they are not believed, or cannot follow the
+    policy."""
+    return [Finding(host, "policy" if one["path"] == "gpu_policy" else "facts", "error",
+                    f"it is left out: {_sentence(one['message'])}", _sentence(one["hint"]))
+            for host, one in rejected.items()]
+
+
 def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:
     """Findings with the errors of modules that were asked what they would do: C({HOST: {COMPONENT: error}})."""
     errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))

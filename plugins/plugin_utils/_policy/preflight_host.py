@@ -13,6 +13,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     host_toolkit,
     matrix,
@@ -20,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     profiles,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gpu_faults import fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
@@ -335,8 +337,12 @@ def _runtime(host: Host) -> t.Iterator[Said]:
         yield ("warning", "no container runtime is installed; the toolkit's configuration waits for one",
                "Install containerd, or set container_toolkit to none in gpu_placement")
     for name, one in runtimes.items():
-        if one.get("running") is False:
+        if one["boot"] == "masked":
+            yield "warning", f"{name} is installed and masked", f"Run: systemctl unmask {name}"
+        elif one["running"] is False:
             yield "warning", f"{name} is installed and does not run", f"Run: systemctl enable --now {name}"
+        elif one["boot"] == "no":
+            yield "warning", f"{name} does not start at boot", f"Run: systemctl enable {name}"
 
 
 def _toolkit(host: Host) -> t.Iterator[Said]:
@@ -358,13 +364,27 @@ def _reboot(host: Host) -> t.Iterator[Said]:
 
 
 def _gpus(host: Host) -> t.Iterator[Said]:
-    broken = [f"{gpu['pci']}: {gpu['error']}" for gpu in host.facts["gpus"] if gpu.get("error")]
-    if broken:
-        yield "warning", f"a GPU does not answer ({'; '.join(broken)})", "Look at dmesg for NVRM and Xid messages"
+    for gpu in host.facts["gpus"]:
+        if gpu.get("error"):
+            yield ("warning", *fault_of(gpu))
     models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
     if len(models) > 1:
         yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
                "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
+
+
+def _journals(host: Host) -> t.Iterator[Said]:
+    planned = (host.mine or {}).values()
+    if host.place == "host" or any(isinstance(one, dict) and one.get("placement") == "host" for one in planned):
+        faults = host.facts["journals"]["faults"]
+        yield from dict.fromkeys(("error", fault["message"].rstrip("."), fault["hint"].rstrip(".")) for fault in faults)
+
+
+def _mig_boot(host: Host) -> t.Iterator[Said]:
+    mine = (host.mine or {}).get("mig_manager") or {}
+    if host.facts["mig_boot"].get("masked") and mine.get("selected") and mine.get("boot"):
+        yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
+               f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 
 def _vgpu(host: Host) -> t.Iterator[Said]:
@@ -391,5 +411,5 @@ CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
     "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms, "foreign_driver": _foreign_driver,
     "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
     "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
-    "profile": _profile,
+    "profile": _profile, "journal": _journals, "mig_boot": _mig_boot,
 }

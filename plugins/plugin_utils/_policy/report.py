@@ -151,6 +151,8 @@ def _overview(report: Report, style: Style) -> list[str]:
     rows = [plan_cells(host, entry, plan) for host, entry in report["hosts"].items()]
     if not rows and (report.get("cluster") or report.get("problem")):
         return []
+    if not rows:
+        return ["No host of the inventory and no cluster is in this run."]
     return [style.table(["host", "GPUs", "driver", "toolkit", "MIG"], rows)]
 
 

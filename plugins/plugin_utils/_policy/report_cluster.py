@@ -18,9 +18,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 
 Cluster = t.Mapping[str, t.Any]
 Steps = t.Dict[str, t.List[str]]
-_TITLES = {"": "operator", **{component.name: component.title for component in COMPONENTS}}
+_TITLES = {"": "operator", **{component.name: component.title for component in COMPONENTS}, "nodes": "Nodes"}
 TITLE_WIDTH = max(len(title) for title in _TITLES.values())
-_NAMED = 3
+_NAMED, _LISTED = 3, 12
+_CHANGES = ("update", "repair", "replace")
 # What operands does with an object; the other actions write nothing.
 _VERBS = ("stop", "adopt", "create", "update", "repair", "replace", "release", "delete")
 
@@ -34,7 +35,7 @@ def headline(cluster: Cluster) -> str:
     """Which cluster, and its nodes, in one line."""
     plan = cluster.get("plan")
     if not plan:
-        return "Cluster"
+        return f"Cluster {(cluster.get('operands') or {}).get('server') or ''}".rstrip()
     parts = [f"Cluster {plan.get('server') or 'of rendered manifests'}", f"namespace {plan['namespace']}"]
     if plan.get("server"):
         nodes = plan["nodes"]
@@ -115,17 +116,21 @@ def steps(cluster: Cluster) -> Steps:
     found = {title: _by_verb(changed[title]) for title in sorted(
         changed, key=lambda title: order.index(title) if title in order else -1)}
     labels = cluster.get("labels") or {}
-    if labels.get("changed"):
+    if labels.get("nodes"):
         found["Nodes"] = [f"label {_many(len(labels['nodes']), 'Node')}: {some_of(sorted(labels['nodes']))}"]
     return found
 
 
 def _by_verb(items: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
-    """C(create DaemonSet a, ConfigMap b, Service c); many are told by their kinds: C(create 7 objects: 2 Role, ...)."""
+    """C(create DaemonSet a, ConfigMap b, Service c); many that are created, taken over or deleted by their kinds:
+    C(create 7 objects: 2 Role, ...). What is changed is named, up to a dozen."""
     lines = []
     for verb in _VERBS:
         mine = [item for item in items if item["action"] == verb]
         if not mine:
+            continue
+        if verb in _CHANGES:
+            lines.append(f"{verb} {some_of([_object(item) for item in mine], _LISTED)}")
             continue
         if len(mine) <= _NAMED:
             lines.append(f"{verb} {', '.join(_object(item) for item in mine)}")
@@ -173,7 +178,7 @@ def render_plan(cluster: Cluster, style: Style) -> list[str]:
     done = _steps(cluster, style, "Steps in the cluster:")
     if done:
         return lines + done
-    asked = cluster.get("operands") is not None
+    asked = "objects" in (cluster.get("operands") or {})
     return [*lines, "Nothing to do in the cluster: every object is as wanted."] if asked else lines
 
 
@@ -185,7 +190,9 @@ def render_nodes(cluster: Cluster, style: Style) -> list[str]:
 
 def render_state(cluster: Cluster, style: Style) -> list[str]:
     """The lines of what is there: nodes, what was removed, components where they were looked at."""
-    lines = [*_steps(cluster, style, "Steps in the cluster:"), *render_nodes(cluster, style)]
+    done = _steps(cluster, style, "Steps in the cluster:")
+    idle = not done and not cluster.get("plan") and "objects" in (cluster.get("operands") or {})
+    lines = [*done, *render_nodes(cluster, style), *(["Nothing of ours was to be removed there."] if idle else [])]
     return [*lines, *_checks(cluster["checks"], style)] if cluster.get("checks") else lines
 
 
@@ -243,8 +250,8 @@ def roots(checks: t.Sequence[t.Mapping[str, t.Any]]) -> list[tuple[list[str], t.
                 key = (cause["level"], cause["where"], cause["cause"], cause["hint"])
                 found.setdefault(key, ([], cause))[0].append(title_of(check["component"]))
     # Of several components the container of one does not count.
-    alike = [(titles, {**cause, "text": f"{cause['where']}: {cause['cause']}"} if titles[1:] else cause)
-             for titles, cause in found.values()]
+    alike = [(titles, {**cause, "text": f"{cause['where']}: {cause['cause']}" if cause["where"] else cause["cause"]}
+              if titles[1:] else cause) for titles, cause in found.values()]
     return sorted(alike, key=lambda one: one[1]["level"] != "failed")
 
 

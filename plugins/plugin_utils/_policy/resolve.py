@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     verify,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
@@ -39,13 +39,15 @@ _SHOWN = 20
 
 
 def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None], overrides: t.Mapping[str, Mine],
-            placement: t.Any = "hosts", disruption: str = "never") -> dict[str, t.Any]:
+            placement: t.Any = "hosts", disruption: str = "never", strict: bool = True) -> dict[str, t.Any]:
     """The plan of the whole fleet.
 
     facts: by host what gpu_info returned, None where a host could not be asked (it is left out, and said so).
-    overrides: by host the role variables that its inventory sets. Raises PolicyError with every refusal of every host.
-    Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, notes,
-    explanations: {HOST: [text]}}). Hosts to which nothing is delivered as hosts are left out.
+    overrides: by host the role variables that its inventory sets. strict: whether one host that cannot follow the
+    policy leaves all without a plan. Raises PolicyError with every refusal of every host where strict, and where no
+    host is left. Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, notes,
+    explanations: {HOST: [text]}, refused: {HOST: {path, message, hint}}}). Hosts to which nothing is delivered as
+    hosts are left out.
     """
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
@@ -73,11 +75,22 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
         except Refusals as error:
             for reason in error.reasons:
                 refusals.setdefault((reason.reason, reason.remedy), (reason, []))[1].append(host)
-    if refusals:
+    if refusals and (strict or not hosts):
         raise policy_error(policy.origin, release.version, refusals.values())
     notes += [f"{some_of(having, _SHOWN)}: {text}" for text, having in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
-            "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations}
+            "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations,
+            "refused": _by_host(refusals.values())}
+
+
+def _by_host(refusals: t.Iterable[tuple[Refused, t.Sequence[str]]]) -> dict[str, dict[str, str]]:
+    """By host that cannot follow the policy why, and what to do."""
+    found: dict[str, list[Refused]] = {}
+    for reason, hosts in refusals:
+        for host in hosts:
+            found.setdefault(host, []).append(reason)
+    return {host: {"path": "gpu_policy", "message": "".join(f"{one.reason}. " for one in reasons).strip(),
+                   "hint": " ".join(one.remedy for one in reasons)} for host, reasons in found.items()}
 
 
 def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
@@ -90,6 +103,8 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     reasons += [Refused(f"{name} {mine[name]!r} is not allowed", f"Write {words}.")
                 for name, (shape, words) in components.SHAPES.items()
                 if mine.get(name) not in (None, "") and not isinstance(mine[name], shape)]
+    reasons += [Refused(f"{name} {mine[name]!r} is not allowed", "Write a number of seconds, 0 or more.")
+                for name in components.SECONDS if not str(mine.get(name) or 0).isdecimal()]
     if not facts["gpus"]:
         reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts."))
     if reasons:
@@ -111,10 +126,33 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     if plan["driver"]["disruption"] != disruption:
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
     plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
+    said += _left(plan, facts)
     plan["software"] = host_software.options(plan)
-    plan["preview"] = [check.component for check in verify.verify(plan, facts) if check.state != "ok"]
+    plan["preview"] = _preview(plan, facts)
     explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
     return plan, explained, said
+
+
+# By component the record of what this collection has brought of it, where that has another name.
+_RECORDS = {"mig_manager": "mig"}
+
+
+def _left(plan: Plan, facts: Facts) -> t.Iterator[str]:
+    """What earlier runs have brought and this plan does not deliver, as a note for each: nothing takes it away."""
+    for name in _PARTS:
+        if plan[name]["placement"] == "none" and _RECORDS.get(name, name) in facts["journals"]["brought"]:
+            yield (f"{components.by_name(name).title}: no longer managed, and what earlier runs have brought stays "
+                   f"({'; '.join(plan[name]['because'])}). To remove it: ansible-playbook gpuops.nvidia.remove --tags "
+                   f"{name}, with --limit for some hosts alone.")
+
+
+def _preview(plan: Plan, facts: Facts) -> list[str]:
+    """The components whose modules are asked what they would do: those that differ, and MIG beside a driver that does,
+    as GPUs lose their instances where its modules are reloaded."""
+    differing = {check.component for check in verify.verify(plan, facts) if check.state != "ok"}
+    if "driver" in differing and plan["mig_manager"].get("selected") and plan["mig_manager"]["placement"] == "host":
+        differing.add("mig_manager")
+    return [component.name for component in components.ON_HOSTS if component.name in differing]
 
 
 def _wanted(name: str, mine: Mine) -> bool:
@@ -176,7 +214,7 @@ def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
             "selected": selected or None, "layouts": config, "devices": devices,
-            "boot": mine.get("mig_manager_boot") is not False, "because": [because]}
+            "boot": switched("mig_manager_boot", mine, True), "because": [because]}
 
 
 _NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}

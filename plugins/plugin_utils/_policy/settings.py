@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 
 Hosts = t.Mapping[str, t.Mapping[str, t.Any]]
@@ -35,10 +36,13 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "render_to": None,
     "sharing": None,
     "monitoring": None,
+    "max_unavailable": 1,
+    "strict": False,
 }
 
 _LISTS = ("pull_secrets", "node_os")
-_ANY = ("policy", "placement", "proxy", "sharing", "monitoring")  # their readers say what they may be
+# Their readers say what they may be.
+_ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailable", "strict")
 
 # What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
@@ -52,13 +56,20 @@ def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[st
     """By option its value: what the task says, else the variable of the hosts, else of the others, else the default.
 
     given: options of the task, None where unset; hosts, others: by host of the play, and by host that is left out, its
-    variables. Raises InputError where hosts differ, and for a value that cannot be.
+    variables. A policy that is given and empty stays so, for its reader to name. Raises InputError where hosts differ,
+    and for a value that cannot be.
     """
     def one(option: str, default: t.Any) -> t.Any:
         if given.get(option) not in (None, ""):
             return given[option]
         found = _of_hosts(option, hosts) or _of_hosts(option, others)
-        return found[0] if found else default
+        if found:
+            return found[0]
+        empty = any(variables.get(f"gpu_{option}") == "" for variables in (*hosts.values(), *others.values()))
+        if empty and option == "disruption":
+            raise InputError("it is empty.", f"Set one of {', '.join(LEVELS)}, or leave the variable out.",
+                             path="gpu_disruption", value="", allowed=list(LEVELS))
+        return "" if option == "policy" and (empty or given.get(option) == "") else default
 
     return {option: _formed(option, one(option, default)) for option, default in DEFAULTS.items()}
 

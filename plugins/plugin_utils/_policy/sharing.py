@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import re
 import typing as t
 from dataclasses import dataclass, replace
@@ -53,14 +54,16 @@ SCHEMA: dict[str, t.Any] = {
     "sharing": {"timeSlicing": _GROUP, "mps": _GROUP},
     "imex": {"channelIDs": ["int"], "required": "bool"},
 }
+# What a configuration may have: levels and values. One with all keys has about a hundred.
+_DEPTH, _VALUES = 30, 50_000
 _GROUPS = ("timeSlicing", "mps")
 _NAMED = ("default", "configs")
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _MAP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SHARED = re.compile(r"(nvidia\.com/)?(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.[a-z]+)*)")
+_SHARED = re.compile(r"(nvidia\.com/)?(gpu|mig-([0-9]+c\.)?[0-9]+g\.[0-9]+gb(\.[a-z]+)*)")
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_DEVICE = re.compile(rf"\d+(:\d+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+")
+_DEVICE = re.compile(rf"[0-9]+(:[0-9]+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/[0-9]+/[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,7 @@ def of_texts(name: str, default: str, texts: t.Any, origin: str) -> Sharing:
                               "...\"}"])
     faults = [f"{dotted((str(key),))}: a text is expected, {shown(text)} stands here; write {key}: | and indent what "
               "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
-    if faults:
-        raise _wrong(origin, faults)
+    texts = {key: text for key, text in texts.items() if isinstance(text, str)}
     documents: dict[str, Document] = {}
     for key, text in texts.items():
         found = parse(text, f"{origin}, {key}")
@@ -151,17 +153,19 @@ def _of_named(document: Document, origin: str) -> Sharing:
                                                   "stands here; write {dense: {timeSlicing: {resources: [...]}}}"))
     if not isinstance(default, str):
         faults.append(say(document, ("default",), f"a name is expected, {shown(default)} stands here"))
-    if faults:
+    if not isinstance(configs, dict):
         raise _wrong(origin, faults)
     inner = {str(key): document.part("configs", key) for key in configs}
-    return _whole(origin, "", default, inner)
+    return _whole(origin, "", default if isinstance(default, str) else "", inner, faults)
 
 
-def _whole(origin: str, name: str, default: str, given: t.Mapping[str, Document]) -> Sharing:
-    """Of configurations that are data: each made complete, and its text."""
+def _whole(origin: str, name: str, default: str, given: t.Mapping[str, Document],
+           faults: t.Sequence[str] = ()) -> Sharing:
+    """Of configurations that are data: each made complete, and its text. faults: what is known already."""
     documents = {key: _complete(one) for key, one in given.items()}
-    texts = {key: json.dumps(one.data, indent=2, sort_keys=True) + "\n" for key, one in documents.items()}
-    return _checked(Sharing(origin, name, default, texts, documents), [])
+    found = _checked(Sharing(origin, name, default, dict.fromkeys(documents, ""), documents), [*faults])
+    return replace(found, texts={key: json.dumps(one.data, indent=2, sort_keys=True) + "\n"
+                                 for key, one in documents.items()})
 
 
 def _complete(document: Document) -> Document:
@@ -211,12 +215,37 @@ def document_faults(document: Document) -> list[str]:
         return []
     if not isinstance(document.data, dict):
         return [f"a mapping is expected, {shown(document.data)} stands here; write version: v1, and sharing below it"]
-    found: list[str] = []
+    found = list(_unfit(document))
+    if found:
+        return found
     rest = Document(_without(document, copy.deepcopy(document.data), SCHEMA, (), found), document.lines)
-    found += check(rest, SCHEMA)
-    if not found:
-        found += [*_group_faults(document), *_imex_faults(document)]
-    return found
+    return [*found, *check(rest, SCHEMA), *_group_faults(document), *_imex_faults(document)]
+
+
+def _unfit(document: Document) -> t.Iterator[str]:
+    """Faults of what no configuration can hold, at any key: in JSON, which the plugin reads, keys are texts, and there
+    are no dates, bytes or numbers beyond 64 bits."""
+    rest: list[tuple[Path, t.Any]] = [((), document.data)]
+    count = 0
+    while rest:
+        path, value = rest.pop()
+        count += 1
+        if count > _VALUES or len(path) > _DEPTH:
+            yield say(document, path[:3], f"it has more than {_VALUES:,} values" if count > _VALUES else
+                      f"it is nested more than {_DEPTH} deep")
+            return
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    yield say(document, (*path, shown(key)), "a text is expected as key; write it in quotes")
+            rest += [((*path, key), inner) for key, inner in reversed(value.items()) if isinstance(key, str)]
+        elif isinstance(value, list):
+            rest += [((*path, index), value[index]) for index in reversed(range(len(value)))]
+        elif isinstance(value, (int, float)):
+            if value.bit_length() > 64 if isinstance(value, int) else not math.isfinite(value):
+                yield say(document, path, f"{shown(value)} is no number that a configuration can have")
+        elif value is not None and not isinstance(value, str):
+            yield say(document, path, f"{shown(value)} is no text; write it in quotes")
 
 
 def _without(document: Document, data: t.Any, schema: t.Any, path: Path, found: list[str]) -> t.Any:
@@ -251,23 +280,28 @@ _HOMES = {key: paths for key, paths in _homes(SCHEMA, "", {}).items()
           if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
 
 
-def _groups(document: Document) -> dict[str, t.Mapping[str, t.Any]]:
-    groups = (document.data or {}).get("sharing") or {}
-    return {name: groups[name] for name in _GROUPS if groups.get(name) is not None}
+# What follows is asked of what has the right type; the schema speaks of the rest.
+
+def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _group_faults(document: Document) -> t.Iterator[str]:
-    groups = _groups(document)
+    sharing = _mapping(document.data.get("sharing"))
+    groups = {name: _mapping(sharing[name]) for name in _GROUPS if sharing.get(name) is not None}
     if len(groups) > 1:
         yield say(document, ("sharing", "mps"), "it stands beside timeSlicing, which the plugin then passes over; keep "
                                                 "one of them")
     for name, group in groups.items():
         path: Path = ("sharing", name, "resources")
-        if not group["resources"]:
+        resources = group.get("resources")
+        if resources == []:
             yield say(document, path, "no resources are given; write [{name: nvidia.com/gpu, replicas: 4}]")
         first: dict[str, int] = {}
-        for index, one in enumerate(group["resources"]):
-            yield from _resource_faults(document, (*path, index), name, one)
+        for index, one in enumerate(resources if isinstance(resources, list) else ()):
+            yield from _resource_faults(document, (*path, index), name, _mapping(one))
+            if not isinstance(_mapping(one).get("name"), str):
+                continue
             same = first.setdefault(one["name"].rpartition("/")[2], index)
             if same != index:
                 yield say(document, (*path, index, "name"), f"{one['name']!r} stands in resources[{same}] too, and "
@@ -276,11 +310,13 @@ def _group_faults(document: Document) -> t.Iterator[str]:
 
 
 def _resource_faults(document: Document, path: Path, group: str, one: t.Mapping[str, t.Any]) -> t.Iterator[str]:
-    name, replicas, devices = one["name"], one["replicas"], one.get("devices", "all")
-    if not _SHARED.fullmatch(name):
+    name, replicas, devices = one.get("name"), one.get("replicas"), one.get("devices", "all")
+    if isinstance(name, str) and not _SHARED.fullmatch(name):
         yield say(document, (*path, "name"), f"{name!r} is no resource of the device plugin; allowed: nvidia.com/gpu, "
                                              "and nvidia.com/mig-1g.10gb and the like with the MIG strategy mixed")
-    if replicas == 1:
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        pass
+    elif replicas == 1:
         yield say(document, (*path, "replicas"), "1 is no sharing, and the plugin stops at it; give 2 or more, or "
                                                  "leave the entry out")
     elif replicas < 1:
@@ -301,6 +337,6 @@ def _are_devices(value: t.Any) -> bool:
 
 
 def _imex_faults(document: Document) -> t.Iterator[str]:
-    channels = (document.data.get("imex") or {}).get("channelIDs") or []
-    if channels not in ([], [0]):
+    channels = _mapping(document.data.get("imex")).get("channelIDs") or []
+    if channels not in ([], [0]) and isinstance(channels, list) and all(isinstance(one, int) for one in channels):
         yield say(document, ("imex", "channelIDs"), f"{shown(channels)} is not allowed; allowed: [] and [0]")

@@ -9,6 +9,8 @@ import textwrap
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
+
 # (unicode, ASCII) of everything that is not a letter.
 _SIGNS = {
     "ok": ("✔", "ok"), "pending": ("…", ".."), "failed": ("✖", "XX"), "absent": ("✖", "XX"), "none": ("–", "-"),
@@ -45,7 +47,8 @@ class Style:
         return _SIGNS[name][0 if self.fancy else 1]
 
     def text(self, text: str) -> str:
-        """A text in what the terminal can show."""
+        """A text in what the terminal can show, and without what it would obey."""
+        text = printable(text)
         return text if self.fancy else text.replace("→", "->").replace("·", "-").encode("ascii", "replace").decode()
 
     def table(self, head: t.Sequence[str], rows: t.Sequence[t.Sequence[Cell]], rules: bool = False) -> str:
@@ -65,7 +68,7 @@ class Style:
 
     def entry(self, label: str, text: str, indent: int, label_width: int = 0) -> str:
         """C(label  text) with the text wrapped below itself."""
-        start = " " * indent + f"{label:<{label_width}}" + ("  " if label else "")
+        start = " " * indent + f"{printable(label):<{label_width}}" + ("  " if label else "")
         return textwrap.fill(self.text(text), max(self.width, 40), initial_indent=start,
                              subsequent_indent=" " * len(start), break_on_hyphens=False, break_long_words=False)
 

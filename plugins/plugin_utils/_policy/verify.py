@@ -9,9 +9,16 @@ import functools
 import typing as t
 from dataclasses import asdict, dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import layouts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import wanted_units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import LOAD_ORDER
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import UNIT
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import is_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import AT_BOOT, PERSISTENCED
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_toolkit, layouts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gpu_faults import fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import branch_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import counted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import counted, some_of
 
 Facts = t.Mapping[str, t.Any]
 Expected = t.Mapping[str, t.Any]
@@ -52,11 +59,26 @@ def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[st
             continue
         if want.get("placement") not in ("none", "cluster") or (name == "driver" and want["placement"] == "none"):
             checks.append(compare(want, facts))
+    # Where labels are judged alone, facts are of the GPUs alone.
+    faults = (facts.get("journals") or {}).get("faults", ())
+    refused = {_CONCERNS.get(fault["concern"], fault["concern"]): fault for fault in faults}
+    checks = [_refused(check, refused[check.component]) if expected[check.component].get("placement") != "none"
+              and check.component in refused else check for check in checks]
     if samples is not None:
         checks = [_sampled(samples) if check.component == "validator" else check for check in checks]
     if labels is not None:
         checks = [_labelled(labels) if check.component == "feature_discovery" else check for check in checks]
     return checks
+
+
+# Journals whose name is not that of the component.
+_CONCERNS = {"mig": "mig_manager"}
+
+
+def _refused(check: Check, fault: t.Mapping[str, str]) -> Check:
+    """A component whose journal its module refuses, so that no run changes or repairs it."""
+    more = "" if check.ok else f"; {check.detail}"
+    return Check(check.component, "failed", f"{fault['message'].rstrip('.')}{more}", fault["hint"])
 
 
 def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]],
@@ -72,8 +94,9 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
         if waiting and not check.ok:
             first = waiting[0]
             more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            level = first.get("needs") or "never"  # which allows such a step, so that it waits for something else
             result.append(Check(check.component, "pending", f"{first['id']}{more}: {first['pending_reason']}",
-                                f"Allow it by gpu_disruption: {first['needs']}." if first.get("needs") else check.hint))
+                                check.hint if level == "never" else f"Allow it by gpu_disruption: {level}."))
         elif pending.get("driver") and not check.ok:
             result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))
         elif check_mode and not check.ok:
@@ -85,6 +108,7 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
 
 # Kernel modules that a plan may ask for beside the driver's own.
 _BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
+_UNMASK = "site.yml stops there: systemctl unmask it, or change the variable that asks for it."
 
 
 def _driver(want: Expected, facts: Facts) -> Check:
@@ -107,13 +131,22 @@ def _driver(want: Expected, facts: Facts) -> Check:
     elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
             None, want["kernel_module_type"]):
         faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
-    missing = [module for key, module in _BESIDE.items() if want.get(key) and facts["modules"].get(module) is False]
+    missing = _missing_modules(want, facts)
     if loaded and missing:
         faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not loaded")
     if loaded and library and library != loaded:
         faults.append(f"libraries are {library}, the module is {loaded}")
         hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
+    if want.get("placement") == "host":
+        faults += _lost(driver) + [f"{path}: {fault}" for path, fault in (driver["nodes"] or {}).items()]
+    broken = [gpu for gpu in facts["gpus"] if gpu.get("error")]
+    if broken and not faults:
+        hint = f"{fault_of(broken[0])[1]}."
     faults += _nvml_faults(facts)
+    beside = [*_missing_packages(want, facts), *_service_faults(want, facts)]
+    if beside:
+        masked = any("is masked" in fault for fault in beside)
+        return Check("driver", "failed", "; ".join([*faults, *beside]), _UNMASK if masked else hint)
     if not faults:
         return Check("driver", "ok", f"{loaded} {driver['flavour'] or ''}".strip())
     if driver.get("reboot_pending"):
@@ -121,12 +154,73 @@ def _driver(want: Expected, facts: Facts) -> Check:
     return Check("driver", "failed", "; ".join(faults), hint)
 
 
+def _lost(part: Facts) -> list[str]:
+    """What of the files that packages have brought is gone."""
+    lost = part["missing_files"]
+    return [f"{counted(len(lost), 'file')} of its packages {'is' if len(lost) == 1 else 'are'} missing "
+            f"({some_of(lost)})"] if lost else []
+
+
+def _managed(want: Expected) -> bool:
+    """Whether the role driver installs and repairs this driver."""
+    return want.get("placement") != "none" and want.get("state") == "present"
+
+
+def _fabric_of(want: Expected, facts: Facts) -> str:
+    """What the host's boards need, C(none) where the plan leaves it to somebody else; as in C(_driver._parts.Aim)."""
+    planned = want.get("fabric") or {}
+    return str(facts["nvlink"]["fabric"]) if planned.get("manager") or planned.get("imex") else "none"
+
+
+def _missing_modules(want: Expected, facts: Facts) -> list[str]:
+    """The kernel modules that the plan loads and that are not there."""
+    needed = [module for key, module in _BESIDE.items() if want.get(key)]
+    if _managed(want):
+        needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
+    return [module for module in needed if facts["modules"].get(module) is False]
+
+
+def _missing_packages(want: Expected, facts: Facts) -> list[str]:
+    """Packages that the plan asks for by name and that are gone; facts have those of the driver alone."""
+    have = facts["driver"]["packages"]
+    gone = [name for name in want.get("packages") or () if _managed(want) and is_driver(name) and name not in have]
+    return [f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed"] if gone else []
+
+
+def _service_faults(want: Expected, facts: Facts) -> list[str]:
+    """Where the driver's services are not as the role driver starts them; none where their state is not known."""
+    known = facts["driver"].get("services")
+    if known is None or not _managed(want):
+        return []
+    nodes = (want.get("fabric") or {}).get("imex_nodes", ())
+    spec = Spec(persistenced=bool(want.get("persistenced")), imex_nodes=nodes,
+                licence={"token": ""} if want.get("licence") else None)
+    wanted = wanted_units(spec, _fabric_of(want, facts))
+    faults = [fault for unit in wanted for fault in [_service_fault(unit, known.get(unit))] if fault]
+    spare = known.get(PERSISTENCED) or {}
+    if want.get("persistenced") is False and (spare.get("state") == "active" or spare.get("enabled") == "enabled"):
+        faults.append(f"{PERSISTENCED} runs, and is not wanted")
+    return faults
+
+
+def _service_fault(unit: str, service: t.Mapping[str, str] | None) -> str:
+    if service is None:
+        return ""
+    if service["enabled"] == "masked":
+        return f"{unit} is masked"
+    if service["state"] == "absent":
+        return f"{unit} is not installed"
+    if service["state"] != "active":
+        return f"{unit} is {service['state']}"
+    return "" if service["enabled"] in AT_BOOT else f"{unit} does not start at boot"
+
+
 def _nvml_faults(facts: Facts) -> list[str]:
     nvml = facts["driver"]["nvml"]
     if not nvml["available"]:
         return [f"NVML does not answer: {nvml['error'] or 'no library'}"]
-    unseen = [gpu["pci"] for gpu in facts["gpus"] if gpu.get("uuid") is None]
-    faults = [f"{gpu['pci']}: {gpu['error']}" for gpu in facts["gpus"] if gpu.get("error") and gpu["pci"] not in unseen]
+    faults = [fault_of(gpu)[0] for gpu in facts["gpus"] if gpu.get("error")]
+    unseen = [gpu["pci"] for gpu in facts["gpus"] if gpu.get("uuid") is None and not gpu.get("error")]
     if unseen:
         faults.append(f"{len(unseen)} of {len(facts['gpus'])} GPUs are not seen by NVML ({', '.join(unseen)})")
     return faults
@@ -150,10 +244,38 @@ def _container_toolkit(want: Expected, facts: Facts) -> Check:
         faults.append(f"{' and '.join(told)} {'does' if len(told) == 1 else 'do'} not know the nvidia runtime")
     if want.get("cdi"):
         faults += _cdi_faults(facts)
+    faults += _lost(toolkit)
+    name = _configured(chosen, facts)
+    if name and name in ready and runtimes[name]["stale"]:
+        faults.append(f"{name} runs with an older configuration than that of its files")
     if faults:
         return Check("container_toolkit", "failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
+    idle = _idle(name, runtimes[name]) if name else None
+    if idle:
+        return Check("container_toolkit", "pending", *idle)
     parts = [str(toolkit["version"]), " and ".join(ready), "CDI" if toolkit["cdi_specs"] else ""]
     return Check("container_toolkit", "ok", ", ".join(part for part in parts if part))
+
+
+def _configured(chosen: str, facts: Facts) -> str | None:
+    """The runtime that container_toolkit configures, where facts tell of it."""
+    kubernetes = facts["host"]["markers"]["kubernetes"]
+    if chosen == "auto" and kubernetes in host_toolkit.OWN_RUNTIME:
+        return None
+    order = ("containerd", "crio", "docker") if kubernetes else ("docker", "containerd", "crio")
+    there = [name for name in order if facts["runtimes"][name] and chosen in ("auto", name)]
+    return next(iter([name for name in there if facts["runtimes"][name]["running"]] + there), None)
+
+
+def _idle(name: str, runtime: Facts) -> tuple[str, str] | None:
+    """Why a runtime starts no containers, now or after a boot, and what to do; None where it does or nobody knows."""
+    if runtime["boot"] == "masked":
+        return f"{name} is masked", f"Whoever masked it decides: systemctl unmask {name}."
+    if runtime["running"] is False:
+        return f"{name} does not run", f"Whoever stopped it decides: systemctl enable --now {name}."
+    if runtime["boot"] == "no":
+        return f"{name} does not start at boot", f"Whoever disabled it decides: systemctl enable {name}."
+    return None
 
 
 def _cdi_faults(facts: Facts) -> list[str]:
@@ -199,33 +321,53 @@ def _mig_manager(want: Expected, facts: Facts) -> Check:
     gpus = facts["gpus"]
     config = want.get("config")
     selected = want.get("selected") or (layouts.only(config) if config else None)
-    if not selected:
-        return Check("mig_manager", "ok", f"not managed ({layouts.overview(gpus)})")
-    wanted = layouts.wanted(config, selected, gpus, want.get("devices") or ())
-    waiting = [gpu["pci"] for gpu in gpus if gpu["pci"] in wanted and gpu.get("mig")
-               and gpu["mig"]["pending"] != gpu["mig"]["enabled"]]
-    if waiting:
-        return Check("mig_manager", "pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
-                     "Allow a reset of idle GPUs by gpu_disruption: idle.")
-    faults = []
+    wanted = layouts.wanted(config, selected, gpus, want.get("devices") or ()) if selected else {}
+    faults, unknown = [], []
     for gpu in gpus:
         stand, goal = layouts.present(gpu), wanted.get(gpu["pci"])
-        if goal is not None and not stand.satisfies(goal):
+        if goal is not None and stand == layouts.UNKNOWN:
+            unknown.append(gpu["pci"])
+        elif goal is not None and (_becomes(gpu) or stand).enabled != goal.enabled:
+            faults.append(f"{gpu['pci']} has {_becomes(gpu) or stand}, wanted is {goal}")
+        elif goal is not None and not _becomes(gpu) and not stand.satisfies(goal):
             faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
     if faults:
         more = f" and {counted(len(faults) - 1, 'more GPU')}" if len(faults) > 1 else ""
         return Check("mig_manager", "failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
-    if want.get("boot") and wanted:
-        lost = _lost_at_boot(wanted, facts)
-        if lost:
-            return Check("mig_manager", "failed", lost, "Run site.yml; it repairs exactly this.")
+    if unknown:
+        return Check("mig_manager", "failed", f"the MIG state of {', '.join(unknown)} is not known",
+                     "Make the driver and these GPUs answer first; nothing is planned for them until then.")
+    waiting = [gpu["pci"] for gpu in gpus if _becomes(gpu)]
+    if waiting:
+        return Check("mig_manager", "pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
+                     "Allow a reset of idle GPUs by gpu_disruption: idle." if set(waiting) & set(wanted) else
+                     "Nobody has selected a layout for them: reset them while they are idle, or take the mode back by "
+                     "nvidia-smi -mig.")
+    if not selected:
+        return Check("mig_manager", "ok", f"not managed ({layouts.overview(gpus)})")
+    lost = _lost_at_boot(wanted, facts) if want.get("boot") and wanted else ""
+    if lost:
+        return Check("mig_manager", "failed", lost, "Run site.yml; it repairs exactly this.")
     devices = sum(layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
-    return Check("mig_manager", "ok", f"{selected} ({devices} devices)")
+    forgotten = f"; {UNIT} is masked, so a boot ends it" if want.get("boot") and facts["mig_boot"]["masked"] else ""
+    return Check("mig_manager", "ok", f"{selected} ({devices} devices){forgotten}")
+
+
+def _becomes(gpu: Facts) -> layouts.Stand | None:
+    """How a GPU stands after its next reset, None where its mode stays."""
+    mig = gpu.get("mig")
+    if not mig or mig["pending"] == mig["enabled"]:
+        return None
+    return layouts.Stand(True, None) if mig["pending"] else layouts.OFF
 
 
 def _lost_at_boot(wanted: t.Mapping[str, layouts.Stand], facts: Facts) -> str:
     """What will be otherwise after a boot, empty where nothing will."""
     boot = facts["mig_boot"]
+    if boot["masked"]:
+        return ""  # somebody wants it so
+    if boot["vendor"]:
+        return f"{boot['vendor']} is enabled: at boot it applies a layout of its own"
     if not boot["enabled"]:
         return "gpuops-mig.service is not enabled, so the layout ends with the next boot"
     kept = {uuid.lower(): layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}

@@ -18,7 +18,12 @@ except ImportError:
 else:
     HAS_YAML = True
 
-_LIMIT = 200_000  # nodes of a document; a policy with all keys has about a thousand
+# What a text may have: a policy with all keys has about a thousand nodes. PyYAML reads 20,000 in a second.
+_CHARACTERS, _NODES, _DEPTH = 1_000_000, 50_000, 100
+_LIMIT = 200_000  # nodes of a document with its aliases written out
+_DIGITS = 1000  # characters of a number: Python takes quadratic time to read it
+# What constructors of PyYAML raise beside its own errors for a scalar that is not of its tag's type.
+_CONSTRUCTION = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Path = t.Tuple[t.Union[str, int], ...]
 
@@ -45,16 +50,24 @@ class Document:
         return Document(data, lines)
 
 
-def parse(text: str, origin: str) -> list[Document]:
+def parse(text: str, origin: str, own: bool = False) -> list[Document]:
     """All documents of a YAML (or JSON) text, empty ones left out. origin: the file, for messages.
 
-    Raises InputError for text that is not YAML and for a key that stands twice, each with its line.
+    own: the text is made from a template of this collection. libyaml reads it, which is much faster; a user's text is
+    left to PyYAML's own parser, which is stricter about tabs and words its errors better.
+
+    Raises InputError for text that is not YAML, for a key that stands twice, for a value that is not of its type, and
+    for a text that is too large or nested too deep, each with its line.
     """
     if not HAS_YAML:
         raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
+    if not own and len(text) > _CHARACTERS:
+        raise InputError(f"{origin}: {len(text):,} characters are too many; at most {_CHARACTERS:,} are read.",
+                         "Split the file.")
     try:
         # JSON may be indented by tabs, which PyYAML does not take and JSON has nowhere else.
-        loader = yaml.SafeLoader(text.replace("\t", " ") if text.lstrip()[:1] == "{" else text)
+        content = text.replace("\t", " ") if text.lstrip()[:1] == "{" else text
+        loader = _fast()(content) if own else _Loader(content, origin)
         documents = []
         while loader.check_node():
             node = loader.get_node()
@@ -69,7 +82,7 @@ def parse(text: str, origin: str) -> list[Document]:
         where = f"{origin}, line {mark.line + 1}" if mark else origin
         raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.",
                          _mend(text, mark)) from error
-    except (ValueError, RecursionError) as error:
+    except (*_CONSTRUCTION, RecursionError) as error:
         raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Mend the file.") from error
 
 
@@ -111,7 +124,46 @@ def load_own(text: str) -> t.Any:
     """The data of a file of this collection, which needs no lines and is known to be right: by libyaml where it is."""
     if not HAS_YAML:
         raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(text, Loader=_fast())
+
+
+def _fast() -> t.Any:
+    """The loader that uses libyaml, where PyYAML was built with it."""
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+if HAS_YAML:
+    class _Loader(yaml.SafeLoader):  # type: ignore[misc,unused-ignore]
+        """PyYAML's own parser. Raises InputError for a text without bounds and for a value that is not of its type."""
+
+        def __init__(self, text: str, origin: str) -> None:
+            super().__init__(text)
+            self._origin = origin
+            self._nodes = self._depth = 0
+
+        def compose_node(self, parent: t.Any, index: t.Any) -> t.Any:
+            self._nodes += 1
+            self._depth += 1
+            if self._nodes > _NODES or self._depth > _DEPTH:
+                what = f"more than {_NODES:,} keys and values" if self._nodes > _NODES else f"more than {_DEPTH} levels"
+                line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call,unused-ignore]
+                raise InputError(f"{self._origin}, line {line}: the text has {what}.",
+                                 "Split the file." if self._nodes > _NODES else "Nest less deep.")
+            node = super().compose_node(parent, index)
+            self._depth -= 1
+            return node
+
+        def construct_object(self, node: t.Any, deep: bool = False) -> t.Any:
+            kind = node.tag.rpartition(":")[2]
+            try:
+                if kind in ("int", "float") and len(node.value) > _DIGITS:
+                    raise ValueError(kind)
+                return super().construct_object(node, deep)
+            except _CONSTRUCTION as error:
+                value = str(node.value)
+                raise InputError(f"{self._origin}, line {node.start_mark.line + 1}: "
+                                 f"{value if len(value) <= 60 else f'{value[:57]}...'!r} is not a value of YAML's type "
+                                 f"{kind}.", "Correct it, or write it in quotes without a tag.") from error
 
 
 class _Walk:

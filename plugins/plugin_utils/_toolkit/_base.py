@@ -15,6 +15,9 @@ NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 # All that a file may say by our hand: runtime classes, and options that are on.
 PARTS = (*NAMES, "set_as_default", "cdi", "nri")
 
+# Why a daemon is restarted although its files are right.
+STALE = "its files have changed since it was started"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -120,11 +123,13 @@ class Runtime(t.Protocol):
     empty where there is no daemon); config, drop_in (default paths, drop_in may be None); config_flags of the unit's
     command line. All else may be left out: more (patterns of further files to read), dump (argv; C({binary}) and
     C({config}) are filled in), facts (name to argv, likewise, cheap ones only: they run on every host that has the
-    runtime), health (argv, prints a table of plugins whose last column is C(ok), asked before and after the act).
+    runtime), reads_once (whether it reads its files at its start alone and shows nobody what it has read), health
+    (argv, prints a table of plugins whose last column is C(ok), asked before and after the act).
 
-    seen, in all methods: C({binary, unit, command, running, version, config, files, imports, dump, facts}): unit None
-    where there is none, command the words of its command line, files path to text (None: no such file), dump and each
-    of facts C({rc, stdout, stderr}).
+    seen, in all methods: C({binary, unit, running, boot, on_demand, stale, command, version, config, files, imports,
+    dump, facts}): unit None where there is none, boot as L(_unit_files.at_boot), on_demand whether another unit starts
+    it, stale whether files have changed since the start of one that reads them once, command the words of its command
+    line, files path to text (None: no such file), dump and each of facts C({rc, stdout, stderr}).
     """
 
     @property

@@ -17,9 +17,11 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     NAMES,
+    STALE,
     FileChange,
     Options,
     Proposal,
@@ -48,7 +50,7 @@ class Containerd:
         "name": "containerd", "binary": "containerd", "units": ["containerd.service"],
         "config": "/etc/containerd/config.toml", "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
         "dump": ["{binary}", "-c", "{config}", "config", "dump"], "more": THEIRS,
-        "health": ["ctr", "plugins", "ls"],
+        "health": ["ctr", "plugins", "ls"], "reads_once": True,
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
@@ -71,6 +73,7 @@ class Containerd:
                 baseline = _without_ours(text, path, journal, drop_in)
             proposal.changes.append(FileChange(path, text, changed, "main", self._reason(journal, path), baseline))
         _heed_theirs(seen, journal, proposal)
+        proposal.due = STALE if seen["stale"] else ""
         if proposal.changes:
             if options.cdi and _is_before_cdi(own):
                 proposal.warnings.append("This containerd has no CDI in its CRI plugin (it came with 1.7): "
@@ -151,7 +154,7 @@ class Containerd:
         """See C(_base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
         path, result = seen["config"], results[0]
         if result["rc"] != 0:
-            raise HostError(f"containerd rejects the candidate for {path}: {_tail(result['stderr'])}.",
+            raise HostError(f"containerd rejects the candidate for {path}: {words_of(result)}.",
                             "Nothing was changed. Report this with the file.", path=path)
         before, own = _effective(seen)
         after = load(result["stdout"], "the candidate's effective configuration")
@@ -213,7 +216,7 @@ class Containerd:
 
 def _generation(seen: t.Mapping[str, t.Any]) -> int:
     """1 or 2 (2.0 and later), from C(containerd --version); a version that cannot be read is judged by the dump."""
-    match = re.search(r"(?:^|[\s:v])(\d+)\.\d+\.\d+", seen["version"])
+    match = re.search(r"(?:^|[\s:v])(\d{1,9})\.\d+\.\d+", seen["version"])
     if match:
         return 1 if int(match.group(1)) < 2 else 2
     return 2 if V3 in load(seen["dump"]["stdout"], seen["config"]).get("plugins", {}) else 1
@@ -223,7 +226,7 @@ def _effective(seen: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], dict[str,
     """containerd's merged configuration and in it the CRI plugin's table."""
     dump = seen["dump"]
     if dump["rc"] != 0:
-        raise HostError(f"containerd rejects {seen['config']}: {_tail(dump['stderr'])}.",
+        raise HostError(f"containerd rejects {seen['config']}: {words_of(dump)}.",
                         "Correct the file first; nothing was changed.", path=seen["config"])
     data = load(dump["stdout"], f"the effective configuration of {seen['config']}")
     return data, lookup(data, ("plugins", _plugin(data))) or {}
@@ -248,11 +251,6 @@ def _former_default(own: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) 
         return str(journal["default_runtime"])
     now = lookup(own, _cri.DEFAULT)
     return str(now) if now else "runc"
-
-
-def _tail(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if "level=warning" not in line]
-    return " / ".join(lines[-3:]) or "it printed nothing"
 
 
 def _lookup(effective: t.Mapping[str, t.Any], path: Path) -> t.Any:

@@ -16,8 +16,10 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     NAMES,
+    STALE,
     FileChange,
     Options,
     Proposal,
@@ -45,7 +47,7 @@ class Crio:
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "crio", "binary": "crio", "units": ["crio.service", "cri-o.service"], "config": "/etc/crio/crio.conf",
         "config_flags": ["-c", "--config"], "drop_in": DROP_IN,
-        "more": [f"{FOLDER}/**", f"{FOLDER}/.*", _STRAY],
+        "reads_once": True, "more": [f"{FOLDER}/**", f"{FOLDER}/.*", _STRAY],
         "facts": {"low_level": ["sh", "-c", f"command -v runc; command -v crun; ls {_PACKAGED}/runc {_PACKAGED}/crun"]},
     }
 
@@ -58,6 +60,7 @@ class Crio:
         default = without.default or ("crun" if _version(seen) >= _CRUN_FIRST else "runc")
         proposal = Proposal(act=_act(seen), previous_default=journal["default_runtime"] or default)
         proposal.settings = _low_level(seen)
+        proposal.due = STALE if seen["stale"] else ""
         old = seen["files"].get(drop_in)
         if old is None and _satisfies(without, options):
             return proposal  # somebody has configured it already
@@ -81,9 +84,7 @@ class Crio:
         """See C(_base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
-                lines = [line for line in result["stderr"].splitlines() if "level=info" not in line]
-                raise HostError(f"CRI-O rejects its files with {proposal.changes[0].path}: "
-                                f"{' / '.join(lines[-3:]) or 'it printed nothing'}.",
+                raise HostError(f"CRI-O rejects its files with {proposal.changes[0].path}: {words_of(result)}.",
                                 "Nothing was changed. Correct what it names, then run again.",
                                 path=proposal.changes[0].path)
 
@@ -108,7 +109,7 @@ class _Merged(t.NamedTuple):
 
 def _version(seen: t.Mapping[str, t.Any]) -> tuple[int, int]:
     """CRI-O's version; of one that does not say it, the newest."""
-    match = re.search(r"(?:version:?\s+v?)(\d+)\.(\d+)", seen["version"], re.IGNORECASE)
+    match = re.search(r"(?:version:?\s+v?)(\d{1,9})\.(\d{1,9})", seen["version"], re.IGNORECASE)
     return (int(match.group(1)), int(match.group(2))) if match else (99, 0)
 
 

@@ -17,6 +17,7 @@ import shlex
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     NAMES,
     PARTS,
@@ -93,8 +94,7 @@ class Docker:
         """See C(_base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
-                raise HostError(f"dockerd rejects the candidate for {seen['config']}: "
-                                f"{result['stderr'].strip() or 'it printed nothing'}.",
+                raise HostError(f"dockerd rejects the candidate for {seen['config']}: {words_of(result)}.",
                                 "Nothing was changed. Correct what it names, then run again.", path=seen["config"])
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
@@ -125,7 +125,7 @@ class Docker:
 
 def _version(seen: t.Mapping[str, t.Any]) -> tuple[int, int]:
     """Docker's version; of one that does not say it, the newest."""
-    match = re.search(r"version v?(\d+)\.(\d+)", seen["version"])
+    match = re.search(r"version v?(\d{1,9})\.(\d{1,9})", seen["version"])
     return (int(match.group(1)), int(match.group(2))) if match else (99, 0)
 
 
@@ -181,7 +181,7 @@ def _live(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any] | None:
         return None
     try:
         info = json.loads(fact["stdout"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return info if isinstance(info, dict) and isinstance(info.get("Runtimes"), dict) else None
 

@@ -21,10 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 Path = t.Tuple[str, ...]
 BOM = "\ufeff"
 _SPACE = re.compile(r"[ \t\n\r]*")
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+_STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
 _DEEPEST = 100  # nobody nests settings deeper; Python's own stack ends at some 300 calls of the reader
+_CHARACTERS = 1024 * 1024
 _INDENT = "    "
 
 
@@ -57,10 +58,14 @@ class _Invalid(Exception):
 class Document:
     """A JSON object as text, open for edits. name: its path, for messages; a blank text stands for an empty object.
 
-    Raises HostError with line and column where the text is not valid, or where a key stands twice.
+    Raises HostError with line and column where the text is not valid, or where a key stands twice, and for a text that
+    is too large.
     """
 
     def __init__(self, text: str, name: str) -> None:
+        if len(text) > _CHARACTERS:
+            raise HostError(f"{name} has {len(text):,} characters; at most {_CHARACTERS:,} are read.",
+                            "Make it shorter, then run again.", path=name)
         self.name = name
         self.text = text
         self._bom = BOM if text.startswith(BOM) else ""

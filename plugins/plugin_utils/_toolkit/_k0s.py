@@ -99,9 +99,9 @@ class K0s:
 
 def _release(seen: t.Mapping[str, t.Any]) -> t.Tuple[int, int]:
     answer = seen["facts"]["version"]["stdout"]
-    match = re.search(r"v?(\d+)\.(\d+)\.\d+", answer)
+    match = re.search(r"v?(\d{1,9})\.(\d{1,9})\.\d+", answer)
     if match is None:
-        raise HostError(f"k0s does not tell its version: '{answer.strip()}'.", "See what 'k0s version' says.")
+        raise HostError(f"k0s does not tell its version: '{answer.strip()[:200]}'.", "See what 'k0s version' says.")
     return int(match.group(1)), int(match.group(2))
 
 

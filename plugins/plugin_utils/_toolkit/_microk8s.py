@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._packages import BINARIES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import (
     FileChange,
@@ -75,7 +76,7 @@ class Microk8s:
         """See C(_base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
-                raise HostError(f"containerd rejects the candidate for {seen['config']}: {result['stderr'].strip()}.",
+                raise HostError(f"containerd rejects the candidate for {seen['config']}: {words_of(result)}.",
                                 "Nothing was changed. Report this with the file.", path=seen["config"])
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:

@@ -12,12 +12,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import TOKEN
 
-_SECRET = re.compile(r"""(?im)^(\s*["']?(?:password|auth|identitytoken|registrytoken|token|secret|authorization)["']?"""
-                     r"""\s*=\s*).*$""")
-_INLINE_SECRET = re.compile(r"""(?i)\b(password|auth|identitytoken|registrytoken|token|secret|authorization)"""
-                            r"""(["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'[^']*')""")
-_IN_URL = re.compile(r"""(://[^/@\s"':]*:)[^/@\s"']+@""")
+_MASKED = "********"
+# Keys of credentials, without signs and in small letters: these words are in them, they end so, or they are these.
+_WORDS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey",
+          "cookie")
+_ENDS = ("auth", "authorization", "header", "headers")
+_KEYS = ("pass", "pwd", "authconfig")
+# The header of a table in TOML, or a key with its separator in TOML, JSON, YAML, or a variable, also within a string.
+_KEY = re.compile(r"""^[ \t]*\[\[?(?P<table>[^\]\n]{1,1000})\]\]?[ \t]*(?:\#.*)?$|"""
+                  r"""(?P<key>"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}'|(?<![\w.-])[\w.-]+)\s{0,100}(?:=[ \t]*|:\s*)""",
+                  re.MULTILINE)
+_PLAIN = re.compile(r"(?:null|true|false)\b")
+_BARE = re.compile(r"[^\n\"'}\]]*")
+# What stands before the host: a user with a password, or a token alone. A slash in it only where no port can be meant.
+_IN_URL = re.compile(r"""(://)(?:[^/\s"']*|[^/@:\s"']*:(?![0-9]+/)[^\s"']{1,300})@""")
 
 
 def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal,
@@ -40,7 +50,25 @@ def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, told: str) -> list
                       "pending_reason": "no container runtime that can be configured is installed"})
     if told:
         found.append({**Step("configure", str(runtime)).as_dict(), "pending_reason": told})
+    found += _idle(seen["runtimes"][runtime]) if runtime else []
     return found + list(seen["cdi"]["pending"])
+
+
+def _idle(view: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    """What is left to whoever looks after a runtime's service: it runs no containers, now or after a boot."""
+    unit = view["unit"]
+    if unit is None:
+        return []
+    if view["boot"] == "masked":
+        action, reason = "unmask service", f"it is masked; whoever masked it decides (systemctl unmask {unit})"
+    elif not view["running"] and not view["on_demand"]:
+        action, reason = "start service", f"it does not run; whoever stopped it decides (systemctl enable --now {unit})"
+    elif view["boot"] == "no":
+        action = "enable service"
+        reason = f"it does not start at boot; whoever disabled it decides (systemctl enable {unit})"
+    else:
+        return []
+    return [{**Step(action, unit).as_dict(), "pending_reason": reason}]
 
 
 def journal_of(seen: t.Mapping[str, t.Any], runtime: str) -> dict[str, t.Any]:
@@ -111,9 +139,47 @@ def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
 
 
 def mask(text: str) -> str:
-    """The text without credentials: values of keys for them (registries, log drivers) and what is in URLs (proxies)."""
-    text = _INLINE_SECRET.sub(r'\1\2"********"', _SECRET.sub(r'\1"********"', text))
-    return _IN_URL.sub(r"\1********@", text)
+    """The text without credentials: values of keys for them (registries, log drivers) and what is in URLs (proxies).
+
+    Any text is taken, valid or not; where the end of a value cannot be told, all that follows is masked.
+    """
+    pieces: list[str] = []
+    at, in_headers = 0, False
+    while True:
+        match = _KEY.search(text, at)
+        if match is None:
+            break
+        pieces.append(text[at:match.end()])
+        at = match.end()
+        if match["table"]:
+            in_headers = re.sub(r"\W", "", match["table"].rpartition(".")[2]).lower() in ("header", "headers")
+        elif in_headers or _is_secret(match["key"]):
+            end = _value_end(text, at)
+            if end > at:
+                pieces.append(f'"{_MASKED}"' if text[at] in "[{\"'" else _MASKED)
+                at = end
+    return _IN_URL.sub(rf"\1{_MASKED}@", "".join(pieces) + text[at:])
+
+
+def _is_secret(key: str) -> bool:
+    name = re.sub(r"[^a-z0-9]", "", key.lower())
+    return name in _KEYS or name.endswith(_ENDS) or any(word in name for word in _WORDS)
+
+
+def _value_end(text: str, start: int) -> int:
+    """Where the value that begins at start ends; start where there is none that could be a credential."""
+    if text[start:start + 1] not in ("[", "{", '"', "'"):
+        bare = _BARE.match(text, start)
+        return start if bare is None or _PLAIN.match(text, start) else start + len(bare.group().rstrip())
+    depth = 0
+    for match in TOKEN.finditer(text, start):
+        token = match.group()
+        if token in ("'", '"'):  # a string without end
+            return len(text)
+        depth += 1 if token in "[{" else -1 if token in "]}" else 0
+        if depth <= 0:
+            return match.end()
+    return len(text)
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:

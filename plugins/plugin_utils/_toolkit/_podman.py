@@ -47,7 +47,7 @@ class Podman:
         for hook in (one for one in _HOOKS if seen["files"].get(one) is not None):
             proposal.warnings.append(f"{hook} of an old toolkit brings GPUs into containers a second time, beside CDI: "
                                      "remove it.")
-        match = re.search(r"cdiVersion\W+(\d+)\.(\d+)", seen["facts"]["cdi"]["stdout"])
+        match = re.search(r"cdiVersion\W{1,9}(\d{1,9})\.(\d{1,9})", seen["facts"]["cdi"]["stdout"])
         if match and (int(match.group(1)), int(match.group(2))) >= (0, 7) and _version(seen) < _CDI_07:
             proposal.warnings.append("The CDI specification is of version 0.7 or later, which Podman reads from 5.1 "
                                      "on. Update Podman, or set features.no-additional-gids-for-device-nodes, which "
@@ -65,7 +65,7 @@ class Podman:
 
 def _version(seen: t.Mapping[str, t.Any]) -> tuple[int, int]:
     """Podman's version; of one that does not say it, the newest."""
-    match = re.search(r"version v?(\d+)\.(\d+)", seen["version"])
+    match = re.search(r"version v?(\d{1,9})\.(\d{1,9})", seen["version"])
     return (int(match.group(1)), int(match.group(2))) if match else (99, 0)
 
 

@@ -26,14 +26,91 @@ except ImportError:
 
 Path = t.Tuple[str, ...]
 BOM = "\ufeff"
+# What a file may have. containerd's own, with all its plugins, has 10,000 characters and 7 levels.
+_CHARACTERS, _DEPTH = 256 * 1024, 50
+_STATEMENT = 16 * 1024  # characters of a statement that is changed: tomlkit takes long for large ones
+# Strings of three and of one quotation mark, comments, and the signs that mean something. A quotation mark that is left
+# over opens a string without end. No alternative begins where another has failed, so each character is read once.
+TOKEN = re.compile(r"""
+    \"{3} [^"\\]* (?: (?: \\. | "{1,2}(?!") ) [^"\\]* )* "{3,5}
+  | '{3} [^']* (?: '{1,2}(?!') [^']* )* '{3,5}
+  | "(?!"") [^"\\\n]* (?: \\. [^"\\\n]* )* "
+  | '(?!'') [^'\n]* '
+  | \#[^\n]*
+  | ["'\[\]{}=.,\n]""", re.DOTALL | re.VERBOSE)
 
 
 def load(text: str, name: str) -> dict[str, t.Any]:
-    """The data of a TOML text. name: the path for the error message. A byte order mark is skipped."""
+    """The data of a TOML text. name: the path for the error message. A byte order mark is skipped.
+
+    Raises HostError for a text that is not valid, too large, or nested too deep.
+    """
+    body = text.removeprefix(BOM)
+    if len(body) > _CHARACTERS:
+        raise HostError(f"{name} has {len(body):,} characters; at most {_CHARACTERS:,} are read.",
+                        "Make it shorter, then run again.", path=name)
+    # First: the standard reader has no limit of depth, and takes quadratic time for a key of many parts.
+    for line in _logical_lines(body):
+        if line.depth > _DEPTH:
+            raise HostError(f"{name}, line {body.count(chr(10), 0, line.start) + 1}: nested more than {_DEPTH} deep.",
+                            "Correct it, then run again.", path=name)
     try:
-        return tomllib.loads(text.removeprefix(BOM))
+        data = tomllib.loads(body)
     except tomllib.TOMLDecodeError as error:
         raise HostError(f"{name} is not valid TOML: {error}.", "Correct it, then run again.", path=name) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise HostError(f"{name} is not valid TOML: a number in it is too long.", "Correct it, then run again.",
+                        path=name) from error
+    if _is_deep(data):
+        raise HostError(f"{name} is nested more than {_DEPTH} deep.", "Correct it, then run again.", path=name)
+    return data
+
+
+class _Line(t.NamedTuple):
+    """A line of which line ends in strings and brackets are a part. equals: where its key ends, -1 for none.
+
+    depth: of the brackets, or parts of a key, whatever is more.
+    """
+
+    start: int
+    end: int
+    equals: int
+    depth: int
+
+
+def _logical_lines(body: str) -> t.Iterator[_Line]:
+    """The lines of a text that is valid, or its lines up to the first string that does not end. In linear time."""
+    start = depth = deepest = parts = 0
+    equals = -1
+    for match in TOKEN.finditer(body):
+        token = match.group()
+        if token == "\n" and depth <= 0:
+            yield _Line(start, match.end(), equals, deepest)
+            start, equals, depth, deepest, parts = match.end(), -1, 0, 0, 0
+        elif token == ".":
+            parts += 1
+        elif token in ("'", '"'):
+            break
+        elif token[0] not in "'\"":
+            parts = 0
+            depth += 1 if token in "[{" else -1 if token in "]}" else 0
+            if token == "=" and equals < 0:
+                equals = match.start()
+        deepest = max(deepest, depth, parts)
+    if start < len(body):
+        yield _Line(start, len(body), equals, deepest)
+
+
+def _is_deep(data: t.Any) -> bool:
+    """Whether tables of the data, made by headers, keys and brackets together, are nested too deep."""
+    rest = [(data, 0)]
+    while rest:
+        value, depth = rest.pop()
+        if depth > _DEPTH:
+            return True
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        rest += [(one, depth + 1) for one in inner if isinstance(one, (dict, list))]
+    return False
 
 
 def lookup(data: t.Any, path: Path) -> t.Any:
@@ -162,18 +239,19 @@ class Document:
 
     def drop_bare_headers(self, keep: t.Collection[Path]) -> None:
         """Takes out headers under which no key is left and which mean nothing, apart from those to keep."""
-        for path in sorted(self.headers - frozenset(keep), key=len, reverse=True):
-            if any(statement.kind == "key" and statement.table == path for statement in self._statements):
-                continue
-            former = self._statements
-            self._statements = self._without_header(path)
-            if tomllib.loads(self.text.removeprefix(BOM)) != self.data:
-                self._statements = former
+        used = {statement.table for statement in self._statements if statement.kind == "key"}
+        # A table that is empty is made by its header alone; one with tables in it is made by theirs.
+        bare = {path for path in self.headers - used - frozenset(keep) if isinstance(lookup(self.data, path), dict)
+                and lookup(self.data, path)}
+        former = self._statements
+        self._statements = self._without_headers(bare)
+        if tomllib.loads(self.text.removeprefix(BOM)) != self.data:
+            self._statements = former
 
-    def _without_header(self, path: Path) -> list[_Statement]:
+    def _without_headers(self, paths: t.Collection[Path]) -> list[_Statement]:
         kept: list[_Statement] = []
         for statement in self._statements:
-            if statement.kind != "header" or statement.path != path:
+            if statement.kind != "header" or statement.path not in paths:
                 kept.append(statement)
             elif kept and not "".join(kept[-1].lines).strip():
                 kept.pop()
@@ -182,28 +260,20 @@ class Document:
     # -- statements
 
     def _split(self, body: str) -> list[_Statement]:
-        lines = body.split("\n")
-        lines = [line + "\n" for line in lines[:-1]] + lines[-1:]
         statements: list[_Statement] = []
         table: Path = ()
-        index = 0
-        while index < len(lines):
-            line = lines[index].strip()
-            end = index + 1
-            if not line or line.startswith("#"):
-                statements.append(_Statement(lines[index:end], "other", table))
-            elif line.startswith("["):
-                table = self._path_of(tomllib.loads(line))
-                statements.append(_Statement(lines[index:end], "header", table, table, line.startswith("[[")))
+        for line in _logical_lines(body):
+            source = body[line.start:line.end]
+            plain = source.strip()
+            if not plain or plain.startswith("#"):
+                statements.append(_Statement([source], "other", table))
+            elif plain.startswith("["):
+                table = self._path_of(tomllib.loads(plain))
+                statements.append(_Statement([source], "header", table, table, plain.startswith("[[")))
             else:
-                while not _parses("".join(lines[index:end])):
-                    if end == len(lines):
-                        raise self._refusal(table)
-                    end += 1
-                path = table + self._key_of("".join(lines[index:end]))
-                statements.append(_Statement(lines[index:end], "key", table, path))
-            index = end
-        return [statement for statement in statements if statement.lines != [""]]
+                path = table + self._path_of(tomllib.loads(f"{body[line.start:line.equals]}= 0"))
+                statements.append(_Statement([source], "key", table, path))
+        return statements
 
     @staticmethod
     def _path_of(data: t.Any) -> Path:
@@ -216,13 +286,6 @@ class Document:
                 path.append(key)
         return tuple(path)
 
-    def _key_of(self, statement: str) -> Path:
-        for match in re.finditer("=", statement):
-            left = f"{statement[:match.start()]}= 0"
-            if _parses(left):
-                return self._path_of(tomllib.loads(left))
-        raise self._refusal(())
-
     def _holder(self, path: Path) -> _Statement | None:
         """The key statement that holds the value at path, or the inline table in which it would stand."""
         for statement in self._statements:
@@ -234,7 +297,13 @@ class Document:
         """Changes one key statement; value None takes the path out of an inline table."""
         source = "".join(statement.lines)
         plain = source.rstrip("\r\n")
-        document = tomlkit.parse(plain.replace("\r\n", "\n"))
+        if len(plain) > _STATEMENT:
+            raise HostError(f"{self.name}: {dotted(statement.path)} has {len(plain):,} characters; values of at most "
+                            f"{_STATEMENT:,} are changed.", "Make it shorter, then run again.", path=self.name)
+        try:
+            document = tomlkit.parse(plain.replace("\r\n", "\n"))
+        except (tomlkit.exceptions.TOMLKitError, RecursionError) as error:
+            raise self._refusal(path) from error
         container: t.Any = document
         keys = path[len(statement.table):]
         for key in keys[:-1]:
@@ -342,11 +411,3 @@ class Document:
     def _refusal(self, path: Path) -> HostError:
         return HostError(f"{self.name}: {dotted(path)} cannot be edited without rewriting other parts of the file.",
                          "Give that table a header of its own ([table]), then run again.", path=self.name)
-
-
-def _parses(text: str) -> bool:
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return False
-    return True

@@ -1,0 +1,50 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import drain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
+
+
+class ActionModule(ControllerAction):
+    """See the documentation of the module node_maintenance."""
+
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["started", "ended"], "required": True},
+        "node": {"type": "str", "required": True},
+        "kubeconfig": {"type": "path", "required": True},
+        "context": {"type": "str"},
+        "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
+        "clients": {"type": "list", "elements": "dict", "default": []},
+        "grace_period": {"type": "int"},
+        "timeout": {"type": "int", "default": 300},
+        "delete_emptydir_data": {"type": "bool", "default": False},
+        "force": {"type": "bool", "default": False},
+        "reason": {"type": "str", "default": ""},
+        "begun": {"type": "dict", "default": {}},
+    }
+
+    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Takes the Node out of service, or puts it back."""
+        wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
+        evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
+                                  arguments["disruption"], bool(self._task.check_mode))
+        # Ansible forks a process for each task; the run is the process that forks.
+        request = Request(evictions, Holder.of_process(os.getppid()), arguments["clients"], arguments["reason"],
+                          arguments["begun"])
+        client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
+        result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()
+        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
+        return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}

@@ -1,0 +1,91 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the objects and the labels of Nodes differ from the plan of a cluster. Reads, never writes. PRIVATE.
+
+What a run of site.yml would do is asked of what it would ask itself: the plan of objects, what gpu_disruption holds
+back of it, and the plan of labels. Pods are not looked at here: see L(rollout).
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, hold, live, objects, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import counted, some_of
+
+NODES = "nodes"
+_REPAIR = "Run site.yml: it repairs exactly this."
+_NAMED, _FIELDS = 3, 2
+
+
+class Difference(t.NamedTuple):
+    """What differs from the plan in one component, C(cluster) for what all share, C(nodes) for the labels of Nodes.
+
+    cause: what differs, in words; hint: what to do; level: C(failed), or C(pending) for what a higher gpu_disruption
+    allows; nodes: those whose labels differ.
+    """
+
+    component: str
+    cause: str
+    hint: str
+    level: str = "failed"
+    nodes: t.Tuple[str, ...] = ()
+
+
+def differences(client: Client, cluster: t.Mapping[str, t.Any],
+                components: t.Collection[str] | None) -> list[Difference]:
+    """What a run would put right. cluster: the part of the plan; components: these alone, None for all and for labels.
+
+    What cannot be compared is one of them: an object of others that is in the way, a right to read that is missing.
+    Raises InputError where the plan is none.
+    """
+    wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
+    try:
+        with rights.named(client, str(cluster["namespace"])):
+            found = _of_objects(client, cluster, wanted, names)
+            return found if components is not None else found + _of_labels(client, cluster)
+    except ClusterError as error:
+        return [Difference(objects.SHARED, f"the cluster cannot be compared with its plan: {error.message}".rstrip("."),
+                           error.hint)]
+
+
+def _of_objects(client: Client, cluster: t.Mapping[str, t.Any], wanted: t.Sequence[objects.Wanted],
+                names: t.Collection[str]) -> list[Difference]:
+    changes = plan(client, wanted, live.read(client, wanted), names)
+    components = {change.id: change.component for change in changes}
+    changes, pending = hold.hold(changes, cluster.get("disruption", LEVELS[0]),
+                                 lambda: client.list("v1", "Node", metadata_only=True))
+    found = []
+    for name in dict.fromkeys(change.component for change in changes if change.writes):
+        mine = [_told(change) for change in changes if change.writes and change.component == name]
+        more = f"; {counted(len(mine) - _NAMED, 'more object')}" if len(mine) > _NAMED else ""
+        found.append(Difference(name, "; ".join(mine[:_NAMED]) + more, _REPAIR))
+    return found + [Difference(components[one["id"]], f"{one['id']}: {one['pending_reason']}",
+                               f"Set gpu_disruption: {one['needs']} in a maintenance window.", "pending")
+                    for one in pending]
+
+
+def _told(change: Change) -> str:
+    """C(DaemonSet gpu-operator/nvidia-dcgm differs in spec.template...image)."""
+    if change.action == "create":
+        return f"{change.label} is missing"
+    if change.action in ("delete", "release"):
+        return f"{change.label} is no longer planned"
+    return f"{change.label} differs in {some_of(change.reasons, _FIELDS)}"
+
+
+def _of_labels(client: Client, cluster: t.Mapping[str, t.Any]) -> list[Difference]:
+    """Nodes whose deploy labels differ, those with the same keys together. What hosts tell is theirs to compare."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, summary in deploy.differing(client, cluster["deploy"]).items():
+        keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))
+        if keys:  # nothing but an annotation says when a GPU was last seen
+            groups.setdefault(keys, []).append(name)
+    return [Difference(NODES, f"{'labels differ' if keys[1:] else 'a label differs'} from the plan "
+                       f"({some_of(keys, _NAMED)})", _REPAIR, nodes=tuple(sorted(names)))
+            for keys, names in groups.items()]

@@ -1,0 +1,77 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which changes wait for a higher gpu_disruption, as they would end pods that GPU clients run on. Pure. PRIVATE.
+
+A driver's pod takes the driver with it, and the MPS daemon its clients. Other operands come and go without harm to who
+computes.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MPS_DAEMON, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, keeps_pods
+
+NEEDS = "drain"
+DRIVER = "driver"
+_PODS = ("currentNumberScheduled", "numberMisscheduled")
+
+
+def hold(changes: t.Sequence[Change], level: str,
+         nodes: t.Callable[[], t.Sequence[Object]]) -> tuple[list[Change], list[dict[str, t.Any]]]:
+    """(what may be done, what is pending as results have it).
+
+    level: gpu_disruption; nodes: returns the metadata of all Nodes, asked only where a selector changes.
+    While a change of a driver's DaemonSet is pending, so is all else of the driver: half of it is no driver.
+    """
+    reasons = {} if allows(level, NEEDS) else {one.id: _ends(one, nodes) for one in changes}
+    first = next((one for one in changes if reasons.get(one.id) and one.component == DRIVER), None)
+    pending, left = [], []
+    for one in changes:
+        reason = reasons.get(one.id, "")
+        if not reason and first and one.component == DRIVER and one.writes:
+            reason = f"it follows '{first.id}'"
+        if reason:
+            pending.append({**Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS).as_dict(),
+                            "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"})
+        else:
+            left.append(one)
+    return left, pending
+
+
+def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
+    """Why a change of a DaemonSet ends pods that run; empty where it does not."""
+    live = change.live
+    if (not change.writes or live is None or live["kind"] != "DaemonSet"
+            or not (change.component == DRIVER or live["metadata"]["name"] == MPS_DAEMON)):
+        return ""
+    count = sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
+    if not count:
+        return ""
+    if change.action in ("delete", "replace"):
+        return "" if keeps_pods(change) else f"all {count} pods of it would end at once"
+    moved = _moved(t.cast(Object, change.manifest), live, nodes)
+    return f"its pods would end at once on {moved}" if moved else ""
+
+
+def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
+    """The Nodes that a DaemonSet would leave, as words; empty where there are none. A controller ends such pods, also
+    those that only a user may replace."""
+    want, have = (one["spec"]["template"]["spec"] for one in (manifest, live))
+    kept = (want.get("affinity") or {}).get("nodeAffinity") or {}
+    former = (have.get("affinity") or {}).get("nodeAffinity") or {}
+    if compare.differences(kept, former, "") or compare.differences(former, kept, ""):
+        return "the Nodes that its new affinity leaves out"
+    new, old = want.get("nodeSelector") or {}, have.get("nodeSelector") or {}
+    if new.items() <= old.items():
+        return ""
+    left = [one for one in nodes() if old.items() <= _labels(one).items() and not new.items() <= _labels(one).items()]
+    return f"{len(left)} Nodes, such as {left[0]['metadata']['name']}" if left else ""
+
+
+def _labels(node: Object) -> t.Mapping[str, str]:
+    return node["metadata"].get("labels") or {}

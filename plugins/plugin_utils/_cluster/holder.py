@@ -1,0 +1,77 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The run of Ansible that holds a Node: who it is, and whether it may still be at work. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import calendar
+import os
+import platform
+import re
+import time
+import typing as t
+from dataclasses import dataclass
+
+# Seconds after which a run on another controller counts as gone: longer than a driver's installation with a reboot.
+EXPIRES = 3600
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_TEXT = re.compile(r"([\w.-]{1,253})/(\d{1,10})/(\d{1,20})@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """controller: its host name; pid, started: the process of ansible-playbook and the time of its start by /proc (0
+    where there is none); since: when it took the Node, in seconds since 1970."""
+
+    controller: str
+    pid: int
+    started: int
+    since: float
+
+    @classmethod
+    def of_process(cls, pid: int) -> Holder:
+        """The run whose process this is, now."""
+        return cls(re.sub(r"[^\w.-]", "-", platform.node()) or "unknown", pid, _started(pid), time.time())
+
+    @classmethod
+    def read(cls, text: str) -> t.Optional[Holder]:
+        """What an annotation says; None where it is empty or nothing that L(text) writes."""
+        found = _TEXT.fullmatch(text)
+        try:
+            since = calendar.timegm(time.strptime(found[4], _TIME)) if found else 0.0
+        except ValueError:
+            return None
+        return cls(found[1], int(found[2]), int(found[3]), since) if found else None
+
+    @property
+    def text(self) -> str:
+        """For an annotation."""
+        return f"{self.controller}/{self.pid}/{self.started}@{time.strftime(_TIME, time.gmtime(self.since))}"
+
+    def must_wait_for(self, other: Holder) -> bool:
+        """Whether another run may still work. One of this controller works while its process lives."""
+        if (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started):
+            return False
+        if self.controller == other.controller:
+            return _lives(other.pid) and _started(other.pid) == other.started
+        return abs(self.since - other.since) < EXPIRES
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return pid > 0
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since the boot (proc(5), the 22nd field of stat); 0 where nobody tells."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0

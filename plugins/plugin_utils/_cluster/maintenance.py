@@ -1,0 +1,207 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A Node is taken out of service before its host is disturbed, and put back as it was. PRIVATE to the collection.
+
+Out of service: one run holds the Node, its operands are paused by their deploy labels, and where the level allows it
+the Node is cordoned and the pods that use GPUs are evicted. All of it stands on the Node, in labels and annotations, so
+that the next run can go on where a run was killed.
+
+The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
+Operator 26.7), so that other tools know what it means.
+"""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import LABELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import DEPLOY
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, mig, node, operand_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
+
+PAUSED = "paused-for-driver-upgrade"
+PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
+# Annotations: the run that holds the Node, and why the last one failed.
+HELD, REASON = "gpuops.nvidia/held-by", "gpuops.nvidia/maintenance-failed"
+UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+_UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
+_KEPT = 1000  # characters of a reason
+
+Object = t.Mapping[str, t.Any]
+Result = t.Dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task asks.
+
+    drain: the Node, the level, the timeout in seconds and what may be evicted; holder: this run; clients: what uses the
+    GPUs, as the modules of the host return holders; reason: why the maintenance failed, empty where it succeeded;
+    begun: what the task that began returned, which check mode needs.
+    """
+
+    drain: drain.Request
+    holder: Holder
+    clients: t.Sequence[t.Mapping[str, t.Any]] = ()
+    reason: str = ""
+    begun: t.Mapping[str, t.Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The Node."""
+        return self.drain.names[0]
+
+
+def left_behind(annotations: t.Mapping[str, str]) -> bool:
+    """Whether a Node carries what a run has left that was killed or has failed."""
+    return HELD in annotations or REASON in annotations
+
+
+class Maintenance:
+    """One task. tell: called with a line on the way; clock, sleep: as of the module time."""
+
+    def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
+                 clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
+        self._client, self._request = client, request
+        self._tell, self._clock, self._sleep = tell, clock, sleep
+
+    def started(self) -> Result:
+        """Takes the Node out of service. Raises GpuopsError with the Node as it was.
+
+        C(started) in the result is false where the level does not allow to end what uses the GPUs: then nothing is
+        changed, and C(pending) says what is in the way.
+        """
+        one = self._node()
+        self._refuse_upgrade(one)
+        preview = self._drain(check=True)
+        obstacles = self._obstacles(preview)
+        if obstacles:
+            return outcome([], obstacles, started=False, paused=[], cordoned=[], evicted=[], staying=preview["staying"])
+        steps = _steps(self._request.name, one) + [_again(step) for step in preview["plan"]]
+        result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, paused=_to_pause(one),
+                         cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
+        return result if self._request.drain.check else {**result, **self._start()}
+
+    def ended(self) -> Result:
+        """Puts the Node back into service. With a reason it stays cordoned, where this collection has cordoned it.
+
+        A Node that no run of this collection holds, or has left behind, is not touched.
+        """
+        one, begun = self._node(), self._request.begun
+        if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
+            return outcome([], started=False, paused=[], cordoned=[], evicted=[], staying=[])
+        reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
+        paused = _paused(one) or list(begun.get("paused") or ())
+        steps = [Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused]
+        if reason:
+            steps.append(Step("say why", f"Node {self._request.name}", reason))
+        elif cordon.before(one) is not None or begun.get("cordoned"):
+            steps.append(Step("uncordon", f"Node {self._request.name}", "it gets back its former state"))
+        steps.append(Step("release", f"Node {self._request.name}"))
+        if not self._request.drain.check:
+            node.write(self._client, self._request.name, lambda live: self._released(live, reason))
+        return outcome(steps, (), plan_diff("node_maintenance", steps), started=False, paused=[], cordoned=[],
+                       evicted=[], staying=[])
+
+    def _node(self) -> Object:
+        one = node.named(self._client, [self._request.name])[self._request.name]
+        self._refuse_held(one)
+        return one
+
+    def _refuse_held(self, one: Object) -> None:
+        """Raises ClusterError where another run works on the Node."""
+        holder = Holder.read(_annotations(one).get(HELD, ""))
+        if holder and self._request.holder.must_wait_for(holder):
+            raise ClusterError(f"Node {self._request.name} is held by another run ({holder.text}).",
+                               f"Wait until it has ended. Where it is gone for good, remove the annotation: kubectl "
+                               f"annotate node {self._request.name} {HELD}-", verb="patch",
+                               object=f"Node {self._request.name}", reason="Held")
+
+    def _refuse_upgrade(self, one: Object) -> None:
+        state = operand_pods.labels(one).get(UPGRADE, "")
+        if state not in _UPGRADE_ENDED:
+            raise ClusterError(f"A driver upgrade is under way on Node {self._request.name} ({UPGRADE}={state}).",
+                               "Let it end, or remove the label where nobody goes on with it.", verb="patch",
+                               object=f"Node {self._request.name}", reason="Upgrading")
+        if operand_pods.labels(one).get(mig.STATE) == mig.PENDING:
+            raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
+                               "Let it end, or run the playbook mig where it was killed.", verb="patch",
+                               object=f"Node {self._request.name}", reason="Changing")
+
+    def _drain(self, check: bool) -> Result:
+        request = replace(self._request.drain, check=check)
+        return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
+
+    def _obstacles(self, preview: Result) -> list[dict[str, t.Any]]:
+        """What uses the GPUs and may not end at this level, as pending steps. At C(drain) pods are evicted, and for
+        processes of the host the host's modules have their own rules."""
+        level = self._request.drain.level
+        if allows(level, "drain"):
+            return []
+        evictions = [step for step in preview["pending"] if step["action"] == "evict"]
+        stops = [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
+                 for one in self._request.clients if not one.get("container")]
+        return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs 'drain' or higher"}
+                for step in evictions + stops]
+
+    def _start(self) -> Result:
+        """Returns what the plan did not know. Puts everything back where something goes wrong."""
+        name = self._request.name
+        node.write(self._client, name, self._taken)
+        try:
+            operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
+                                   self._sleep)
+            drained = self._drain(check=False) if allows(self._request.drain.level, "drain") else {}
+        except GpuopsError:
+            self._give_back()
+            raise
+        if drained.get("failed"):
+            self._give_back()
+            return {key: drained[key] for key in ("failed", "msg", "blocked")}
+        return {"evicted": drained.get("evicted", [])}
+
+    def _give_back(self) -> None:
+        node.write(self._client, self._request.name, lambda live: self._released(live, ""))
+
+    def _taken(self, live: Object) -> dict[str, t.Any] | None:
+        """The patch that makes the Node this run's and pauses its operands."""
+        self._refuse_held(live)
+        return {"metadata": {"annotations": {HELD: self._request.holder.text},
+                             "labels": dict.fromkeys(_to_pause(live), PAUSED)}}
+
+    def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
+        self._refuse_held(live)
+        patch = (None if reason else cordon.uncordon(live)) or {}
+        annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None, REASON: reason or None}
+        return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
+
+
+def _steps(name: str, one: Object) -> list[Step]:
+    return [Step("hold", f"Node {name}", "no other run works on it"),
+            *(Step("pause", f"{key[len(DEPLOY):]} on Node {name}") for key in _to_pause(one))]
+
+
+def _again(step: t.Mapping[str, t.Any]) -> Step:
+    return Step(step["action"], step["target"], step["reason"], step["needs"])
+
+
+def _to_pause(one: Object) -> list[str]:
+    labels = operand_pods.labels(one)
+    return [key for key in PAUSES if labels.get(key) == "true"]
+
+
+def _paused(one: Object) -> list[str]:
+    labels = operand_pods.labels(one)
+    return [key for key in PAUSES if labels.get(key) == PAUSED]
+
+
+def _annotations(one: Object) -> dict[str, str]:
+    return dict(one["metadata"].get("annotations") or {})

@@ -1,0 +1,61 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts of a plan are Nodes of the cluster: what disturbs these goes through the Node. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+
+Plan = t.Dict[str, t.Any]
+_SHOWN = 20
+# What may happen on a host of a cluster that nobody has named.
+_ALONE = "idle"
+_NOBODY_ASKED = ("the host is part of a Kubernetes cluster that is not named, so nobody can cordon its Node and evict "
+                 "its pods: gpu_disruption {} counts as " + _ALONE + ". Set gpu_kubeconfig to the file of the cluster.")
+
+
+def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
+           facts: t.Mapping[str, t.Any]) -> list[str]:
+    """Writes C(node) into the plan of every host: C({name, left}), empty for one that is no Node. Returns notes.
+
+    names: by host of the inventory what its Node would be called; left: by Node of the cluster whether a run has left
+    it behind (killed or failed), None where no cluster is named; facts: by host what gpu_info returned.
+    """
+    alone = []
+    for host, parts in plan["hosts"].items():
+        name = names.get(host, host)
+        parts["node"] = {"name": name, "left": left[name]} if left and name in left else {}
+        if left is None and facts[host]["host"]["markers"]["kubernetes"] and not allows(_ALONE, plan["disruption"]):
+            alone.append(host)
+            for part in parts.values():
+                if isinstance(part, dict) and "disruption" in part and not allows(_ALONE, part["disruption"]):
+                    part["disruption"] = _ALONE
+    return [f"{some_of(alone, _SHOWN)}: {_NOBODY_ASKED.format(plan['disruption'])}"] if alone else []
+
+
+def batch(asked: t.Any, hosts: int) -> int:
+    """How many hosts may be out of service at the same time: a number, or a share of all (C(25%)), at least one.
+
+    Raises InputError for anything else.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
+    if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
+        raise InputError(f"{asked!r} is not a number of hosts.", "Write a number from 1 on, or a share such as 25%.",
+                         path="gpu_max_unavailable", value=asked)
+    return max(1, hosts * int(found[1]) // 100) if found[2] else int(found[1])
+
+
+def check(wanted: t.MutableMapping[str, t.Any]) -> None:
+    """Reads gpu_strict and checks gpu_max_unavailable. Raises InputError."""
+    batch(wanted["max_unavailable"], 1)
+    strict = str(wanted["strict"]).lower()
+    if strict not in ("true", "false", "yes", "no"):
+        raise InputError(f"{wanted['strict']!r} is neither true nor false.", "Write true or false.", path="gpu_strict",
+                         value=wanted["strict"], allowed=["true", "false"])
+    wanted["strict"] = strict in ("true", "yes")
