@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from ctypes import byref, c_uint
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict
 
 import yaml
 
@@ -40,7 +40,7 @@ ENUM = (
     "3_SLICE_GFX",
 )
 COUNTS = ("id", "slices", "instances", "mib", "sm", "ce", "dec", "enc", "jpeg", "ofa")
-Board = dict[str, Any]
+Board = Dict[str, Any]  # read by Python 3.8, too
 
 
 def published() -> dict[str, Any]:

@@ -3,27 +3,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import functools
 import json
-import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
+from lab import runs
 from lab.controlplane import cluster as clusters
 from lab.host import engine
 from lab.host import lab as labs
 from lab.stages import ROOT
 from tests.integration import user
+from tests.waiting import until
 
-NAME = f"kubelet-{os.getpid()}"
+runs.begin()
+NAME = "kubelet"
 NODE = "gpu-n1"
 GPUS = 2
 NAMESPACE = "gpu-operator"
@@ -37,34 +40,56 @@ dcgmExporter: {enabled: false}
 migManager: {enabled: false}
 """
 FAULTS = "/var/lib/gpulab/faults"
+BARRIERS = {".driver-ctr-ready", "driver-ready", "toolkit-ready", "cuda-ready", "plugin-ready"}
 
 
 @dataclass
 class World:
-    """A cluster with one Node, whose kubelet runs containers, and a user of the collection."""
+    """A cluster with one Node, whose kubelet runs containers, and a user of the collection.
+
+    first: the run that brought everything up.
+    """
 
     cluster: clusters.Cluster
     folder: Path
+    first: user.Run = field(default_factory=lambda: user.Run(-1, ""))
 
-    def run(self, name: str = "site", timeout: int = 300, **variables: Any) -> user.Run:
+    def run(self, name: str = "site", timeout: int = 540, **variables: Any) -> user.Run:
         """A playbook of the collection, as its user runs it. timeout: in seconds, for operands to come up."""
         return user.playbook(name, [self.folder / "inventory.json"], preflight_timeout=timeout, **variables)
 
-    def get(self, *words: str) -> Any:
-        """An object, or a list."""
-        return json.loads(self.cluster.kubectl("get", *words, "--output", "json"))
+    @functools.cached_property
+    def client(self) -> Client:
+        """As a program asks, which costs less than a start of kubectl."""
+        return Client(str(self.cluster.kubeconfig))
 
     def pods(self, app: str) -> list[Any]:
         """The pods of an operand that are not being removed."""
-        found = self.get("--namespace", NAMESPACE, "pods", "--selector", f"app={app}")["items"]
+        found = self.client.list("v1", "Pod", NAMESPACE, f"app={app}")
         return [one for one in found if "deletionTimestamp" not in one["metadata"]]
+
+    def phase(self, name: str) -> str:
+        """The phase of a user's pod."""
+        found = self.client.get("v1", "Pod", name, "default")
+        assert found is not None
+        return str(found["status"]["phase"])
 
     def ready(self) -> bool:
         """Whether all operands' pods are; those that have done their work do not count."""
-        pods = self.get("--namespace", NAMESPACE, "pods", "--field-selector", "status.phase!=Succeeded")["items"]
+        pods = self.client.list("v1", "Pod", NAMESPACE, field_selector="status.phase!=Succeeded")
         # One that was made this moment has no conditions yet.
         return all(any((one["type"], one["status"]) == ("Ready", "True") for one in pod["status"].get("conditions", ()))
                    for pod in pods)
+
+    def up(self) -> bool:
+        """Whether all operands' pods are ready, their barriers are there and the Node offers its GPUs."""
+        return self.ready() and self.allocatable == GPUS and self.barriers() >= BARRIERS
+
+    def crashes(self, app: str) -> bool:
+        """Whether the kubelet holds back a container of an operand that has failed more than once."""
+        return any((status["state"].get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+                   for pod in self.pods(app) for kind in ("initContainer", "container")
+                   for status in pod["status"].get(f"{kind}Statuses", ()))
 
     def delete_pod(self, app: str) -> None:
         """Deletes an operand's pod and waits until it is gone."""
@@ -94,15 +119,9 @@ class World:
     @property
     def allocatable(self) -> int:
         """How many GPUs the Node offers to pods."""
-        return int(self.get("node", NODE)["status"]["allocatable"].get("nvidia.com/gpu", 0))
-
-
-def until(true: Callable[[], bool], what: str, limit: float = 180.0) -> None:
-    """Waits for something."""
-    end = time.monotonic() + limit
-    while not true():
-        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
-        time.sleep(0.3)
+        found = self.client.get("v1", "Node", NODE)
+        assert found is not None
+        return int(found["status"]["allocatable"].get("nvidia.com/gpu", 0))
 
 
 def lab(*words: str) -> None:
@@ -122,9 +141,16 @@ def images(folder: Path, variables: dict[str, Any]) -> list[str]:
     return sorted({name for text in texts for name in re.findall(r"\bimage: (\S+)", text)})
 
 
+@pytest.fixture
+def world(land: World) -> World:
+    """All is up when a test begins, whatever a former one has done."""
+    until(land.up, "all operands are up")
+    return land
+
+
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Up for the session."""
+def land(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for the session, on which the playbook site has run."""
     user.install()
     folder = tmp_path_factory.mktemp("kubelet")
     (folder / "policy.yml").write_text(POLICY)
@@ -139,7 +165,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (folder / "inventory.json").write_text(json.dumps({
             "all": {"vars": {**variables, "gpu_kubeconfig": str(made.kubeconfig)}},
             "gpu_control": {"hosts": {"control": {}}}}))
-        yield World(made, folder)
+        found = World(made, folder)
+        found.first = found.run()
+        assert found.first.rc == 0, found.first.output
+        yield found
     finally:
-        lab("cluster", "down", "--name", NAME)
-        lab("down", "--name", NAME)
+        try:
+            if NAME in clusters.names():
+                lab("cluster", "down", "--name", NAME)
+        finally:
+            lab("down", "--name", NAME)

@@ -10,9 +10,11 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import flavour_of, headers_package
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import packages
 
-Facts = dict[str, t.Any]
+Facts = t.Dict[str, t.Any]  # read by Python 3.8, too
 
 _FAMILIES = {"ubuntu": "debian", "debian": "debian", "rhel": "redhat", "rocky": "redhat", "almalinux": "redhat",
              "centos": "redhat", "fedora": "redhat", "amzn": "redhat", "ol": "redhat", "azurelinux": "redhat",
@@ -41,7 +43,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
     family = _FAMILIES.get(os_id, "other")
     boards = [_gpu(index, one) if isinstance(one, str) else copy.deepcopy(one) for index, one in enumerate(gpus)]
     made: Facts = {
-        "schema": 2,
+        "schema": 3,
         "host": {
             "hostname": "gpu-1", "arch": arch, "machine": "PowerEdge XE9680", "vendor": "Dell Inc.", "virtual": None,
             "cloud": None, "secure_boot": secure_boot, "lockdown": "integrity" if secure_boot else "none",
@@ -59,13 +61,15 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
         "nvlink": {"switches": len(_switches(boards)), "fabric": _fabric(boards)},
         "vgpu": None,
         "driver": {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None, "dkms": [],
-                   "reboot_pending": False, "nvml": {"available": False, "error": None, "cuda": None}},
+                   "reboot_pending": False, "missing_files": [], "nodes": None, "services": None,
+                   "nvml": {"available": False, "error": None, "cuda": None}},
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
-        "runtimes": {"containerd": {"version": "1.7.28", "running": True, "nvidia": False}, "docker": None,
-                     "crio": None, "podman": None},
-        "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
+        "runtimes": {"containerd": {"version": "1.7.28", "running": True, "boot": "yes", "stale": False,
+                                    "nvidia": False}, "docker": None, "crio": None, "podman": None},
+        "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "mig_boot": {"enabled": False, "gpus": None, "vendor": None},
+        "journals": {"brought": [], "faults": []},
+        "mig_boot": {"enabled": False, "masked": False, "gpus": None, "vendor": None},
         "clients": [],
     }
     _lay_over(made, overrides, "facts")
@@ -76,13 +80,23 @@ def driven(base: Facts, version: str, flavour: str = "open", source: str = "cuda
     """A copy of the facts in which this driver is installed, loaded, and seen by NVML."""
     made = copy.deepcopy(base)
     made["driver"].update(loaded=version, library=version, flavour=flavour, source=source,
-                          packages={"nvidia-open": f"{version}-1"} if source == "cuda_repository" else {},
+                          packages=_packages(made, version, flavour, source),
                           nvml={"available": True, "error": None, "cuda": None})
     made["modules"].update(nvidia=True, nvidia_uvm=True, nvidia_modeset=True)
     for index, gpu in enumerate(made["gpus"]):
         gpu.update(kernel_driver="nvidia", index=index, minor=index, uuid=f"GPU-00000000-0000-4000-8000-{index:012d}",
                    mig={"enabled": False, "pending": False, "instances": []} if gpu["mig_capable"] else None)
     return made
+
+
+def _packages(made: Facts, version: str, flavour: str, source: str) -> dict[str, str]:
+    """What the vendor's repository brings there; nothing where the driver is of another source."""
+    system = made["host"]["os"]
+    if source != "cuda_repository" or not system["id"]:
+        return {}
+    names = packages.wanted((system["id"], system["version_id"] or ""), made["host"]["arch"], source, version, flavour,
+                            Spec(), made["nvlink"]["fabric"], (made["host"]["kernel"]["release"],))
+    return dict.fromkeys(names, f"{version}-1")
 
 
 def _gpu(index: int, text: str) -> Facts:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,24 @@ FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in (FOLDER / "policies").glob("*.yaml")))
 
 
+def read(path: Path) -> Any:
+    """A file of this folder, by libyaml where it is."""
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def case(name: str) -> dict[str, Any]:
     """``{release, nodes, values, spec, drivers, config_maps, secrets, service_monitors, like, facts}``; most optional.
 
     spec: what is not among the chart's values, set in the ClusterPolicy itself.
     """
-    found: dict[str, Any] = yaml.safe_load((FOLDER / "policies" / f"{name}.yaml").read_text())
+    found: dict[str, Any] = read(FOLDER / "policies" / f"{name}.yaml")
     return found
 
 
+@cache
 def exceptions() -> list[dict[str, Any]]:
     """``[{paths, policies, reason}]``: patterns of paths that may differ, in which policies, and why."""
-    found: list[dict[str, Any]] = yaml.safe_load((FOLDER / "exceptions.yaml").read_text())
+    found: list[dict[str, Any]] = read(FOLDER / "exceptions.yaml")
     return found
 
 
@@ -70,8 +77,15 @@ def rendered(asked: dict[str, Any]) -> list[dict[str, Any]]:
     """What the operator's components are made of; NFD is not among them."""
     release = matrix.release(asked["release"])
     policy = formats.read(documents(asked), release)
-    plan = resolve_cluster(policy, release, seen(asked), components.placements("cluster"), {}, {}, "drain")
+    # The operator has no levels: it may do all.
+    plan = resolve_cluster(policy, release, seen(asked), components.placements("cluster"), {}, {}, "reboot")
     return [manifest for name in ORDER if name != "nfd" for manifest in render(name, plan)]
+
+
+@cache
+def ours(name: str) -> list[dict[str, Any]]:
+    """What we make of a case; to be copied before it is changed."""
+    return rendered(case(name))
 
 
 def like(facts: dict[str, Any], others: dict[str, str]) -> dict[str, Any]:
@@ -81,24 +95,36 @@ def like(facts: dict[str, Any], others: dict[str, str]) -> dict[str, Any]:
                     if path == one or path.startswith(f"{one} | ")}
 
 
+@cache
+def default_facts() -> dict[str, Any]:
+    """The operator's facts of the default policy."""
+    return dict(flat(read(FOLDER / "default.yaml")))
+
+
 def expected(name: str) -> dict[str, Any]:
     """The operator's facts: those of the default policy, and what differs from them."""
     asked = case(name)
-    facts = like(dict(flat(yaml.safe_load((FOLDER / "default.yaml").read_text()))), asked.get("like") or {})
+    facts = like(default_facts(), asked.get("like") or {})
     facts.update(asked["facts"])
     return {path: value for path, value in facts.items() if value is not None}
 
 
 def differences(name: str, manifests: list[dict[str, Any]]) -> tuple[list[str], set[str]]:
     """(facts that differ without an exception, patterns of the exceptions that were needed)."""
-    ours, theirs = dict(flat(facts_of(manifests))), expected(name)
+    mine, theirs = dict(flat(facts_of(manifests))), expected(name)
     patterns = [pattern for one in exceptions() if any(fnmatchcase(name, which) for which in one["policies"])
                 for pattern in one["paths"]]
     told, needed = [], set()
-    for path in sorted({*ours, *theirs}):
-        if ours.get(path) != theirs.get(path):
+    for path in sorted({*mine, *theirs}):
+        if mine.get(path) != theirs.get(path):
             fits = {pattern for pattern in patterns if fnmatchcase(path, pattern)}
             needed |= fits
             if not fits:
-                told.append(f"{path}: ours {ours.get(path)!r}, the operator's {theirs.get(path)!r}")
+                told.append(f"{path}: ours {mine.get(path)!r}, the operator's {theirs.get(path)!r}")
     return told, needed
+
+
+@cache
+def compared(name: str) -> tuple[list[str], set[str]]:
+    """The differences of a case."""
+    return differences(name, ours(name))

@@ -16,21 +16,19 @@ import pytest
 
 from tests.conformance.cluster import cases
 
-RENDERED = {name: cases.rendered(cases.case(name)) for name in cases.NAMES}
-NEEDED: dict[str, set[str]] = {name: cases.differences(name, made)[1] for name, made in RENDERED.items()}
-
 
 @pytest.mark.parametrize("name", cases.NAMES)
 def test_facts(name: str) -> None:
-    assert cases.differences(name, RENDERED[name])[0] == []
+    assert cases.compared(name)[0] == []
 
 
 def test_each_exception_is_needed() -> None:
     """In every group of policies that it names, each of its patterns."""
+    needed = {name: cases.compared(name)[1] for name in cases.NAMES}
     unused = [(one["reason"], pattern) for one in cases.exceptions() for pattern in one["paths"]
-              if not any(pattern in NEEDED[name] for which in one["policies"] for name in cases.matching(which))]
+              if not any(pattern in needed[name] for which in one["policies"] for name in cases.matching(which))]
     idle = [which for one in cases.exceptions() for which in one["policies"]
-            if not any(NEEDED[name] & set(one["paths"]) for name in cases.matching(which))]
+            if not any(needed[name] & set(one["paths"]) for name in cases.matching(which))]
     assert (unused, idle) == ([], [])
 
 
@@ -80,6 +78,6 @@ def _pod(manifests: list[dict[str, Any]], name: str = "nvidia-device-plugin-daem
     lambda all_: all_.pop(),
 ])
 def test_a_spoilt_object_is_seen(spoil: Callable[[list[dict[str, Any]]], Any]) -> None:
-    manifests = copy.deepcopy(RENDERED["default"])
+    manifests = copy.deepcopy(cases.ours("default"))
     spoil(manifests)
     assert len(cases.differences("default", manifests)[0]) >= 1

@@ -53,7 +53,7 @@ def wider(name: str, manifests: list[dict[str, Any]]) -> list[tuple[str, Right]]
 
 @pytest.mark.parametrize("name", cases.NAMES)
 def test_never_wider(name: str) -> None:
-    made = cases.rendered(cases.case(name))
+    made = cases.ours(name)
     assert wider(name, made) == []
     assert sum(map(len, rights(dict(flat(facts_of(made)))).values())) > 20
 
@@ -79,7 +79,7 @@ def _role(manifests: list[dict[str, Any]], kind: str, name: str) -> dict[str, An
      ("nvidia-operator-validator", ("namespace", "/secrets (one)", "get"))),
 ])
 def test_a_wider_rule_is_seen(spoil: Callable[[list[dict[str, Any]]], Any], expected: tuple[str, Right]) -> None:
-    manifests = copy.deepcopy(cases.rendered(cases.case("default")))
+    manifests = copy.deepcopy(cases.ours("default"))
     assert wider("default", manifests) == []
     spoil(manifests)
     assert expected in wider("default", manifests)

@@ -247,7 +247,6 @@ def test_an_instance_destroyed_by_hand_comes_back_alone(machine: Make) -> None:
     (("create-fails-at", "0", "5"), "INSUFFICIENT_RESOURCES"),
     (("destroy-in-use", "0"), "IN_USE. No process is listed as using it"),
     (("no-permission", "0"), "NO_PERMISSION. This needs root"),
-    (("gpu-lost", "0"), "GPU_IS_LOST"),
 ])
 def test_a_fault_is_named_and_nothing_is_half_done(machine: Make, fault: tuple[str, ...], words: str) -> None:
     host = machine("a100-80=2")
@@ -259,6 +258,18 @@ def test_a_fault_is_named_and_nothing_is_half_done(machine: Make, fault: tuple[s
     assert words in str(caught.value)
     assert devices(host) == before
     host.sim("fault", "clear")
+    go("all-1g.10gb")
+    assert devices(host) == [{"0": 7}, {"0": 7}]
+
+
+def test_a_lost_gpu_waits_and_the_other_gets_its_layout(machine: Make) -> None:
+    host = machine("a100-80=2")
+    go("all-3g.40gb")
+    host.sim("fault", "set", "gpu-lost", "0")
+    waiting = go("all-1g.10gb")["pending"]
+    assert len(waiting) == 1 and "GPU_IS_LOST" in waiting[0]["pending_reason"]
+    host.sim("fault", "clear")
+    assert devices(host)[1] == {"0": 7}
     go("all-1g.10gb")
     assert devices(host) == [{"0": 7}, {"0": 7}]
 

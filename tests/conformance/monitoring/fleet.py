@@ -140,7 +140,7 @@ def exporters(start: float, honoured: bool = False) -> Iterator[list[dict[str, A
         **{key: value for key, value in TARGET.items() if key != "job"}, "instance": node, "pod": f"exporter-{node}",
         "__metrics_path__": f"/{node}"}} for node in (*SERVED, DOWN, SILENT)]
     try:
-        yield [{"job_name": TARGET["job"], "scrape_interval": "2s", "scrape_timeout": "2s", "static_configs": targets,
+        yield [{"job_name": TARGET["job"], "scrape_interval": "4s", "scrape_timeout": "4s", "static_configs": targets,
                 "honor_labels": honoured}]
     finally:
         server.shutdown()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -66,8 +65,8 @@ NAMED = [f"{name}: {panel['title']}" for name, panel, _expression in PANELS]
 class Prometheus:
     """One that runs. ask: an answer of its HTTP API."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/api/v1/"
+    def __init__(self, address: str) -> None:
+        self.url = f"http://{address}/api/v1/"
 
     def ask(self, path: str, **words: str) -> Any:
         with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(words)}", timeout=60) as answer:
@@ -98,38 +97,37 @@ def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
     subprocess.run([programs / "promtool", "tsdb", "create-blocks-from", "openmetrics", "history", "data"], cwd=folder,
                    check=True, capture_output=True)
     (folder / "rules.yml").write_text(yaml.safe_dump(found["PrometheusRule/nvidia-dcgm-exporter"]["spec"]))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with fleet.exporters(start, honoured) as targets, open(folder / "log", "w") as log:
         (folder / "prometheus.yml").write_text(yaml.safe_dump({
             "global": {"evaluation_interval": "1s"}, "rule_files": ["rules.yml"], "scrape_configs": targets}))
         process = subprocess.Popen([
             programs / "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-            f"--web.listen-address=127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log)
-        served = Prometheus(port)
+            "--web.listen-address=127.0.0.1:0"], cwd=folder, stdout=log, stderr=log)
         try:
-            _await(served, folder / "log")
-            yield served
+            yield _await(process, folder / "log")
         finally:
             process.terminate()
             process.wait(120)
 
 
-def _await(served: Prometheus, log: Path) -> None:
+def _await(process: subprocess.Popen[bytes], log: Path) -> Prometheus:
     """Until every target was scraped three times, and every rule was evaluated after that."""
     end, scraped = time.monotonic() + 240, 0.0
-    while time.monotonic() < end:
+    while time.monotonic() < end and process.poll() is None:
         time.sleep(0.3)
+        listens = re.search(r'"Listening on" address=(\S+)', log.read_text())
+        if not listens:
+            continue
+        served = Prometheus(listens[1])
         try:
             if not scraped and len(served.query("count_over_time(up[1m]) >= 3")) == 4:
                 scraped = time.time()
             groups = served.ask("rules")["groups"]
-        except OSError:
+        except OSError:  # it listens before it is ready
             continue
         if scraped and groups and all(_evaluated(group) > scraped for group in groups):
-            return
-    raise AssertionError(log.read_text()[-3000:])
+            return served
+    raise AssertionError(f"Prometheus ({process.poll() or 'running'}) has no data:\n{log.read_text()[-3000:]}")
 
 
 def _evaluated(group: dict[str, Any]) -> float:

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import json
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -52,6 +54,32 @@ def test_what_is_in_our_tree_has_our_value_however_it_is_written() -> None:
     assert compare.drifted(MANIFEST, live(odd, entry(TREE))) == []
 
 
+def named(*names: str, **values: str) -> list[dict[str, Any]]:
+    return [{"name": name, **({"value": values[name]} if name in values else {})} for name in names]
+
+
+@pytest.mark.parametrize(("part", "want", "have", "drift"), [
+    ("initContainers", named("a", "b", "c"), named("b", "a", "c"), True),
+    ("initContainers", named("a", "b"), named("a", "injected", "b"), False),
+    ("rules", named("a", "b"), named("b", "a"), True),
+    ("containers", named("a", "b"), named("b", "a"), False),
+    ("env", named("A", "B"), named("B", "A"), False),
+    ("env", named("A", "B", B="x$(A)"), named("B", "A", B="x$(A)"), True),
+    ("env", named("A", "B", "C", B="$(A)"), named("C", "A", "X", "B", B="$(A)", X="$(A)"), False),
+    ("env", named("A", "B", A="$(B)"), named("B", "A", A="$(B)"), True),
+    ("env", named("A", "B", B="$$(A) $(MISSING)"), named("B", "A", B="$$(A) $(MISSING)"), False),
+    ("env", named("A", "B", B="$(A)"), named("B", B="$(A)"), False),
+])
+def test_order_counts_where_it_means_something(
+        part: str, want: list[Any], have: list[Any], drift: bool) -> None:
+    """Nobody owns it: init containers run, and values that name others are resolved, in this order."""
+    tree = {"f:spec": {f"f:{part}": {key(name=item["name"]): {".": {}, "f:name": {}, "f:value": {}} for item in want}}}
+    manifest = {**MANIFEST, "spec": {part: want}}
+    assert compare.drifted(manifest, live({part: have}, entry(tree))) == ([f"spec.{part}"] if drift else [])
+    if len(want) == len(have):
+        assert compare.differences(want, have, part) == ([part] if drift else [])
+
+
 def test_what_has_left_our_tree_is_compared() -> None:
     left = {"f:spec": {"f:replicas": {}, "f:containers": {'k:{"name":"a"}': {".": {}, "f:name": {}}}}}
     other = {"replicas": 2, "containers": [{"name": "a", "image": "evil", "ports": [{"containerPort": 80}]}]}
@@ -83,6 +111,39 @@ def test_taking_over_moves_exactly_what_was_added() -> None:
     assert kept == scale
     again = live(SPEC, own, edited, kept)
     assert fields.foreign(again) == {}
+
+
+def key(**keys: Any) -> str:
+    return "k:" + json.dumps(keys, separators=(",", ":"))
+
+
+OWNED: fields.Tree = {"f:env": {key(name="A"): {".": {}, "f:name": {}}}, "f:probe": {"f:period": {}},
+                      "f:tolerations": {}, "f:volumes": {key(name="v"): {".": {}, "f:name": {}}}, "f:data": {}}
+
+
+@pytest.mark.parametrize(("want", "have", "theirs", "after"), [
+    ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "A", "valueFrom": {"fieldRef": {"path": "x"}}}]},
+     {"f:env": {key(name="A"): {"f:valueFrom": {".": {}, "f:fieldRef": {}}}}}, {"env": [{"name": "A", "value": "1"}]}),
+    ({"volumes": [{"name": "v", "hostPath": {"path": "/run"}}]},
+     {"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}, {"name": "w", "emptyDir": {}}]},
+     {"f:volumes": {key(name="v"): {"f:emptyDir": {"f:medium": {}}}, key(name="w"): {".": {}, "f:name": {}}}},
+     {"volumes": [{"name": "v", "hostPath": {"path": "/run"}}]}),
+    ({"probe": {"period": 5, "exec": {"command": ["a", "b"]}}},
+     {"probe": {"period": 5, "timeout": 1, "httpGet": {"port": 80, "scheme": "HTTP"}}},
+     {"f:probe": {"f:httpGet": {".": {}, "f:port": {}}}},
+     {"probe": {"period": 5, "timeout": 1, "exec": {"command": ["a", "b"]}}}),
+    ({"tolerations": [{"key": "a", "operator": "Exists"}]},
+     {"tolerations": [{"key": "a", "operator": "Equal", "value": "x"}]}, {"f:tolerations": {}},
+     {"tolerations": [{"key": "a", "operator": "Exists"}]}),
+    ({"data": {"a": "1"}}, {"binary": {"a": "eA=="}}, {"f:binary": {".": {}, "f:a": {}}}, {"data": {"a": "1"}}),
+    ({"emptyDir": {}}, {"emptyDir": {"medium": "Memory"}}, {"f:emptyDir": {"f:medium": {}}}, {"emptyDir": {}}),
+])
+def test_what_a_repair_leaves_is_ours_and_what_nobody_owns(
+        want: dict[str, Any], have: dict[str, Any], theirs: fields.Tree, after: dict[str, Any]) -> None:
+    """A field that may not stand beside ours is gone; defaults of the server stay."""
+    entries = entry({"f:spec": OWNED}), entry({"f:spec": theirs}, "edit", "Update")
+    after = {**after, "address": "10.1.2.3"}
+    assert fields.repaired({**MANIFEST, "spec": want}, live({**have, "address": "10.1.2.3"}, *entries))["spec"] == after
 
 
 def test_an_entry_with_nothing_left_goes() -> None:
@@ -146,3 +207,18 @@ def test_what_is_added_inside_an_empty_mapping_is_foreign() -> None:
         {"f:spec": {"f:emptyDir": {"f:medium": {}}}}, "kubectl-patch", "Update"))
     assert fields.foreign(have) == {"kubectl-patch": {"f:spec": {"f:emptyDir": {"f:medium": {}}}}}
     assert fields.foreign(live({"emptyDir": {}}, entry(ours), entry(ours, "kubectl-patch", "Update"))) == {}
+
+
+@pytest.mark.parametrize("value", [
+    "1e30000000", "1e-30000000", "1e1000", "9" * 5000, "1" + "0" * 200 + "k", ".", "", "\u0663", "1Gi\n", "NaN",
+    float("nan"), float("inf"), True, None, [], {}, b"1"])
+def test_what_is_no_quantity_or_beyond_all(value: Any) -> None:
+    """A quantity of somebody else's object must not keep the run busy without end."""
+    assert compare.quantity(value) is None
+
+
+@pytest.mark.parametrize(("value", "number"), [
+    (3, 3), (0.5, Fraction(1, 2)), ("+1.5", Fraction(3, 2)), ("-2Ki", -2048), (".5k", 500), ("2E", 2 * 10**18),
+    ("2E3", 2000), ("1e-3", Fraction(1, 1000)), (2**70, 2**70), (1e300, 10**300)])
+def test_quantities(value: Any, number: Any) -> None:
+    assert compare.quantity(value) == number

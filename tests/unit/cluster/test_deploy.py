@@ -28,6 +28,7 @@ class Server:
         self.server = "https://lab"
         self.labels = {name: dict(labels) for name, labels in nodes.items()}
         self.annotations: dict[str, dict[str, str]] = {name: {} for name in nodes}
+        self.fields: dict[str, list[dict[str, Any]]] = {}
         self.ready = dict.fromkeys(nodes, "True")
         self.asked: list[str] = []
         self.refuses: dict[str, int] = {}
@@ -38,8 +39,13 @@ class Server:
         assert metadata_only and (api_version, kind) == ("v1", "Node")
         self.asked.append("list")
         self.on_list(self.asked.count("list"))
-        return [{"metadata": {"name": name, "labels": dict(labels), "annotations": dict(self.annotations[name])}}
+        return [{"metadata": {"name": name, "labels": dict(labels), "annotations": dict(self.annotations[name]),
+                              "managedFields": self.fields.get(name)}}
                 for name, labels in self.labels.items()]
+
+    def may(self, *right: Any) -> bool:
+        """Everything."""
+        return True
 
     def get(self, api_version: str, kind: str, name: str) -> dict[str, Any]:
         """One Node's status."""
@@ -327,3 +333,43 @@ def test_what_cannot_be_served_or_decided_is_said(serve: Serve) -> None:
 ])
 def test_many_names_are_short(names: list[str], text: str) -> None:
     assert deploy.fold(names) == text
+
+
+def wrote(manager: str, *labels: str, **more: str) -> dict[str, Any]:
+    """A record of who wrote which labels of a Node."""
+    return {"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", **more,
+            "fieldsV1": {"f:metadata": {"f:labels": {".": {}, **{f"f:{label}": {} for label in labels}}}}}
+
+
+def test_labels_whose_list_is_lost_go_with_a_removal(serve: Callable[[dict[str, dict[str, str]]], Server]) -> None:
+    """What others have written of ours is named."""
+    server = serve({"gpu-1": GPU, "gpu-2": GPU, "cpu-1": {}})
+    server.run()
+    del server.annotations["gpu-1"][ANNOTATION]
+    mine, paused = [key for key in OURS if not key.endswith("driver")], "nvidia.com/gpu.deploy.driver"
+    server.fields["gpu-1"] = [wrote("kubelet", "kubernetes.io/os"), wrote("gpuops.nvidia", *mine),
+                              wrote("driver-manager", paused), {"manager": "x", "operation": "Update"}]
+    preview = server.run("absent", check=True)
+    result = server.run("absent")
+    assert preview["warnings"] == result["warnings"] == [
+        f"gpu-1: {paused} stays, as nothing says that we wrote it. To remove: kubectl label node NODE "
+        f"{paused}-"]
+    assert server.labels == {"gpu-1": {**GPU, paused: "true"}, "gpu-2": GPU, "cpu-1": {}}
+    assert server.run("absent")["changed"] is False
+
+
+def test_numbers_that_do_not_follow_each_other_are_cut_off_too() -> None:
+    """One line about half of a thousand Nodes is not for reading."""
+    said = deploy.fold(f"gpu-{number:04d}" for number in range(0, 894, 2))
+    assert said == "gpu-[" + ",".join(f"{number:04d}" for number in range(0, 24, 2)) + "] and 435 more"
+    assert deploy.fold(["a-1", "a-2", "a-4", "b"]) == "b, a-[1-2,4]"
+
+
+def test_the_mig_state_that_we_wrote_goes_with_a_removal(serve: Serve) -> None:
+    state, reason = "nvidia.com/mig.config.state", "gpuops.nvidia/mig-reason"
+
+    server = serve({"ours": {state: "failed"}, "theirs": {state: "success"}})
+    server.fields = {"ours": [wrote("gpuops.nvidia", state)], "theirs": [wrote("mig-manager", state)]}
+    server.annotations["ours"][reason] = "it failed"
+    assert server.run("absent")["changed"]
+    assert server.labels == {"ours": {}, "theirs": {state: "success"}} and not server.annotations["ours"]

@@ -49,6 +49,7 @@ class Cluster:
         self.asked: list[tuple[float, str]] = []
         self.writes: list[tuple[str, Object]] = []
         self.races = 0
+        self.graces: set[int | None] = set()
 
     def get(self, api_version: str, kind: str, name: str) -> Object | None:
         found = self.nodes.get(name)
@@ -79,6 +80,7 @@ class Cluster:
                 for name, one in self.pods.items() if one["spec"]["nodeName"] == node]
 
     def evict(self, name: str, namespace: str, uid: str, grace_period: int | None) -> Later | None:
+        self.graces.add(grace_period)
         assert uid == self.pods[name]["metadata"]["uid"] and name not in self.ends
         self.asked.append((self.clock.now, name))
         answers = self.said.get(name)
@@ -208,6 +210,34 @@ def test_what_stays_and_what_uses_a_gpu() -> None:
     assert not uses_gpu(none)
 
 
+@pytest.mark.parametrize(("more", "uses"), [
+    ({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}, True),
+    ({"resourceClaims": []}, False),
+    ({"resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": 1}}}, True),
+    ({"resources": {"limits": {"cpu": "1", "nvidia.com/gpu": 0}}}, False),
+    ({"containers": [{}, {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}, True),
+    ({"containers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {}}}]}]}, True),
+    ({"containers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]}, False),
+    ({"containers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}]}, False),
+    ({"containers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}]}, False),
+    ({"containers": [{"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}]}, False),
+    ({"ephemeralContainers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]}]}, True),
+    ({"initContainers": [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}, False),
+    ({"initContainers": [{"restartPolicy": "Always", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]},
+     True),
+    ({"containers": [{"volumeMounts": [{"name": "x", "mountPath": "/var/run/nvidia-container-devices/GPU-1"}]}]}, True),
+    ({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}}, True),
+    ({"metadata": {"annotations": {"cdi.k8s.io/x": "intel.com/gpu=0", "note": "nvidia.com/gpu=0"}}}, False),
+])
+def test_a_gpu_may_be_used_without_a_container_that_asks_for_one(more: Object, uses: bool) -> None:
+    """A pod that is not seen is neither evicted nor listed, and holds the GPU when MIG is to change."""
+    one = pod("x", gpu="", **{**more, "metadata": dict(more.get("metadata", {}))})
+    if "containers" in more:
+        one["spec"]["containers"] = more["containers"]
+    assert uses_gpu(one) is uses
+    assert [found["metadata"]["name"] for found in sort([one], Wish()).going] == (["x"] if uses else [])
+
+
 def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
     """It had cordoned, and evicted one of two."""
     cluster = Cluster(pod("a"), pod("b"))
@@ -266,6 +296,46 @@ def test_a_pod_that_comes_meanwhile_goes_too() -> None:
     request = Request(["n1"], level="drain")
     result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained()  # type: ignore[arg-type]
     assert ids(result["plan"])[-1] == "evict: Pod work/late" and not cluster.pods
+
+
+def test_a_pod_that_comes_meanwhile_and_may_not_be_evicted_blocks_its_node() -> None:
+    """Nothing evicts it, and a Node that still has it is not empty."""
+    cluster = Cluster(pod("worker"), lasting=2)
+    sleep = cluster.clock.sleep
+
+    def once(seconds: float) -> None:
+        sleep(seconds)
+        cluster.pods.setdefault("late", pod("late", owner=""))
+
+    request = Request(["n1"], level="drain", timeout=60)
+    result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained()  # type: ignore[arg-type]
+    assert result["failed"] and cluster.state() == (False, None)
+    assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
+        ("work/late", "no controller brings it back elsewhere (force: true gives it up)")]
+    assert [name for _when, name in cluster.asked] == ["worker"] and "late" in cluster.pods
+
+
+def test_pods_have_the_time_to_end_that_is_asked_for_or_their_own() -> None:
+    for asked in (None, 0, 30):
+        cluster = Cluster(pod("worker"))
+        cluster.drain(grace_period=asked).drained()
+        assert cluster.graces == {asked}
+
+
+def test_a_pod_that_was_not_asked_says_why() -> None:
+    """One was ending before; the other waits for it, as it has a GPU."""
+    cluster = Cluster(pod("ending"), pod("plain", gpu=""))
+    cluster.ends["ending"] = 10_000
+    result = cluster.drain(wish=Wish(only_gpu=False), timeout=60).drained()
+    assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
+        ("work/ending", "it is ending since its deletion"),
+        ("work/plain", "it was not its turn before the pods with GPUs had ended")]
+    assert not cluster.asked
+
+
+def test_pods_with_gpus_that_stay_are_told() -> None:
+    result = Cluster(pod("daemon", owner="DaemonSet"), pod("worker")).drain().drained()
+    assert result["staying"] == [{"node": "n1", "pod": "work/daemon", "reason": "it belongs to a DaemonSet"}]
 
 
 def test_a_name_that_is_no_node() -> None:

@@ -210,6 +210,14 @@ def test_fields_with_a_reason_change_nothing(path: str, value: Any) -> None:
         assert any("startup probe only" in note for note in plan(policy({path: value}), cluster())["notes"])
 
 
+@pytest.mark.parametrize(("version", "said"), [
+    ("999.99.99", ["driver.version 999.99.99: driver branch 999 is not known to this collection; what it drives is not "
+                   "checked."]), ("580.173.02", []), ("580.999.99", []), ("sha256:" + "0" * 64, [])])
+def test_a_branch_that_nobody_knows_is_said(version: str, said: list[str]) -> None:
+    notes = plan(policy({"driver.version": version}), cluster())["notes"]
+    assert [note for note in notes if "branch" in note] == said
+
+
 # -- policies, and what differs between their DaemonSets
 
 def policy(values: dict[str, Any]) -> dict[str, Any]:

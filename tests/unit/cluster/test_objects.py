@@ -58,17 +58,28 @@ def test_two_components_may_want_the_same() -> None:
     ({**item(), "metadata": {"namespace": "x"}}, "has no name"),
     (item(namespace=""), "needs a namespace"),
     (item(data={"day": datetime.date(2026, 1, 1)}), "texts, numbers, lists and mappings only"),
-    (item("RuntimeClass"), "can have no namespace")])
+    (item("RuntimeClass"), "can have no namespace"),
+    *((item(name=name), "is not a valid name") for name in ("x/../../y", "..", "a%2fb", "a b", "a\n")),
+    (item(namespace="../x"), "is not a valid namespace")])
 def test_wrong_manifests_are_named(manifest: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         objects.wanted({"demo": [item(), manifest]})
     assert caught.value.details["path"]
 
 
+@pytest.mark.parametrize("component", ["../x", "..", "/etc", "a/b", "", "a" * 64])
+def test_a_component_is_the_value_of_a_label(component: str) -> None:
+    with pytest.raises(InputError, match="is not the name of a component"):
+        objects.wanted({component: [item()]})
+
+
 def test_paths_of_kinds() -> None:
     assert kinds.find("v1", "Node").path("gpu01") == "/api/v1/nodes/gpu01"
     assert kinds.find("apps/v1", "DaemonSet").path("x", "ns") == "/apis/apps/v1/namespaces/ns/daemonsets/x"
     assert kinds.find("apps/v1", "DaemonSet").path() == "/apis/apps/v1/daemonsets"
+    for name, namespace in (("x/../y", "ns"), ("..", "ns"), ("x", "../kube-system"), ("", "ns")):
+        with pytest.raises(InputError, match="is not the name of a DaemonSet or of its namespace"):
+            kinds.find("apps/v1", "DaemonSet").path(name, namespace)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -108,3 +119,21 @@ def test_a_file_is_no_folder(tmp_path: Path, check: bool) -> None:
     with pytest.raises(InputError, match=r"file/kustomization.yaml cannot be read or written: Not a directory"):
         files.write(str(tmp_path / "file"), objects.wanted({"demo": [item()]}), check=check)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("inside", ["demo", "demo/01-configmap-x.yaml", "kustomization.yaml"])
+def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path, inside: str) -> None:
+    """Others may write into the repository that the folder is in."""
+    outside, link = tmp_path / "outside", tmp_path / "out" / inside
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    with pytest.raises(InputError, match="by a link, which is outside of"):
+        files.write(str(tmp_path / "out"), objects.wanted({"demo": [item()]}), check=False)
+    assert not outside.exists() and sorted(tmp_path.rglob("*.yaml")) == [link][:inside.endswith(".yaml")]
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    assert files.write(str(tmp_path / "out"), objects.wanted({"demo": [item()]}), check=False)["changed"]
+    assert (tmp_path / "real" / "demo" / "01-configmap-x.yaml").exists()

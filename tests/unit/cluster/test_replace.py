@@ -24,6 +24,14 @@ SECRET: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"
                   "data": {"a": "eA=="}}
 
 
+SERVICE: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "b"},
+                   "spec": {"ports": [{"port": 80}]}}
+
+
+def addressed(address: str, ports: int = 80) -> Object:
+    return {**SERVICE, "spec": {"ports": [{"port": ports}], "clusterIP": address}}
+
+
 def pods(strategy: str = "RollingUpdate", image: str = "x:1", **labels: str) -> Object:
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "a", "namespace": "b"}, "spec": {
         "selector": {"matchLabels": {"app": "a"}}, "updateStrategy": {"type": strategy},
@@ -49,10 +57,27 @@ def planned(manifest: Object, there: Object) -> plan.Change:
     (SETTINGS, {**SETTINGS, "data": {"a": "2"}}, "repair"),
     (SECRET, {**SECRET, "type": "Opaque", "data": {}}, "repair"),
     ({**SECRET, "type": "mine"}, {**SECRET, "type": "Opaque"}, "replace"),
+    ({**SECRET, "data": {}}, {**SECRET, "type": "mine"}, "replace"),
+    (SERVICE, addressed("None"), "replace"),
+    (SERVICE, addressed("10.1.2.3", 81), "repair"),
+    (addressed("None"), addressed("10.1.2.3"), "replace"),
+    (addressed("None"), addressed("None", 81), "repair"),
     (pods(), pods(image="x:2"), "repair"),
 ])
 def test_a_new_object_only_where_nothing_else_helps(manifest: Object, there: Object, action: str) -> None:
     assert planned(manifest, there).action == action
+
+
+def test_a_service_without_an_address_that_nobody_owns_is_made_anew() -> None:
+    """The server keeps it when a repair takes the field back."""
+    one, = objects.wanted({"c": [SERVICE]})
+    have = applied(one.manifest)
+    have["spec"] = addressed("None")["spec"]
+    made: Any = Cluster()
+    change, = plan.plan(made, [one], {one.key: have}, ["c"])
+    assert (change.action, change.reasons) == ("replace", ["spec.clusterIP"])
+    have["spec"] = addressed("10.1.2.3")["spec"]
+    assert [one.action for one in plan.plan(made, [one], {one.key: have}, ["c"])] == ["keep"]
 
 
 def selecting(item: Object, **labels: str) -> Object:

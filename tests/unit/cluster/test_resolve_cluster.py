@@ -123,6 +123,10 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
     ("never", [], "false", False), ("idle", [], "false", False), ("drain", [], "true", False),
     ("reboot", [], "true", False), ("never", [("ENABLE_GPU_POD_EVICTION", "true")], "false", True),
     ("drain", [("ENABLE_GPU_POD_EVICTION", "false")], "false", False),
+    ("never", [("ENABLE_GPU_POD_EVICTION", "0")], "false", False),
+    ("never", [("ENABLE_AUTO_DRAIN", "yes")], "false", True),
+    *(("idle", [(name, value)], "false", True) for name in ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
+      for value in ("1", "t", "T", "TRUE", "True")),
 ])
 def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction: str, noted: bool) -> None:
     policy = {"driver": {"manager": {"env": [{"name": name, "value": value} for name, value in env]}}}
@@ -130,6 +134,40 @@ def test_eviction_is_what_disruption_allows(disruption: str, env: Any, eviction:
     assert made["components"]["driver"]["pools"][0]["manager_env"] == {
         "ENABLE_GPU_POD_EVICTION": eviction, "ENABLE_AUTO_DRAIN": "false"}
     assert any("gpu_disruption" in note for note in made["notes"]) == noted
+
+
+@pytest.mark.parametrize(("disruption", "value", "expected", "noted"), [
+    ("never", "true", "false", True), ("idle", "1", "false", True), ("drain", "T", "false", True),
+    ("drain", "f", "false", False), ("reboot", "true", "true", False),
+])
+def test_the_mig_manager_reboots_where_disruption_allows_it(disruption: str, value: str, expected: str,
+                                                            noted: bool) -> None:
+    made = plan({"migManager": {"env": [{"name": "WITH_REBOOT", "value": value}]}}, disruption=disruption)
+    assert made["components"]["mig_manager"]["env"] == {"WITH_REBOOT": expected}
+    assert any("migManager.env: WITH_REBOOT stays false" in note for note in made["notes"]) == noted
+
+
+@pytest.mark.parametrize("argument", ["nvidia-mig-manager --with-reboot", "WITH_REBOOT=1 /bin/entrypoint.sh",
+                                      "nvidia-mig-manager -n $NODE_NAME -r=true"])
+def test_arguments_of_the_mig_manager_that_reboot_are_refused(argument: str) -> None:
+    policy = {"migManager": {"args": [argument]}}
+    assert plan(policy, disruption="reboot")["components"]["mig_manager"]["args"] == [argument]
+    with pytest.raises(PolicyError, match=r"migManager\.args lets the MIG manager reboot Nodes"):
+        plan(policy, disruption="drain")
+
+
+@pytest.mark.parametrize(("disruption", "noted"), [("never", "n1: no MIG layout is asked for"), ("idle", "")])
+def test_the_default_layout_is_asked_for_where_disruption_allows_it(disruption: str, noted: str) -> None:
+    capable = {"nvidia.com/mig.capable": "true"}
+    cluster = facts(node(**capable), node(**capable, **{"nvidia.com/mig.config": "all-1g.10gb"}), node())
+    made = plan({"migManager": {"config": {"default": "all-disabled"}}}, cluster, disruption=disruption)
+    assert (made["deploy"]["mig_default"], made["deploy"]["mig_changes"]) == ("all-disabled", not noted)
+    assert [note.partition(",")[0] for note in made["notes"] if "MIG layout" in note] == ([noted] if noted else [])
+
+
+def test_the_exporter_reads_variables_as_go_does() -> None:
+    env = [{"name": "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "value": "1"}]
+    assert plan({"dcgmExporter": {"env": env}})["components"]["dcgm_exporter"]["read_pods"]
 
 
 @pytest.mark.parametrize(("policy", "absent"), [

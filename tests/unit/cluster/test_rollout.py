@@ -163,6 +163,26 @@ def test_what_has_crashed_a_moment_ago_must_stay_ready(said: Any, waits: bool, s
     assert not waits or "no NVML" in checks["device_plugin"]["detail"]
 
 
+@pytest.mark.parametrize(("started", "steady"), [("01:40", True), ("01:55", False), ("", False)])
+def test_what_runs_steadily_since_its_restart_has_not_failed(started: str, steady: bool) -> None:
+    """It ended at 01:30, 34 seconds ago, while another component crashes over and over until the time is over."""
+    def each(client: FakeClient, look: int) -> None:
+        client.objects["DaemonSet"] = [daemon_set("device_plugin", 1, 1),
+                                       daemon_set("container_toolkit", 1, int(look % 4 == 3))]
+
+    before = pod("device_plugin", "n1", ready=True)
+    status = before["status"]["containerStatuses"][0]
+    status["lastState"] = {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:01:30Z"}}
+    status["state"] = {"running": {"startedAt": f"2026-01-01T00:{started}Z"} if started else {}}
+    client = FakeClient(each, Node=[node("n1")],
+                        Pod=[before, pod("container_toolkit", "n1", None, "CrashLoopBackOff", "denied")])
+    client.restarts = {"nvidia-device_plugin-n1": "2 (34s ago)"}
+    before["metadata"]["name"] = "nvidia-device_plugin-n1"
+    checks, _told, _seconds = follow(client, ["device_plugin", "container_toolkit"], timeout=10)
+    assert checks["container_toolkit"]["state"] == "failed"
+    assert checks["device_plugin"]["state"] == ("ok" if steady else "failed")
+
+
 def test_a_cluster_whose_nodes_are_all_lost_is_not_ready() -> None:
     client = FakeClient(DaemonSet=[daemon_set("driver", 2, 0)], Node=[node("n1", ready=False), node("n2", ready=False)],
                         Pod=[pod("driver", name) for name in ("n1", "n2")])
@@ -317,6 +337,38 @@ def test_settings_alone_make_a_pod_outdated_too() -> None:
     assert "the pod is of a former revision and stays until it is deleted" in detail
 
 
+def placed(revision: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """The same with other fields of the pod."""
+    revision["data"]["spec"]["template"]["spec"].update(spec)
+    return revision
+
+
+TERMS = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+APART = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}
+
+
+@pytest.mark.parametrize(("fields", "ok"), [
+    ({"nodeSelector": {"system": "ubuntu22.04"}}, True), ({"affinity": {"nodeAffinity": TERMS}}, True),
+    ({"affinity": APART}, False), ({"hostPID": True}, False)])
+def test_where_pods_may_stand_makes_none_outdated(fields: dict[str, Any], ok: bool) -> None:
+    """A Node of another system joins: the selector of the DaemonSet that is there names its own system."""
+    same = revisions("580", "580")
+    client = FakeClient(
+        DaemonSet=[daemon_set("driver", 2, 2, updated=0, updateStrategy={"type": "OnDelete"})],
+        Node=[node("n1"), node("n2")], ControllerRevision=[same[0], placed(same[1], **fields)],
+        Pod=[pod("driver", name, ready=True, revision="old") for name in ("n1", "n2")])
+    check = follow(client, ["driver"])[0]["driver"]
+    assert check["ok"] is ok and (check["state"], len(check["nodes"])) == (("ok", 0) if ok else ("pending", 2))
+
+
+def test_a_pod_whose_revision_is_gone_is_outdated() -> None:
+    """The DaemonSet keeps ten."""
+    client = FakeClient(
+        DaemonSet=[daemon_set("driver", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})], Node=[node("n1")],
+        ControllerRevision=revisions("580"), Pod=[pod("driver", "n1", ready=True, revision="older")])
+    assert follow(client, ["driver"])[0]["driver"]["state"] == "pending"
+
+
 def test_what_is_up_to_date_costs_no_list_of_revisions() -> None:
     client = FakeClient(DaemonSet=[daemon_set("driver", 1, 1, updateStrategy={"type": "OnDelete"})], Node=[node("n1")],
                         ControllerRevision=revisions("a", "b"))
@@ -429,3 +481,17 @@ def test_no_node_is_asked_for_where_no_manager_is_wanted() -> None:
     seen = [workload(daemon_set("mig_manager", 0, 0)), workload(daemon_set("driver", 1, 1))]
     assert follow(client, ["driver", "mig_manager"], seen=seen)[0]["mig_manager"]["ok"]
     assert client.asked == ["rows of Pods"]
+
+
+def test_a_layout_that_has_failed_is_seen_where_all_pods_are_ready() -> None:
+    """A run that wrote nothing tells what verify and status tell."""
+    seen = [workload(daemon_set("mig_manager", 1, 1))]
+    client = FakeClient(DaemonSet=[daemon_set("mig_manager", 1, 1)], Node=[asked("n1", "all-9g.90gb", "failed")],
+                        Pod=[pod("mig_manager", "n1", ready=True)])
+    for told in (follow(client, ["mig_manager"], seen=seen)[0], follow(client, ["mig_manager"], timeout=0)[0]):
+        check = told["mig_manager"]
+        assert check["state"] == "failed" and "n1: layout all-9g.90gb failed" in check["detail"]
+    client = FakeClient(Node=[asked("n1", "all-9g.90gb", "success")])
+    client.objects["Node"].clear()  # the selector names those that are not settled
+    assert follow(client, ["mig_manager"], seen=seen)[0]["mig_manager"]["ok"]
+    assert client.asked.count("list DaemonSet") == 0

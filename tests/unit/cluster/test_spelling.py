@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import spelling
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import pod as pod_of
 
+KERNEL = {**node(), "kernel": "5.15.0-84-generic"}
 WAIT = "until [ -f /ready ]; do echo %s; sleep 5; done"
 
 
@@ -33,6 +36,11 @@ def test_order_is_the_live_one_where_it_means_nothing() -> None:
     assert like(want, have) == have["spec"]["template"]["spec"]
 
 
+def test_a_variable_that_names_another_stays_behind_it() -> None:
+    want, have = pod(["A", "1", "B", "$(A)"]), pod(["B", "$(A)", "A", "1"])
+    assert like(want, have) == want["spec"]["template"]["spec"]
+
+
 def test_what_is_wanted_otherwise_stays_wanted() -> None:
     """In the live order, with the wanted value; what is only here or only there leaves our order."""
     assert like(pod(["A", "1", "B", "3"]), pod(["B", "2", "A", "1"]))["containers"][0]["env"] == [
@@ -54,6 +62,20 @@ def test_containers_run_in_our_order() -> None:
 ])
 def test_only_plain_words_that_are_printed_are_no_difference(want: str, have: str, kept: bool) -> None:
     assert like(pod(args=want), pod(args=have))["containers"][0]["args"] == [have if kept else want]
+
+
+@pytest.mark.parametrize(("section", "container", "program"), [
+    ("gds", "nvidia-fs-ctr", "nvidia-gds-driver"), ("gdrcopy", "nvidia-gdrcopy-ctr", "nvidia-gdrcopy-driver")])
+def test_a_driver_with_storage_and_copy_modules_is_the_operators(section: str, container: str, program: str) -> None:
+    """GPU Operator 24.6 to 26.7 traces the script and waits for any module whose name has nvidia in it."""
+    made = pod_of(objects({section: {"enabled": True}}, facts(KERNEL)), "nvidia-driver-daemonset")
+    mine = next(one for one in made["containers"] if one["name"] == container)
+    theirs = {"containers": [{**mine, "command": ["bash", "-xc"], "args": [
+        "until [ -d /run/nvidia/driver/usr/src ] && lsmod | grep nvidia; do echo  not yet...; sleep 10; done; exec "
+        f"{program} install"]}]}
+    want, have = ({"kind": "DaemonSet", "spec": {"template": {"spec": spec}}}
+                  for spec in ({"containers": [mine]}, theirs))
+    assert like(want, have) == theirs
 
 
 def test_quantities_keep_the_live_spelling() -> None:

@@ -26,7 +26,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    PERSISTENCED,
     SERVICES,
     Service,
     Situation,
@@ -36,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
 
 NEW, OLD, KERNEL = "595.91.07", "580.95.05", "6.1.0-28-amd64"
 ALL = ("nvidia_uvm", "nvidia_modeset", "nvidia")
@@ -91,6 +91,8 @@ CASES = {
                            files=()),
     "persistence no longer": Case(RUNNING, [STOP], persistenced=False),
     "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
+    "built for no kernel": Case(replace(RUNNING, built=()), [BUILD]),
+    "not loaded": Case(replace(RUNNING, loaded=None, flavour=None, modules=()), LOADS),
     "not built for this kernel": Case(BARE, [BUILD, *LOADS, START]),
     "uvm not loaded": Case(replace(RUNNING, modules=("nvidia_modeset", "nvidia")), [LOADS[1]]),
     "service stopped": Case(replace(RUNNING, services=units(Service("inactive", "enabled"))), [START]),

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import contextlib
+import email
 import hashlib
 import http.server
+import io
 import os
 import threading
 import typing as t
+import urllib.request
+import urllib.response
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,7 +248,7 @@ def test_the_digest_beside_a_file(monkeypatch: pytest.MonkeyPatch, place: str, t
     asked: list[str] = []
 
     @contextlib.contextmanager
-    def answer(url: str) -> t.Iterator[Answer]:
+    def answer(url: str, *_handlers: t.Any) -> t.Iterator[Answer]:
         asked.append(url)
         yield Answer()
 
@@ -256,6 +260,36 @@ def test_the_digest_beside_a_file(monkeypatch: pytest.MonkeyPatch, place: str, t
     else:
         assert fetching.wanted_digest(archive) == SHA
     assert asked == ["https://mirror/a.run.sha256sum"]
+
+
+@pytest.mark.parametrize(("hops", "message"), [
+    (["https://mirror/a.run.sha256sum", "https://cdn/a"], ""),
+    (["https://mirror/a.run.sha256sum", "http://between/a", "https://cdn/a"], "it led away from HTTPS"),
+    (["https://mirror/a.run.sha256sum", "https://cdn/a", "HTTP://cdn/b", "https://cdn/c"], "it led away from HTTPS"),
+])
+def test_no_redirect_of_a_digest_goes_over_http(monkeypatch: pytest.MonkeyPatch, hops: list[str],
+                                                message: str) -> None:
+    """Who answers on HTTP names any place, also one with a good certificate."""
+    asked: list[str] = []
+
+    def answer(_handler: t.Any, request: urllib.request.Request) -> t.Any:
+        asked.append(request.full_url)
+        more = hops[len(asked):]
+        headers = email.message_from_string(f"Location: {more[0]}\n\n" if more else "\n")
+        found = urllib.response.addinfourl(io.BytesIO(f"{SHA}  a.run\n".encode()), t.cast(t.Any, headers),
+                                           request.full_url, 302 if more else 200)
+        found.msg = ""  # type: ignore[attr-defined]
+        return found
+
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", answer)
+    monkeypatch.setattr(urllib.request.HTTPHandler, "http_open", answer)
+    archive = Archive(NEW, "https://mirror/a.run", "")
+    if message:
+        with pytest.raises(RepositoryError, match=message) as caught:
+            fetching.wanted_digest(archive)
+        assert "runfile.checksum" in caught.value.hint and all(url.startswith("https:") for url in asked)
+    else:
+        assert fetching.wanted_digest(archive) == SHA and asked == hops
 
 
 def test_servers_that_do_not_have_it(web: Web, folder: Path) -> None:
@@ -293,6 +327,25 @@ def test_records_that_were_cut_off() -> None:
     assert cut is not None and not cut.complete
 
 
+@pytest.mark.parametrize("line", [
+    "100: /etc/x\n123 rw-r--r-- 0 0", "100: /etc/x\n123 0644 root root", "100: /etc/x\n123 0644 -1 0",
+    "100: /etc/x\n123 0644 4294967295 0", f"100: /etc/x\n123 0644 {'9' * 5000} 0", "100: /etc/x\n123 0644 \u00b2 0",
+    "\u00b2: /etc/x\nx", f"{'9' * 5000}: /etc/x\nx", "1: etc/x\nx", "1: /usr/lib/../../etc/x\nx", "1: /etc/x\0\nx",
+    "2: etc/x\nformer\nx", "2: /etc/../x\nformer\nx",
+])
+def test_entries_that_the_installer_cannot_have_written(line: str) -> None:
+    first, *rest = RECORD.splitlines()[:2]
+    record = parse_record("\n".join([first, *rest, line, "1: /usr/bin/last", "x"]), "etc\n/etc/../x\n/etc/OpenCL\n")
+    assert record is not None and (record.links, record.backups) == ({}, {})
+    assert set(record.paths) <= {"/usr/bin/last"} and record.folders == ("/etc/OpenCL",)
+
+
+@pytest.mark.parametrize("version", ["../../etc", "x", "595", "595.x", "9" * 5000 + ".1", "5\u0663.1"])
+def test_a_record_of_no_version_is_named(version: str) -> None:
+    with pytest.raises(HostError, match=r"/var/lib/nvidia/log, line 1: .* is not the version of a driver"):
+        parse_record(f"NVIDIA driver ({version[-150:]})\n\n1: /usr/bin/nvidia-smi\nx", "")
+
+
 def put(root: Path, path: str, text: str = "") -> Path:
     where = Path(f"{root}{path}")
     where.parent.mkdir(parents=True, exist_ok=True)
@@ -320,6 +373,19 @@ def test_half_an_installation_is_taken_away(tmp_path: Path) -> None:
     assert (tmp_path / "etc/OpenCL/vendors/nvidia.icd").read_text() == "former"
     assert os.readlink(tmp_path / "usr/lib/libcuda.so.1") == "libcuda.so.1.former"
     assert (tmp_path / "usr/src/nvidia-1/theirs.c").exists() and not (tmp_path / f"usr/src/nvidia-{NEW}").exists()
+
+
+def test_foreign_files_beside_the_record_stay(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/nvidia/log", RECORD)
+    put(tmp_path, "/var/lib/nvidia/dirs")
+    put(tmp_path, "/var/lib/nvidia/100", "former")
+    kept = [put(tmp_path, f"/var/lib/nvidia/{name}", "foreign") for name in ("101", "licence.tok", "site/notes")]
+    (tmp_path / "usr/bin/nvidia-smi").mkdir(parents=True)  # somebody has put a folder in the place of a file
+    (tmp_path / "etc/OpenCL/vendors").mkdir(parents=True)
+    (tmp_path / "usr/lib").mkdir()
+    take_away(quiet, Root(str(tmp_path)), [NEW], [], KERNEL, "x86_64")
+    assert [path.read_text() for path in kept] == ["foreign"] * 3 and (tmp_path / "usr/bin/nvidia-smi").is_dir()
+    assert sorted(path.name for path in (tmp_path / "var/lib/nvidia").iterdir()) == ["101", "licence.tok", "site"]
 
 
 # -- plans

@@ -151,3 +151,9 @@ def test_installed_and_offered() -> None:
     assert ubuntu.installed({"libnvidia-compute-580": "580.95.05-1ubuntu1"}) == "580.95.05"
     assert ubuntu.offered({"libnvidia-compute-580": ["580.95.05-1ubuntu1"], "libnvidia-compute": ["610.43.02-1ubuntu1"],
                            "nvidia-open": ["999.1-1"]}) == ["610.43.02", "580.95.05"]
+
+
+def test_a_lock_is_not_waited_for_less_than_no_time() -> None:
+    with pytest.raises(InputError, match="lock_timeout: -5 is no number of seconds"):
+        Spec(lock_timeout=-5)
+    assert Spec(lock_timeout=0).lock_timeout == 0

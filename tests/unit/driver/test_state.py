@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import name_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    FABRIC_MANAGER,
-    PERSISTENCED,
     SERVICES,
     Service,
+    modinfo,
     read_dkms,
     read_holders,
     read_services,
@@ -25,8 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, PERSISTENCED
 
 from tests.unit.driver.conftest import Tree
+from tests.unit.facts.trees import pci
 
 KERNEL = "6.1.0-28-amd64"
 ARCH = os.uname().machine
@@ -105,6 +106,20 @@ def test_loaded_host(loaded: Host) -> None:
     assert situation.services[FABRIC_MANAGER] == Service("absent", "")
 
 
+def test_modules_in_the_order_in_which_they_can_be_unloaded(loaded: Host) -> None:
+    for name in ("nvidia_drm", "gdrdrv", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_vgpu_vfio", "ext4"):
+        loaded.module(name)
+    assert read_situation(loaded.root, loaded.run).modules == (
+        "nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
+        "nvidia_modeset", "nvidia")
+
+
+def test_who_has_a_gpu_open_as_a_part_of_the_driver() -> None:
+    """In the order of stopping: who uses another one stops before it."""
+    assert tuple(f"nvidia-{name}.service" for name in (
+        "dcgm-exporter", "dcgm", "topologyd", "gridd", "imex", "fabricmanager", "persistenced")) == SERVICES
+
+
 def test_dkms_of_another_kernel_is_not_built_for_this_one(loaded: Host) -> None:
     assert read_dkms(loaded.root, "6.1.0-31-amd64", ARCH) == ((), {"595.91.07": "nvidia"})
 
@@ -117,6 +132,70 @@ def test_dkms_of_another_kernel_is_not_built_for_this_one(loaded: Host) -> None:
 def test_service(host: Host, text: str, expected: Service) -> None:
     host.answers["systemctl show"] = (0, text)
     assert read_services(host.run, [PERSISTENCED])[PERSISTENCED] == expected
+
+
+def test_gpus_with_their_fabric(host: Host) -> None:
+    pci(host.folder, "0000:07:00.0", "2330", "10de:16c1")
+    bare = read_situation(host.root, host.run)
+    assert [(address, model and model.name) for address, model in bare.gpus] == [
+        ("0000:07:00.0", "NVIDIA H100 80GB HBM3")]
+    pci(host.folder, "0000:0f:00.0", "ffff")
+    pci(host.folder, "0000:17:00.0", "22a3", pci_class="0680")
+    found = read_situation(host.root, host.run)
+    assert found.gpus[1] == ("0000:0f:00.0", None)
+    assert (bare.fabric, found.fabric) == ("none", "nvswitch")
+
+
+def test_what_modules_can_be_built_and_loaded(host: Host) -> None:
+    assert (read_situation(host.root, host.run).secure_boot, read_situation(host.root, host.run).headers) == (
+        False, False)
+    host.put(f"lib/modules/{KERNEL}/build/Makefile", "all:\n")
+    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
+    found = read_situation(host.root, host.run)
+    assert (found.secure_boot, found.headers, found.arch) == (True, True, ARCH)
+
+
+def test_a_loaded_module_of_the_other_flavour(loaded: Host) -> None:
+    loaded.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.91.07  Mon\n")
+    found = read_situation(loaded.root, loaded.run)
+    assert (found.loaded, found.flavour) == ("595.91.07", "proprietary")
+    assert found.as_dict() == {"loaded": "595.91.07", "flavour": "proprietary", "library": None,
+                               "built": ["595.91.07"], "modules": ["nvidia_uvm", "nvidia_modeset", "nvidia"],
+                               "persistenced": "absent"}
+
+
+@pytest.mark.parametrize(("name", "ours"), [
+    ("nvidia", True), ("nvidia-open", True), ("nvidia-srv", True), ("nvidia-srv-open", True), ("nvidia-current", True),
+    ("nvidia-current-open", True), ("nvidia-fs", False), ("nvidia-legacy-390", False), ("gdrdrv", False)])
+def test_dkms_knows_the_driver_by_several_names(host: Host, name: str, ours: bool) -> None:
+    """And other modules of the vendor beside it."""
+    host.link(f"var/lib/dkms/{name}/kernel-{KERNEL}-{ARCH}", f"595.91.07/{KERNEL}/{ARCH}")
+    host.put(f"var/lib/dkms/{name}/595.91.07/source/dkms.conf")
+    host.put(f"var/lib/dkms/{name}/580.95.05/{KERNEL}/{ARCH}/module/nvidia.ko")  # built, not installed
+    assert read_dkms(host.root, KERNEL, ARCH) == (
+        (("595.91.07",), {"595.91.07": name, "580.95.05": name}) if ours else ((), {}))
+
+
+@pytest.mark.parametrize(("there", "expected"), [
+    ({"nvidia": "595.91.07"}, "595.91.07"), ({"nvidia": "595.91.07", "nvidia-current": "535.1"}, "595.91.07"),
+    ({"nvidia-current": "535.1"}, "535.1"), ({"nvidia-current-open": "550.1"}, "550.1"), ({}, "")])
+def test_the_module_file_that_a_kernel_would_load(there: dict[str, str], expected: str) -> None:
+    def run(argv: t.Sequence[str], *, check: bool = True) -> Completed:
+        assert not check and list(argv[:-1]) == ["modinfo", "-k", KERNEL, "-F", "version"]
+        return Completed(tuple(argv), 0 if argv[-1] in there else 1, f"{there.get(argv[-1], '')}\n", "")
+
+    assert modinfo(run, "version", KERNEL) == expected  # type: ignore[arg-type]
+
+
+def test_nouveau_that_is_built_in_drives_a_gpu(host: Host) -> None:
+    pci(host.folder, "0000:07:00.0", "20b2", driver="nouveau")
+    assert read_situation(host.root, host.run).nouveau == "loaded"
+
+
+def test_no_nouveau(host: Host) -> None:
+    pci(host.folder, "0000:07:00.0", "20b2", driver="vfio-pci")
+    host.put(f"lib/modules/{KERNEL}/modules.dep", "kernel/drivers/gpu/drm/i915/i915.ko.xz:\n")
+    assert read_situation(host.root, host.run).nouveau is None
 
 
 @pytest.mark.parametrize(("refcnt", "expected"), [(0, "loaded"), (1, "used")])
@@ -150,6 +229,25 @@ def test_named_holder(loaded: Host) -> None:
     assert name_holders(holders) == "python3 (pid 4711, training.service) on 0000:07:00.0"
 
 
+def test_services_that_a_run_stops_hold_nothing(loaded: Host) -> None:
+    for pid, unit in enumerate(SERVICES, 100):
+        loaded.process(pid, unit[:15], "/dev/nvidia0", unit=unit)
+    loaded.module("nvidia", 2 + 2 * len(SERVICES))
+    assert read_holders(loaded.root) == []
+
+
+def test_each_file_counts_for_its_own_module(loaded: Host) -> None:
+    """A file of a driver's service explains two references to one module, and none to another."""
+    files = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidiactl", "/dev/nvidia0")
+    loaded.process(100, "nvidia-persiste", *files, unit=PERSISTENCED)
+    loaded.module("nvidia", 2 + 2 * 2)
+    loaded.module("nvidia_uvm", 2 * 2)
+    loaded.module("nvidia_modeset", 2)
+    assert read_holders(loaded.root) == []
+    loaded.module("nvidia_uvm", 2 * 2 + 1)
+    assert name_holders(read_holders(loaded.root)) == "something that refers to nvidia_uvm"
+
+
 def test_a_module_of_somebody_else_on_ours_holds_it(loaded: Host) -> None:
     loaded.put("sys/module/nvidia/holders/acme_rdma")
     assert name_holders(read_holders(loaded.root)) == "the kernel module acme_rdma, which uses nvidia"
@@ -159,6 +257,8 @@ def test_holder_out_of_sight(loaded: Host) -> None:
     loaded.module("nvidia_modeset", 1)
     assert name_holders(read_holders(loaded.root)) == \
         "something that refers to nvidia_modeset (a console or display)"
+    loaded.module("nvidia_drm", 1)
+    assert "nvidia_drm (a console or display)" in name_holders(read_holders(loaded.root))
 
 
 @pytest.mark.parametrize(("rc", "text", "expected"), [

@@ -9,6 +9,7 @@ import errno
 import functools
 import os
 import shutil
+import stat
 import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +28,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import PERSISTENCED, SERVICES, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
 
 from tests.unit.driver.conftest import Tree
 
@@ -317,6 +319,23 @@ def test_a_file_system_that_refuses_leads_back_too(model: Model, monkeypatch: py
     assert error.details["rolled_back"] == OLD and model.loaded["nvidia"] == OLD
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+@pytest.mark.parametrize("check", [True, False])
+def test_a_masked_file_is_told_before_anything_is_changed(model: Model, monkeypatch: pytest.MonkeyPatch,
+                                                          check: bool) -> None:
+    """With a null device of the test: without the guard, this machine's own would be lost."""
+    model.begin(OLD)
+    null, masked = model.folder / "null", model.folder / BOOT_FILE[1:]
+    os.mknod(null, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    monkeypatch.setattr(os, "devnull", str(null))
+    masked.unlink()
+    masked.symlink_to(null)
+    with pytest.raises(HostError, match="modules-load.d.*no file.*not wanted on this host"):
+        present(model, NEW, check=check)
+    assert (model.disk, model.loaded["nvidia"], null.is_char_device()) == (OLD, OLD, True)
+    assert os.readlink(masked) == str(null) and not [key for key in kept(model) if key[0] == "file"]
+
+
 def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model.begin(None)
     answer = model._answer
@@ -507,3 +526,28 @@ def test_what_is_removed_under_drain_stays_stopped(model: Model) -> None:
 
 def test_units_are_stopped_in_order() -> None:
     assert list(SERVICES)[-1] == PERSISTENCED
+
+
+@pytest.mark.parametrize("where", ["present", "absent"])
+def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monkeypatch: pytest.MonkeyPatch,
+                                                            where: str) -> None:
+    """A download may lie between the plan and the unload: clients are asked again before a service stops."""
+    model.begin(OLD)
+
+    def start(what: t.Any) -> t.Any:
+        def later(*words: t.Any) -> None:
+            model.process(4711, "session-1.scope")
+            what(*words)
+        return later
+
+    monkeypatch.setattr(_attempt.Attempt, "apply", start(_attempt.Attempt.apply))
+    monkeypatch.setattr(_removal.Removal, "carry_out", start(_removal.Removal.carry_out))
+    model.lines.clear()
+    with pytest.raises(HostError) as caught:
+        getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()
+    assert caught.value.message == ("The modules are in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0 "
+                                    "since the plan was made. Nothing was stopped.")
+    assert caught.value.details["holders"][0]["pid"] == 4711
+    assert (model.active, model.loaded, model.disk) == ({PERSISTENCED}, dict.fromkeys(MODULES, OLD), OLD)
+    assert not [line for line in model.lines if "stop" in line or "start" in line or "rmmod" in line]
+    assert ("former", "driver") not in kept(model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
-Facts = dict[str, t.Any]
+Facts = t.Dict[str, t.Any]  # read by Python 3.8, too
 
 # PCI addresses of the GPUs of an eight-GPU board.
 ADDRESSES = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0", "0000:87:00.0", "0000:90:00.0",
@@ -36,7 +36,7 @@ def gpu(pci: str, device_id: str, subsystem: str, model: str | None, architectur
 def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
     """A host before any driver, containerd running."""
     return {
-        "schema": 2,
+        "schema": 3,
         "host": {"hostname": hostname, "arch": "x86_64", "machine": machine, "secure_boot": False, "vendor": None,
                  "virtual": None, "cloud": None, "lockdown": None, "mok": {"tool": False, "enrolled": None},
                  "markers": {"dgx": None, "kubernetes": None, "immutable": False},
@@ -51,13 +51,16 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
         "mellanox": False,
         "vgpu": None,
         "driver": {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None,
-                   "dkms": [], "reboot_pending": False, "nvml": {"available": False, "error": None, "cuda": None}},
+                   "dkms": [], "reboot_pending": False, "missing_files": [], "nodes": None, "services": None,
+                   "nvml": {"available": False, "error": None, "cuda": None}},
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
-        "runtimes": {"containerd": {"version": "1.6.20", "running": True, "nvidia": False}, "docker": None,
+        "runtimes": {"containerd": {"version": "1.6.20", "running": True, "boot": "yes", "stale": None,
+                                    "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
-        "toolkit": {"version": None, "packages": {}, "cdi_specs": [], "cdi": None},
+        "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "mig_boot": {"enabled": False, "gpus": None, "vendor": None},
+        "journals": {"brought": [], "faults": []},
+        "mig_boot": {"enabled": False, "masked": False, "gpus": None, "vendor": None},
         "clients": [],
     }
 
@@ -89,7 +92,7 @@ def a100_converged() -> Facts:
                            source="cuda_repository", nvml={"available": True, "error": None, "cuda": "13.2"})
     facts["modules"].update(nvidia=True, nvidia_uvm=True, nvidia_modeset=True)
     facts["runtimes"]["containerd"]["nvidia"] = True
-    facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES),
+    facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES), "missing_files": [],
                         "cdi_specs": ["/var/run/cdi/nvidia.yaml"], "cdi": {"devices": [], "driver": None}}
     facts["clients"] = [{"pid": 812, "name": "nvidia-persiste", "gpu": pci, "instance": None,
                          "unit": "nvidia-persistenced.service", "container": None} for pci in ADDRESSES]

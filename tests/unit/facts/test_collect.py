@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._journals import CONCERNS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
 from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
 
 CONTAINERD = trees.package("containerd", "1.6.20~ds1-1+deb12u1", "Debian Go Packaging Team <team@lists.debian.org>")
-ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\n"}
+ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\nUnitFileState=enabled\n"}
 
 
 def nvml_of(facts: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -55,6 +57,7 @@ def test_a100_converged(tmp_path: Path) -> None:
     trees.link(tmp_path, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.595.91.07")
     trees.put(tmp_path, "/etc/containerd/conf.d/99-nvidia.toml", '[plugins.runtimes.nvidia]\n')
     trees.put(tmp_path, "/var/run/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+    trees.put(tmp_path, "/etc/nvidia-container-runtime/config.toml", "# of the packages")
     trees.put(tmp_path, "/etc/cdi/other.yaml", "kind: vendor.com/nic\n")
     for name in ("nvidiactl", *(f"nvidia{minor}" for minor in range(8))):
         trees.put(tmp_path, f"/dev/{name}", "")
@@ -63,6 +66,29 @@ def test_a100_converged(tmp_path: Path) -> None:
     trees.process(tmp_path, 1, "systemd")
     wanted = samples.a100_converged()
     assert collect(Root(str(tmp_path)), trees.Answers(ACTIVE), nvml_of(wanted)) == wanted
+
+
+def test_files_of_packages_that_are_gone(tmp_path: Path) -> None:
+    """Of the package database alone a host without its libraries looks whole."""
+    trees.host(tmp_path, "a100-1", None)
+    trees.dpkg(tmp_path, *(trees.package(name, "1-1") for name in ("libnvidia-ml1", "nvidia-container-toolkit-base")))
+    library, program = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/bin/nvidia-ctk"
+    (tmp_path / "var/lib/dpkg/info/libnvidia-ml1.list").unlink()
+    trees.put(tmp_path, "/var/lib/dpkg/info/libnvidia-ml1:amd64.list", f"/.\n/usr\n/usr/lib/moved.so\n{library}\n"
+              "/usr/share/doc/libnvidia-ml1/copyright\n/etc/by/choice\n")
+    trees.put(tmp_path, "/var/lib/dpkg/diversions", "/usr/lib/moved.so\n/usr/lib/moved.so.mine\nglx\n")
+    trees.put(tmp_path, "/var/lib/dpkg/info/nvidia-container-toolkit-base.list", f"/usr/bin\n{program}\n")
+    facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
+    assert facts["driver"]["missing_files"] == [library]
+    assert facts["toolkit"]["missing_files"] == [program, "/etc/nvidia-container-runtime/config.toml"]
+    trees.link(tmp_path, library, "libnvidia-ml.so.595.91.07")
+    trees.put(tmp_path, program, "")
+    trees.put(tmp_path, "/etc/nvidia-container-runtime/config.toml", "")
+    facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
+    assert (facts["driver"]["missing_files"], facts["toolkit"]["missing_files"]) == ([], [])
+    (tmp_path / "var/lib/dpkg/info/nvidia-container-toolkit-base.list").unlink()
+    facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
+    assert (facts["driver"]["missing_files"], facts["toolkit"]["missing_files"]) == (None, None)
 
 
 def test_h100_with_switches_and_adapter(tmp_path: Path) -> None:
@@ -93,6 +119,61 @@ def test_other_samples(tmp_path: Path, sample: str, boards: list[tuple[str, str]
     assert collect(Root(str(tmp_path)), trees.Answers(ACTIVE), trees.NO_NVML) == wanted
 
 
+SHOWN = ("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\n"
+         "LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n\n"
+         "LoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n"
+         "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n")
+
+
+@pytest.mark.parametrize(("systemd", "answer", "wanted"), [
+    (True, SHOWN, [("active", "enabled"), ("absent", "masked"), ("absent", ""), ("inactive", "disabled")]),
+    (True, "", None), (False, SHOWN, None)])
+def test_the_drivers_services(tmp_path: Path, systemd: bool, answer: str, wanted: t.Any) -> None:
+    """Where systemd does not answer, nothing is known of them, and nothing is known to be off."""
+    trees.put(tmp_path, "/sys/module/nvidia/version", "595.91.07\n")
+    if systemd:
+        (tmp_path / "run/systemd/system").mkdir(parents=True)
+    run = trees.Answers({("systemctl", "show", "nvidia-persistenced.service"): answer})
+    found = collect(Root(str(tmp_path)), run, trees.NO_NVML)["driver"]["services"]
+    assert found == (wanted and {f"nvidia-{name}.service": {"state": state, "enabled": enabled} for name, (
+        state, enabled) in zip(("persistenced", "fabricmanager", "imex", "gridd"), wanted)})
+
+
+def _write(folder: Path) -> None:
+    with Journal("mig", str(folder)) as journal:
+        journal.keep("gpu", "gpu-1", {})
+
+
+@pytest.mark.parametrize(("spoil", "concerns", "words"), [
+    (lambda folder: None, [], ""),
+    (lambda folder: (folder / "mig.json").write_text("{"), ["mig"], "mig.json is damaged"),
+    (lambda folder: (folder / "mig.json").chmod(0o666), ["mig"], "has mode 0666"),
+    (lambda folder: (folder / "mig.json").chmod(0o1666), ["mig"], "has mode 1666"),
+    (lambda folder: (folder / "driver.lock").mkdir(), ["driver"], "driver.lock is not a file"),
+    (lambda folder: folder.chmod(0o777), list(CONCERNS), "has mode 0777"),
+])
+def test_journals_that_modules_would_refuse(tmp_path: Path, spoil: t.Callable[[Path], t.Any], concerns: list[str],
+                                            words: str) -> None:
+    folder = tmp_path / JOURNAL_ROOT.lstrip("/")
+    _write(folder)
+    spoil(folder)
+    journals = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)["journals"]
+    faults = journals["faults"]
+    assert journals["brought"] == ([] if "mig" in concerns else ["mig"])
+    assert [fault["concern"] for fault in faults] == sorted(concerns)
+    assert all(words in fault["message"] and fault["hint"] for fault in faults)
+
+
+def test_a_journal_that_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / JOURNAL_ROOT.lstrip("/"))
+
+    def denied(_journal: Journal) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Journal, "_load", denied)
+    assert collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)["journals"] == {"brought": [], "faults": []}
+
+
 def test_empty_root(tmp_path: Path) -> None:
     """Nothing readable at all is no error: every key is there, and what is unknown is null or empty."""
     facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
@@ -101,8 +182,8 @@ def test_empty_root(tmp_path: Path) -> None:
     assert facts["host"]["os"] == {"id": None, "version_id": None, "codename": None, "family": "other",
                                    "pretty_name": None}
     assert facts["driver"] == {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None,
-                               "dkms": [], "reboot_pending": False,
-                               "nvml": {"available": False, "error": None, "cuda": None}}
+                               "dkms": [], "reboot_pending": False, "missing_files": [], "nodes": None,
+                               "services": None, "nvml": {"available": False, "error": None, "cuda": None}}
     assert facts["runtimes"] == {"containerd": None, "docker": None, "crio": None, "podman": None}
 
 

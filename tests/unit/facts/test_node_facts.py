@@ -126,3 +126,10 @@ def test_driver_and_vgpu_labels() -> None:
         "nvidia.com/cuda.driver.rev": "06"}))
     assert (found["driver"]["source"], found["driver"]["loaded"]) == ("preinstalled", "580.65.06")
     assert found["vgpu"] == {"version": "580.65.05", "branch": "r580_00"}
+
+
+@pytest.mark.parametrize(("count", "gpus"), [("8", 8), ("257", 1), ("9" * 63, 1), ("\u0668", 1), ("0", 1), ("x", 1)])
+def test_a_label_that_no_machine_can_have_takes_no_memory(count: str, gpus: int) -> None:
+    labels = {**A100, "nvidia.com/gpu.count": count, "nvidia.com/gpu.memory": "9" * 63}
+    found = facts_of_node("n1", node(labels))["gpus"]
+    assert len(found) == gpus and found[0]["memory_mib"] is None

@@ -5,18 +5,26 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import time
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     _clients,
     _driver,
     _gpus,
+    _nodes,
+    _package_files,
+    _package_names,
     _pci,
     _runtimes,
     _software,
     _system,
+    _unit_files,
     _versions,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -133,8 +141,8 @@ def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
 def test_whose_package(name: str, driver: bool, toolkit: bool) -> None:
     """Driver, toolkit or neither."""
     packages = {name: Package("1", "")}
-    assert bool(_software.driver_packages(packages)) is driver
-    assert bool(_software.toolkit_packages(packages)) is toolkit
+    assert bool(_package_names.driver_packages(packages)) is driver
+    assert bool(_package_names.toolkit_packages(packages)) is toolkit
 
 
 def test_rpm_list() -> None:
@@ -219,8 +227,140 @@ def test_runtime_without_package(tmp_path: Path) -> None:
         tuple(trees.SYSTEMCTL):
             "Id=containerd.service\nActiveState=active\n\nId=docker.service\nActiveState=inactive\n"})
     found = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
-    assert found == {"containerd": {"version": "2.1.4", "running": True, "nvidia": False},
-                     "docker": {"version": "28.1.1", "running": False, "nvidia": True}, "crio": None, "podman": None}
+    unknown = {"boot": None, "stale": None}
+    assert found == {"containerd": {"version": "2.1.4", "running": True, "nvidia": False, **unknown},
+                     "docker": {"version": "28.1.1", "running": False, "nvidia": True, **unknown}, "crio": None,
+                     "podman": None}
+
+
+@pytest.mark.parametrize(("shown", "running", "boot"), [
+    ("LoadState=loaded\nActiveState=active\nUnitFileState=enabled", True, "yes"),
+    ("LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nWantedBy=\nRequiredBy=", False, "no"),
+    ("LoadState=loaded\nActiveState=active\nUnitFileState=disabled\nWantedBy=docker.service", True, "yes"),
+    ("LoadState=masked\nActiveState=inactive\nUnitFileState=masked", False, "masked"),
+    ("LoadState=masked\nActiveState=failed\nUnitFileState=", False, "masked"),
+    ("LoadState=loaded\nActiveState=active\nUnitFileState=static", True, None),
+    ("LoadState=not-found\nActiveState=inactive\nUnitFileState=", None, None),
+])
+def test_service_of_a_runtime(tmp_path: Path, shown: str, running: bool | None, boot: str | None) -> None:
+    trees.put(tmp_path, "/usr/bin/containerd", "")
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    run = trees.Answers({tuple(trees.SYSTEMCTL): f"Id=containerd.service\n{shown}\n"})
+    found = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"podman": Package("4.3", "")}, [])
+    assert (found["containerd"]["running"], found["containerd"]["boot"]) == (running, boot)
+    assert (found["podman"]["running"], found["podman"]["boot"]) == (None, None)  # it has no service
+
+
+def test_what_nobody_answers_is_unknown(tmp_path: Path) -> None:
+    trees.put(tmp_path, "/usr/bin/containerd", "")
+    found = _runtimes.read_runtimes(Root(str(tmp_path)), trees.Answers(), {}, [])["containerd"]
+    assert (found["running"], found["boot"], found["stale"]) == (None, None, None)
+
+
+def test_a_socket_stands_for_its_service(tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    run = trees.Answers({tuple(trees.SYSTEMCTL): "Id=docker.service\nLoadState=loaded\nActiveState=inactive\n"
+                         "TriggeredBy=docker.socket\n\nId=docker.socket\nLoadState=loaded\nActiveState=active\n"})
+    docker = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1", "")}, [])["docker"]
+    assert (docker["running"], docker["boot"]) == (True, "yes")
+    assert run.asked[-1][-2:] == ["docker.service", "docker.socket"]
+
+
+@pytest.mark.parametrize(("since", "state", "stale"), [
+    (-60, "active", True), (60, "active", False), (-60, "inactive", None), (None, "active", None)])
+def test_whether_a_runtime_has_read_its_file(tmp_path: Path, since: int | None, state: str, stale: bool | None) -> None:
+    """since: seconds from the change of the file to the start of the service."""
+    trees.put(tmp_path, "/usr/bin/containerd", "")
+    trees.put(tmp_path, "/etc/containerd/conf.d/x.toml", "")
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    began = "" if since is None else int((time.monotonic() + since) * 1_000_000)
+    run = trees.Answers({tuple(trees.SYSTEMCTL): f"Id=containerd.service\nActiveState={state}\n"
+                         f"StateChangeTimestampMonotonic={began}\n"})
+    assert _runtimes.read_runtimes(Root(str(tmp_path)), run, {}, [])["containerd"]["stale"] is stale
+
+
+def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted while the clock was wrong, it would be newer than every start."""
+    path = tmp_path / "x.toml"
+    path.write_text("")
+    began = int(time.monotonic() * 1_000_000) - 9_000_000
+    unit = {"ActiveState": "active", "StateChangeTimestampMonotonic": str(began)}
+    assert _unit_files.is_stale([str(path), "/nowhere"], unit) is True
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    assert _unit_files.is_stale([str(path)], unit) is False
+
+
+# -- device nodes
+
+
+class Nodes(Root):
+    """A tree with device nodes. modes: by path the mode of a device; a text for what is none."""
+
+    def __init__(self, path: Path, modes: dict[str, int | str]) -> None:
+        super().__init__(str(path))
+        self.modes = modes
+
+    def stat(self, path: str) -> os.stat_result | None:
+        mode = self.modes.get(path)
+        kind = stat.S_IFREG if isinstance(mode, str) else stat.S_IFCHR | (mode or 0)
+        return None if mode is None else os.stat_result([kind, *[0] * 9])
+
+
+PARAMS = "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
+
+
+@pytest.mark.parametrize(("modes", "faults"), [
+    ({}, {}),
+    ({"/dev/nvidia0": 0o666}, {}),
+    ({"/dev/nvidia0": None}, {"/dev/nvidia0": "missing"}),
+    ({"/dev/nvidia1": 0}, {"/dev/nvidia1": "mode 0000"}),
+    ({"/dev/nvidiactl": 0o600, "/dev/nvidia1": "text"}, {"/dev/nvidiactl": "mode 0600", "/dev/nvidia1": "no device"}),
+])
+def test_device_nodes(tmp_path: Path, modes: dict[str, t.Any], faults: dict[str, str]) -> None:
+    for minor in (0, 1):
+        trees.put(tmp_path, f"/proc/driver/nvidia/gpus/0000:0{minor}:00.0/information", f"Device Minor: \t {minor}\n")
+    trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
+    wanted = {"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1)}
+    root = Nodes(tmp_path, {**dict.fromkeys(wanted, 0o660), **modes})
+    assert _nodes.nodes(root) == wanted
+    assert _nodes.node_faults(root) == faults
+
+
+@pytest.mark.parametrize("params", [None, "ModifyDeviceFiles: 1\n", PARAMS.replace("Files: 1", "Files: 0")])
+def test_device_nodes_of_somebody_else_are_not_judged(tmp_path: Path, params: str | None) -> None:
+    trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:00:00.0/information", "Device Minor: 0\n")
+    if params:
+        trees.put(tmp_path, "/proc/driver/nvidia/params", params)
+    assert _nodes.node_faults(Root(str(tmp_path))) is None
+
+
+def test_without_gpus_no_node_is_needed(tmp_path: Path) -> None:
+    trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
+    assert _nodes.node_faults(Root(str(tmp_path))) == {}
+
+
+# -- files of packages in rpm's database
+
+
+@pytest.mark.parametrize(("answer", "lost"), [
+    ("xlib\t0\t0\t/usr/lib64/libx.so.1\nxlib\t0\t0\t/usr/lib64/there\nxlib\t0\t64\t/usr/lib64/ghost\n"
+     "xlib\t0\t17\t/usr/lib64/config\nxlib\t2\t0\t/usr/lib/left-out\nxlib\t0\t0\t/usr/share/x\nyes\t0\t0\t"
+     "/usr/bin/yes\n", {"xlib": ["/usr/lib64/libx.so.1"], "yes": ["/usr/bin/yes"]}),
+    (None, None),
+])
+def test_lost_files_in_rpm(tmp_path: Path, answer: str | None, lost: t.Any) -> None:
+    trees.put(tmp_path, "/usr/lib64/there", "")
+    run = trees.Answers({("rpm", "-q"): answer} if answer else {})
+    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib", "yes"]) == lost
+    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", []) == {}
+
+
+def test_an_rpm_that_hangs_tells_nothing(tmp_path: Path) -> None:
+    def run(argv: t.Sequence[str], **_options: t.Any) -> t.Any:
+        raise CommandError(argv, None, "", "")
+
+    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib"]) is None
 
 
 # -- clients

@@ -20,7 +20,8 @@ UBUNTU = 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\
 RHEL = 'ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.4"\nPRETTY_NAME="Red Hat Enterprise Linux 9.4 (Plow)"\n'
 NO_NVML: dict[str, t.Any] = {"available": False, "error": None, "driver": None, "library": None, "cuda": None,
                              "gpus": [], "clients": []}
-SYSTEMCTL = ["systemctl", "show", "--property=Id,ActiveState"]
+SYSTEMCTL = ["systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState,WantedBy,RequiredBy,TriggeredBy,"
+             "StateChangeTimestampMonotonic"]
 
 
 def put(root: Path, path: str, text: str | bytes) -> None:
@@ -60,8 +61,10 @@ def package(name: str, version: str, maintainer: str = "NVIDIA <maintainer@nvidi
 
 
 def dpkg(root: Path, *paragraphs: str) -> None:
-    """dpkg's status file; the paragraphs stand between others."""
+    """dpkg's status file; the paragraphs stand between others. The packages have no files."""
     put(root, "/var/lib/dpkg/status", "\n".join([package("adduser", "3.134"), *paragraphs, package("zlib1g", "1.2")]))
+    for paragraph in paragraphs:
+        put(root, f"/var/lib/dpkg/info/{paragraph.splitlines()[0].partition(': ')[2]}.list", "/.\n")
 
 
 def host(root: Path, name: str, machine: str | None, release: str = "6.1.0-28-amd64") -> None:

@@ -15,6 +15,7 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.doc_fragments import constructed, inventory_cache
+from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.inventory import gpu_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
@@ -145,6 +146,79 @@ def test_variables(tmp_path: Path) -> None:
                                             (["ExternalIP", "InternalIP"], "10.0.0.7")])
 def test_addresses(tmp_path: Path, types: list[str], address: str | None) -> None:
     assert read(tmp_path, address_types=types).hosts["a"].get_vars().get("ansible_host") == address
+
+
+HOSTILE = ["-oProxyCommand=touch /tmp/owned", "a b", "a;b", "$(id)", "`id`", "{{ lookup('pipe', 'id') }}", "a\n", "a/b",
+           "../x", "-a", "a-", "a..b", "a.-b", ".a", "a.", "a_b", "é", "fe80::1%eth0", "fe80::1%-oProxyCommand=x",
+           "1.2.3.4 x", "ssh://x", "root@x", "[::1]", "a" * 64, "a." * 127 + "ab", "\x1b[2J", "\u202ea", 7, ["a"],
+           {"a": 1}, True]
+
+
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is shown as warnings from now on."""
+    said: list[str] = []
+    monkeypatch.setattr(Display, "warning", lambda _self, text, *_more, **_options: said.append(text))
+    return said
+
+
+def test_hostile_addresses_and_names() -> None:
+    """ansible_host, or a host's name where there is none, is an argument of ssh on the controller."""
+    assert [one for one in HOSTILE if fleet.is_address(one) or fleet.is_name(one)] == []
+
+
+def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next type counts, and the Node is named."""
+    said, nodes = warnings(monkeypatch), [node(f"n{number}", A100) for number in range(len(HOSTILE))]
+    for one, address in zip(nodes, HOSTILE):
+        one["status"]["addresses"] = [{"type": "InternalIP", "address": address},
+                                      {"type": "ExternalIP", "address": "10.0.0.9"}]
+    alone, second = node("alone", A100), node("second", A100)
+    alone["status"]["addresses"] = [{"type": "InternalIP", "address": HOSTILE[0]}]
+    second["status"]["addresses"] = [*alone["status"]["addresses"], {"type": "InternalIP", "address": "10.0.0.8"}]
+    monkeypatch.setattr(Asked, "list", lambda *asked: [*nodes, alone, second])
+    hosts = read(tmp_path).hosts
+    assert {hosts[one["metadata"]["name"]].get_vars()["ansible_host"] for one in nodes} == {"10.0.0.9"}
+    assert "ansible_host" not in hosts["alone"].get_vars()
+    assert hosts["second"].get_vars()["ansible_host"] == "10.0.0.8"
+    assert len(said) == len(nodes) + 1
+    assert said[0].startswith("Node n0: its InternalIP '-oProxyCommand=touch /tmp/owned'")
+    assert all(text.isprintable() and len(text) < 250 for text in said)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "Gpu-01.Example.COM", "7", "a" * 63,
+                                     "0a.b-c.d"])
+def test_addresses_that_are_used(address: str) -> None:
+    assert fleet.is_address(address)
+
+
+def test_a_node_has_the_name_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = warnings(monkeypatch)
+    monkeypatch.setattr(Asked, "list", lambda *asked: [*(node(name, A100) for name in HOSTILE), node("b", A100)])
+    assert set(read(tmp_path).hosts) == {"b"} and len(said) == len(HOSTILE)
+    assert all(text.isprintable() for text in said)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "all", "ungrouped"])
+def test_a_node_is_not_what_ansible_calls_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Tasks for the controller (hosts: localhost, delegate_to) would go to its address."""
+    said = warnings(monkeypatch)
+    monkeypatch.setattr(Asked, "list", lambda *asked: [node(name, A100), node("b", A100)])
+    assert set(read(tmp_path).hosts) == {"b"}
+    assert len(said) == 1 and name in said[0]
+
+
+@pytest.mark.parametrize("amount", ["²", "٣", "9" * 5000, "1k", "-1", ""])
+def test_amounts_that_are_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: str) -> None:
+    monkeypatch.setattr(Asked, "list", lambda *asked: [node("a", A100, resources={"nvidia.com/gpu": amount})])
+    assert read(tmp_path).hosts["a"].get_vars()["gpu_node"]["resources"] == {}
+
+
+def test_what_kubelets_say_reaches_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = node("a", {**A100, "nvidia.com/gpu.count": "²" * 3})
+    one["status"]["nodeInfo"]["osImage"] = "\x1b]0;owned\x07\x9b2J"
+    monkeypatch.setattr(Asked, "list", lambda *asked: [one])
+    found = read(tmp_path).hosts["a"].get_vars()["gpu_node"]
+    assert found["os_image"] == r"\x1b]0;owned\x07\x9b2J" and found["count"] is None
 
 
 def test_all_nodes(tmp_path: Path) -> None:

@@ -87,6 +87,19 @@ def test_no_layout_where_the_policy_has_none_or_the_node_has_one() -> None:
     assert "nvidia.com/mig.config" not in off.labels
 
 
+def test_where_no_layout_may_change_none_is_asked_for_and_none_is_taken_back() -> None:
+    """Instances that were made by hand would be destroyed; a label that goes is a layout that the manager rejects."""
+    quiet = dataclasses.replace(ALL, mig_changes=False)
+    fresh = after(node({**GPU, **CAPABLE}), quiet)
+    assert f"{D}mig-manager" in fresh.labels and "nvidia.com/mig.config" not in fresh.labels
+    full = after(node({**GPU, **CAPABLE}))
+    for deploy in (quiet, dataclasses.replace(quiet, mig_default="")):
+        assert after(full, deploy) == full
+    assert after(fresh).labels["nvidia.com/mig.config"] == "all-disabled"
+    chosen = after(node({**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb"}), quiet)
+    assert chosen.labels["nvidia.com/mig.config"] == "all-1g.10gb" and "nvidia.com/mig.config" not in chosen.ours
+
+
 @pytest.mark.parametrize("labels, expected", [
     ({}, None), ({"nvidia.com/mig.capable": ""}, None), (CAPABLE, True), ({"nvidia.com/mig.capable": "false"}, False),
     ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, True), ({"nvidia.com/gpu.product": "NVIDIA-A30"}, True),
@@ -118,10 +131,19 @@ def test_a_value_is_honoured(value: str) -> None:
     full = after(node(GPU))
     now = after(Node("n", {**full.labels, f"{D}driver": value}, full.annotations))
     assert now.labels[f"{D}driver"] == value
-    assert (f"{D}driver" in now.ours) == (value != "false")  # that one is the user's from then on
+    assert (f"{D}driver" in now.ours) == (value not in ("false", "pre-installed"))  # the user's from then on
     host = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})})
     attracts = value.startswith(("paused", "true"))
     assert (f"{D}driver" in after(first, host).labels) != attracts
+
+
+def test_a_driver_that_is_pre_installed_stays_so_while_others_come_and_go() -> None:
+    """A Node whose driver pods were ours: without its label the next plan would start one there."""
+    full = after(node(GPU))
+    now = Node("n", {**full.labels, f"{D}driver": "pre-installed"}, full.annotations)
+    for deploy in (Deploy(ALL.components - {"driver"}), ALL, Deploy(ALL.components, {"n": frozenset({"driver"})}), ALL):
+        now = after(now, deploy)
+        assert now.labels[f"{D}driver"] == "pre-installed"
 
 
 def test_an_empty_value_counts_as_none() -> None:
@@ -271,15 +293,49 @@ def test_removal_takes_exactly_the_listed_keys() -> None:
     """Also paused ones; foreign keys, and a wish that replaced our value, stay."""
     foreign = {**GPU, **CAPABLE, "nvidia.com/gpu.deploy.nvsm": "true", f"{D}dcgm-exporter": "true", "a/b": "c"}
     full = after(node(foreign))
-    rewritten = {**full.labels, f"{D}device-plugin": "paused-for-mig-change", f"{D}driver": "pre-installed",
-                 f"{D}gpu-feature-discovery": "false", "nvidia.com/mig.config": "all-1g.10gb"}
+    users = {f"{D}driver": "pre-installed", f"{D}gpu-feature-discovery": "false",
+             "nvidia.com/mig.config": "all-1g.10gb"}
+    rewritten = {**full.labels, f"{D}device-plugin": "paused-for-mig-change", **users}
     before = Node("n", rewritten, full.annotations)
     change = plan_absent(before)
     assert change is not None
     now = patched(before, change.patch())
-    assert now.labels == {**foreign, f"{D}gpu-feature-discovery": "false", "nvidia.com/mig.config": "all-1g.10gb"}
+    assert now.labels == {**foreign, **users}
     assert now.annotations == {} and plan_absent(now) is None
     assert plan_absent(node(foreign)) is None
+
+
+def written(full: Node, *labels: str) -> Node:
+    """The same without the list of what is ours, as the API server knows it: who wrote these labels."""
+    return dataclasses.replace(full, annotations={}, written=frozenset(labels))
+
+
+def test_a_list_that_is_lost_is_made_again_of_what_the_server_knows() -> None:
+    """Others' labels, and what they have written since, stay theirs."""
+    full = after(node({**GPU, D + "dcgm": "true"}))
+    lost = written(full, *full.ours)
+    assert after(lost).annotations == full.annotations
+    paused = written(patched(full, {"metadata": {"labels": {D + "driver": "paused"}}}), *(full.ours - {D + "driver"}))
+    assert D + "driver" not in after(paused).ours
+
+
+def test_what_is_in_the_list_counts_where_there_is_one() -> None:
+    """Who changes MIG pauses labels of others, too, and gives them their former value."""
+    full = after(node({**GPU, D + "driver": "true"}))
+    more = dataclasses.replace(full, written=full.ours | {D + "driver"})
+    change = plan_absent(more)
+    assert change is not None and D + "driver" not in change.labels and D + "device-plugin" in change.labels
+
+
+def test_removal_without_the_list_takes_what_the_server_knows() -> None:
+    full = after(node(GPU))
+    change = plan_absent(written(full, *(full.ours - {D + "driver"}), "nvidia.com/gpu.deploy.operands", "team"))
+    assert change is not None and set(change.labels) == set(full.ours) - {D + "driver"}
+    left = patched(written(full), change.patch())
+    assert _deploy.left_over(left) == {D + "driver"}
+    assert plan_absent(written(left)) is None
+    for value in ("false", "pre-installed"):
+        assert _deploy.left_over(node({D + "driver": value, "nvidia.com/mig.config": "x"})) == frozenset()
 
 
 def test_a_patch_names_only_what_differs() -> None:
@@ -309,6 +365,7 @@ def test_what_a_plan_gives_is_read() -> None:
             "mig_default": "all-disabled", "differs": True}
     assert parse_deploy(plan) == Deploy(frozenset({"nfd", "device_plugin"}), {"n": frozenset({"driver"})},
                                         "all-disabled")
+    assert not parse_deploy({**plan, "mig_changes": False}).mig_changes
 
 
 @pytest.mark.parametrize("wrong, path", [

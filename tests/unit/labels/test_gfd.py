@@ -72,6 +72,24 @@ def test_mig_devices_that_nobody_could_read_make_no_layout_invalid() -> None:
         assert labels["nvidia.com/gpu.product"] == f"NVIDIA-A100-SXM4-80GB-{product}"
 
 
+def test_what_one_gpu_of_a_model_does_not_tell_another_may() -> None:
+    """The first one may have fallen off the bus."""
+    labels = compute_labels(node(A100._replace(capability=None, memory_mib=None), A100))
+    whole = compute_labels(node(A100, A100))
+    assert labels == whole and labels["nvidia.com/gpu.family"] == "ampere"
+
+
+@pytest.mark.parametrize(("driver", "parts"), [
+    ("595.91.07", ("595", "91", "07")), ("595.91", ("595", "91", "")), ("595", ("595", "", ""))])
+def test_a_driver_version_of_fewer_parts(driver: str, parts: tuple[str, str, str]) -> None:
+    labels = compute_labels(node(A100)._replace(driver=driver))
+    assert tuple(labels[f"nvidia.com/cuda.driver-version.{key}"] for key in ("major", "minor", "revision")) == parts
+
+
+def test_before_a_driver_runs_memory_is_not_told() -> None:
+    assert "nvidia.com/gpu.memory" not in compute_labels(node(A100)._replace(driver=None))
+
+
 def test_mps_excludes_mig() -> None:
     """gpu-feature-discovery ends with an error there; so do we."""
     sharing = parse_sharing(situations.mps("nvidia.com/gpu", 2))

@@ -18,7 +18,8 @@ class Model:
     """GPUs as (PCI address, device id). writes: the calls that changed something. fail: the number of the failing one.
 
     clients_of: PCI address -> C([(pid, GPU instance id or None)]), with a compute instance id as a third where it
-    matters.
+    matters. silent: (number, why) of GPUs that do not answer; ill: addresses of those that answer no
+    question but with error_name.
     """
 
     def __init__(self, *gpus: tuple[str, str]) -> None:
@@ -30,6 +31,9 @@ class Model:
         self.clients_of: dict[str, list[tuple[t.Any, ...]]] = {}
         self.writes: list[tuple[t.Any, ...]] = []
         self.fail: int | None = None
+        self.silent: list[tuple[int, str]] = []
+        self.ill: set[str] = set()
+        self.error_name = "RESET_REQUIRED"
 
     def _write(self, *what: t.Any) -> None:
         self.writes.append(what)
@@ -39,7 +43,8 @@ class Model:
     # -- reading
 
     def devices(self) -> list[Device]:
-        return list(self.gpus)
+        quiet = {number for number, _why in self.silent}
+        return [device for device in self.gpus if device.number not in quiet]
 
     def reopen(self, device: Device) -> Device:
         return device
@@ -48,6 +53,9 @@ class Model:
         return f"GPU-of-{device.pci}"
 
     def mode(self, device: Device) -> tuple[bool, bool] | None:
+        if device.pci in self.ill:
+            raise DeviceError(f"GPU {device.pci}: nvmlDeviceGetMigMode failed with {self.error_name}.", gpu=device.pci,
+                              name=self.error_name)
         current, pending = self.modes[device.pci]
         return (current, pending) if self.profiles(device) else None
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _mig_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _mig_boot, _pci
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _shown, _work
@@ -129,6 +130,49 @@ def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.
     assert host.commands[-1] == "systemctl reset-failed gpuops-mig.service"
 
 
+def test_a_unit_that_somebody_has_masked_stays_so_and_the_rest_goes_on(host: Host) -> None:
+    host.path["UNIT_FILE"].symlink_to("/dev/null")
+    check, result = host.go(check=True), host.go()
+    assert [step["id"] for step in check["plan"]] == [step["id"] for step in result["plan"]]
+    assert host.last(result) == [] and result["touched"] == [A, B]
+    assert "gpuops-mig.service is masked" in host.work.warnings[0]
+    assert host.path["UNIT_FILE"].is_symlink() and host.commands == [] and Path("/dev/null").is_char_device()
+    assert host.go(level="never")["changed"] is False
+
+
+def test_a_unit_that_is_masked_after_us_is_left_alone(host: Host) -> None:
+    host.go()
+    host.path["UNIT_FILE"].unlink()
+    host.path["UNIT_FILE"].symlink_to("/dev/null")
+    host.path["STATE"].unlink()
+    assert host.go("all-3g.40gb")["touched"] == [A, B]
+    assert host.path["UNIT_FILE"].is_symlink() and not host.path["STATE"].exists()
+    assert _mig_boot.read_mig_boot(Root(str(host.root)))["masked"] is True
+
+
+def test_the_layout_of_a_gpu_that_does_not_answer_is_kept_for_the_boot(
+        host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.go()
+    functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", "nvidia") for pci in (A, B))
+    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    host.model.silent = [(0, "GPU_IS_LOST")]
+    assert host.go("all-3g.40gb")["touched"] == [B]
+    assert {entry["pci"]: len(entry["instances"]) for entry in host.remembered().values()} == {A: 7, B: 2}
+
+
+def test_without_loaded_modules_the_plan_starts_from_what_is_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ampere keeps its mode without a driver; and what the file has already is not written again."""
+    host.go()
+    functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
+    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    host.model.available, host.model.error = False, "NVML cannot be used (DRIVER_NOT_LOADED)."
+    check = host.go(check=True)
+    host.model.available = True
+    for pci in (A, B):
+        host.model.placed[pci].clear()
+    assert [step["id"] for step in check["plan"]] == [step["id"] for step in host.go()["plan"]] != []
+
+
 def test_the_unit_runs_before_what_needs_gpus(host: Host) -> None:
     host.go()
     lines = host.path["UNIT_FILE"].read_text().splitlines()
@@ -221,15 +265,8 @@ def test_the_vendors_unit_is_not_fought(host: Host) -> None:
     with pytest.raises(HostError, match="nvidia-mig-manager.service is enabled.*or set boot: false"):
         host.go()
     assert host.model.writes == [] and host.last(host.go(boot=False)) == []
-    assert host.go(state="gathered")["boot"] == {"enabled": False, "gpus": None,
+    assert host.go(state="gathered")["boot"] == {"enabled": False, "masked": False, "gpus": None,
                                                  "vendor": "nvidia-mig-manager.service"}
-
-
-def test_a_masked_unit_is_named_and_the_null_device_stays(host: Host) -> None:
-    host.path["UNIT_FILE"].symlink_to("/dev/null")
-    with pytest.raises(HostError, match="is a unit masked"):
-        host.go()
-    assert host.model.writes == [] and Path("/dev/null").is_char_device()
 
 
 def test_without_systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import typing as t
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.action import mig_config
 from ansible_collections.gpuops.nvidia.plugins.action.mig_config import _placed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format, _names
@@ -94,3 +96,14 @@ def test_what_the_host_says_gets_its_place() -> None:
     place = "config, data['config.yaml']: mig-configs.all-1g.10gb[0].devices"
     assert (result["error"]["path"], result["msg"].startswith(f"{place}: this host has no GPU 'none'")) == (place, True)
     assert _placed({"changed": False}, document) == {"changed": False}
+
+
+def test_check_mode_knows_that_the_driver_role_would_reload_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[t.Any] = []
+    monkeypatch.setattr(mig_config.gathered, "driver_steps", lambda _variables, action: [action])
+    monkeypatch.setattr(mig_config.HostAction, "run_module", lambda _self, _variables, args: asked.append(args) or {})
+    for check, given in ((True, {}), (False, {}), (True, {"after_reload": False})):
+        action = object.__new__(mig_config.ActionModule)
+        action._task = SimpleNamespace(check_mode=check, args={"selected": "all-1g.10gb", **given})
+        action.run_module({})
+    assert [one.get("after_reload") for one in asked] == [True, None, False]

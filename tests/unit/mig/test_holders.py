@@ -13,16 +13,22 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, DeviceError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _holders, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _apply, _holders, _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B = "0000:07:00.0", "0000:0f:00.0"
 CONTAINER = "0123456789ab" + "c" * 52
-SERVICE, POD, SESSION, DCGM = 4001, 4002, 4003, 4004
-CGROUPS = {SERVICE: "/system.slice/train.service", POD: f"/kubepods.slice/cri-containerd-{CONTAINER}.scope",
+SERVICE, BOX, SESSION, DCGM, SECOND, POD, NEXT = 4001, 4002, 4003, 4004, 4005, 4006, 4007
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+CGROUPS = {SERVICE: "/system.slice/train.service", SECOND: "/system.slice/serve.service",
+           BOX: f"/system.slice/docker-{CONTAINER}.scope",
+           POD: f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/"
+                f"cri-containerd-{CONTAINER}.scope",
+           NEXT: f"/kubepods/besteffort/podffff2c3d-1111-2222-3333-444455556666/{CONTAINER}",
            SESSION: "/user.slice/user-0.slice/session-3.scope", DCGM: "/system.slice/nvidia-dcgm.service"}
 
 
@@ -93,9 +99,9 @@ def go(host: Host, selected: str, level: str = "drain", check: bool = False) -> 
 
 
 def test_holders_are_named_and_stopped_by_their_own_means(host: Host) -> None:
-    host.model.clients_of[A] = [(SERVICE, 0), (POD, 1), (SESSION, 6)]
+    host.model.clients_of[A] = [(SERVICE, 0), (BOX, 1), (SESSION, 6)]
     waiting = go(host, "all-7g.80gb", "idle")
-    named = f"job ({SERVICE}, train.service), job ({POD}, container 0123456789ab), job ({SESSION}, session-3.scope)"
+    named = f"job ({SERVICE}, train.service), job ({BOX}, container 0123456789ab), job ({SESSION}, session-3.scope)"
     assert waiting["pending"][0]["id"] == f"stop GPU clients: {A} {named}"
     assert (host.calls, host.model.counts()[B]) == ([], {"7g.80gb": 1})
     assert waiting["holders"][0] == {"pid": SERVICE, "name": "job", "gpu": A, "instance": 0, "unit": "train.service",
@@ -105,10 +111,67 @@ def test_holders_are_named_and_stopped_by_their_own_means(host: Host) -> None:
     done = go(host, "all-7g.80gb")
     assert [step["id"] for step in check["plan"]] == [step["id"] for step in done["plan"]]
     assert done["plan"][-1]["id"] == "start stopped service again: train.service"
-    assert host.calls == ["systemctl stop train.service", f"kill {POD}", f"kill {SESSION}",
+    assert host.calls == ["systemctl stop train.service", f"kill {BOX}", f"kill {SESSION}",
                           "systemctl start train.service"]
     assert host.model.counts() == {A: {"7g.80gb": 1}, B: {"7g.80gb": 1}}
     assert go(host, "all-7g.80gb")["changed"] is False
+
+
+def test_a_process_in_a_pod_is_never_signalled(host: Host) -> None:
+    """Only an eviction respects disruption budgets; its pod is named, and all of its GPU waits at every level."""
+    (host.root / f"var/log/pods/ml_train-0_{UID}").mkdir(parents=True)
+    host.model.clients_of[A] = [(SERVICE, 0), (POD, 1), (NEXT, 6)]
+    for level in ("never", "idle", "drain", "reboot"):
+        waiting = go(host, "all-7g.80gb", level)
+        assert waiting["pending"][0]["id"].startswith(f"stop GPU clients: {A} job ({SERVICE}, train.service), job (")
+        assert waiting["pending"][0]["pending_reason"] == (
+            "in use by pod ml/train-0, pod ffff2c3d-1111-2222-3333-444455556666; evict through the Node: run playbook "
+            "gpuops.nvidia.mig, or gpuops.nvidia.node_drain")
+        assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
+    assert host.model.counts()[B] == {"7g.80gb": 1}
+
+
+def test_a_service_of_a_systemd_in_a_pod_is_none_of_the_host(host: Host) -> None:
+    (host.root / f"proc/{POD}/cgroup").write_text("0::/kubepods/besteffort/pod7/system.slice/train.service\n")
+    host.model.clients_of[A] = [(POD, 0)]
+    waiting = go(host, "all-7g.80gb")
+    assert waiting["pending"][0]["pending_reason"].startswith("in use by pod of unknown name; evict")
+    assert stoppable(Root(str(host.root)), [{"pid": POD, "unit": "train.service"}]) == ()
+
+
+def test_a_pod_that_is_not_in_the_way_hinders_nothing(host: Host) -> None:
+    host.model.clients_of[A] = [(POD, 0), (BOX, 6)]
+    document = {"version": "v1", "mig-configs": {"one": [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
+    request = _work.Request("present", document, "one", [A], "drain", False)
+    _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    assert host.calls == [f"kill {BOX}"] and host.model.clients_of[A] == [(POD, 0)]
+
+
+def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process ids are given anew: what was planned is asked again before a service stops."""
+    host.model.clients_of[A] = [(SERVICE, 0), (BOX, 1)]
+    apply = _apply.Executor.__call__
+
+    def later(executor: _apply.Executor, step: t.Any) -> None:
+        (host.root / f"proc/{BOX}/cgroup").write_text(f"0::{CGROUPS[POD]}\n")
+        apply(executor, step)
+
+    monkeypatch.setattr(_apply.Executor, "__call__", later)
+    with pytest.raises(HostError, match="processes in pods are never signalled.*Evict through the Node"):
+        go(host, "all-7g.80gb")
+    assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
+
+
+def test_a_gpu_that_a_pod_holds_open_is_freed_through_its_node(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_device: t.Any, _compute: t.Any) -> None:
+        raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
+
+    monkeypatch.setattr(host.model, "destroy_compute", refuse)
+    host.opens(POD, A, 0)
+    with pytest.raises(DeviceError, match=rf"held by watcher \({POD}, pod {UID}\): evict through the Node"):
+        go(host, "all-7g.80gb", "idle")
 
 
 def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:
@@ -116,6 +179,50 @@ def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:
     done = go(host, "all-7g.80gb")
     assert [step["action"] for step in done["plan"]].count("start stopped service again") == 1
     assert host.calls[-1] == "systemctl start train.service"
+
+
+def test_services_start_in_the_reverse_order_of_stopping(host: Host) -> None:
+    """The first one stopped may need the others."""
+    host.model.clients_of = {A: [(SERVICE, 0)], B: [(SECOND, 0), (SERVICE, 1)]}
+    check = go(host, "all-7g.80gb", check=True)
+    done = go(host, "all-7g.80gb")
+    stopped = [call.split()[-1] for call in host.calls if "stop" in call]
+    started = [call.split()[-1] for call in host.calls if "start" in call]
+    assert sorted(stopped) == ["serve.service", "train.service", "train.service"]
+    assert started == list(dict.fromkeys(stopped))[::-1]
+    assert [step["id"] for step in check["plan"]] == [step["id"] for step in done["plan"]]
+
+
+def test_who_is_not_in_the_way_goes_on(host: Host) -> None:
+    """A change of instances takes away only what is on those that go."""
+    host.model.clients_of[A] = [(SERVICE, 6), (SECOND, 0)]
+    document = {"version": "v1", "mig-configs": {"one": [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
+    request = _work.Request("present", document, "one", [A], "drain", False)
+    done = _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    assert done["plan"][0]["id"] == f"stop GPU clients: {A} job ({SERVICE}, train.service)"
+    assert host.calls == ["systemctl stop train.service", "systemctl start train.service"]
+    assert host.model.clients_of[A] == [(SECOND, 0)]
+
+
+def test_a_service_that_ends_slowly_is_waited_for_and_gets_no_signal(host: Host,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 10:
+            host.end(SERVICE)
+
+    monkeypatch.setattr(_apply.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(_apply.time, "sleep", sleep)
+    run = host.run
+    monkeypatch.setattr(_work, "run", lambda argv, **options: Completed(tuple(argv), 0, "", "") if "stop" in argv
+                        else run(argv, **options))
+    host.model.clients_of[A] = [(SERVICE, 0)]
+    go(host, "all-7g.80gb")
+    assert host.calls == ["systemctl start train.service"]
+    assert clock[0] < 30
 
 
 def test_services_start_again_where_the_run_fails(host: Host) -> None:
@@ -158,18 +265,18 @@ def test_a_service_that_does_not_start_again_is_said_once(host: Host) -> None:
 
 
 def test_who_only_has_the_gpu_open_is_in_the_way_of_a_reset_alone(host: Host) -> None:
-    host.opens(POD, A, 0)
+    host.opens(BOX, A, 0)
     host.opens(DCGM, A, 0)
     assert go(host, "all-7g.80gb")["holders"] == []
     done = go(host, "all-disabled")
-    assert [(holder["pid"], holder["gpu"]) for holder in done["holders"]] == [(POD, A)]
-    assert host.calls == [f"kill {POD}"]
+    assert [(holder["pid"], holder["gpu"]) for holder in done["holders"]] == [(BOX, A)]
+    assert host.calls == [f"kill {BOX}"]
 
 
 def test_a_process_that_does_not_end_is_named_and_nothing_changes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda _pid, _number: None)
     monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply._STOP_LIMIT", 0)
-    host.model.clients_of[A] = [(POD, 1)]
+    host.model.clients_of[A] = [(BOX, 1)]
     with pytest.raises(HostError, match=r"job \(4002, container 0123456789ab\) did not end") as caught:
         go(host, "all-7g.80gb")
     assert caught.value.details["holders"][0]["container"] == "0123456789ab"
@@ -203,8 +310,40 @@ def test_of_a_shared_gpu_instance_only_the_busy_part_waits(host: Host) -> None:
         return _work.Work(request, host.model).run()  # type: ignore[arg-type]
 
     reach("three")
-    host.model.clients_of[A] = [(SERVICE, 0, 0), (SERVICE, 0, 1), (POD, 4, 0)]
+    host.model.clients_of[A] = [(SERVICE, 0, 0), (SERVICE, 0, 1), (BOX, 4, 0)]
     result = reach("two")
     assert result["pending"] == []
     assert [one["gpu"] for one in result["destroyed"]] == [A, B]
     assert host.model.placed[A][0][1] >= {(1, 0), (1, 1)} and (1, 0) in host.model.placed[A][4][1]
+
+
+def test_where_the_part_is_not_told_it_may_be_any(host: Host) -> None:
+    """NVML tells the GPU instance of a process always, its compute instance not always."""
+    document = {"version": "v1", "mig-configs": {name: [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": count}}]
+        for name, count in (("six", 6), ("five", 5), ("three", 3))}}
+
+    def reach(name: str) -> dict[str, t.Any]:
+        request = _work.Request("present", document, name, [A], "idle", False)
+        return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+
+    reach("six")
+    host.model.writes.clear()
+    host.model.clients_of[A] = [(SERVICE, 0), (BOX, 4)]
+    waiting = reach("five")
+    assert (waiting["pending"][0]["needs"], host.model.writes) == ("drain", [])
+    host.model.clients_of[A] = [(SERVICE, 4)]
+    assert [one["start"] for one in reach("three")["destroyed"]] == [0, 0, 0]
+    assert sorted(host.model.placed[A]) == [4]
+
+
+def test_of_the_parts_of_an_instance_exactly_the_busy_ones_stay(host: Host) -> None:
+    document = {"version": "v1", "mig-configs": {name: [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": count}}]
+        for name, count in (("six", 6), ("two", 2))}}
+    for name in ("six", "two"):
+        request = _work.Request("present", document, name, [A], "idle", False)
+        result = _work.Work(request, host.model).run()  # type: ignore[arg-type]
+        host.model.clients_of[A] = [(SERVICE, 0, 2), (BOX, 4, 1)]
+    assert result["pending"] == []
+    assert {start: parts for start, (_profile, parts) in host.model.placed[A].items()} == {0: {(1, 2)}, 4: {(1, 1)}}

@@ -134,6 +134,26 @@ def test_of_several_compute_instances_the_idle_one_goes() -> None:
     assert difference(present, target).destroyed[0].parts == ((1, 0),)
 
 
+@pytest.mark.parametrize("values", [
+    (["3g.40gb"], 4, ()), ("3g.40gb", "4", ()), ("3g.40gb", [4], ()), ("9g.40gb", 4, ()), ("3g.40gb", 2, ()),
+    ("1g.10gb", True, ()), ("3g.40gb", 4, (("1", 0),)), ("3g.40gb", 4, ((1, None),)), ("3g.40gb", 4, ((10**9, 0),)),
+    ("3g.40gb", 4, ((0, 0),)), ("3g.40gb", 4, ((-1, 1),)), ("3g.40gb", 4, ((1, 3),)), ("3g.40gb", 4, ((1, -1),)),
+    ("3g.40gb", 4, ((2, 0), (1, 1))),
+], ids=str)
+def test_what_somebody_has_edited_is_no_layout(values: t.Any) -> None:
+    """Else the instances that are there would be destroyed for some that cannot be created."""
+    assert not board().holds((Piece(*values),))
+
+
+def test_a_layout_of_other_origin_holds() -> None:
+    assert board().holds((Piece("3g.40gb", 0, ()), Piece("3g.40gb", 4, ((1, 0), (2, 1)))))
+
+
+def test_no_compute_instance_has_no_slices() -> None:
+    assert Search(board()).pack("3g.40gb", [0]) is None
+    assert Search(board()).pack("3g.40gb", [-1]) is None
+
+
 def test_packing_lies_on_what_is_there() -> None:
     grid = board()
     assert Search(grid).pack("7g.80gb", [1, 1, 3], [(3, 4), (1, 2), (2, 0)]) == ((1, 0), (1, 2), (3, 4))

@@ -22,7 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _shown, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _plan, _shown, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -85,6 +86,110 @@ def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
         go(bare, "all-balanced")
 
 
+def on_bus(monkeypatch: pytest.MonkeyPatch, driver: str | None, device_id: str = "20b2") -> None:
+    functions = tuple(Function(pci, "10de", device_id, "10de:0000", "0302", driver) for pci in (A, B))
+    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+
+
+def test_a_driver_that_nvml_cannot_ask_tells_nothing_so_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    model = hosts()
+    model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
+    work = _work.Work(_work.Request("present", None, "all-1g.10gb", None, "idle", True), model)  # type: ignore[arg-type]
+    result = work.run()
+    assert result["plan"] == [] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}",
+                                                                                    f"configure MIG: {B}"]
+    assert "LIB_RM_VERSION_MISMATCH" in result["pending"][0]["pending_reason"]
+    assert len(work.warnings) == 2 and f"GPU {A}: its MIG state is not known" in work.warnings[0]
+    assert "LIB_RM_VERSION_MISMATCH" in work.warnings[0]
+    assert go(model, "all-1g.10gb")["pending"] == result["pending"]
+
+
+@pytest.mark.parametrize("selected", ["all-1g.10gb", "all-disabled"])
+def test_a_gpu_that_does_not_answer_keeps_no_other_from_its_layout(
+        selected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    for spoil in (lambda model: model.silent.append((0, "GPU_IS_LOST")), lambda model: model.ill.add(A)):
+        model = hosts()
+        go(model, "all-3g.40gb")
+        model.writes.clear()
+        spoil(model)
+        work = _work.Work(_work.Request("present", None, selected, None, "idle", False), model)  # type: ignore[arg-type]
+        result = work.run()
+        assert result["touched"] == [B] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}"]
+        assert {write[1] for write in model.writes} == {B}
+        assert f"GPU {A}: its MIG state is not known" in work.warnings[0]
+        assert "GPU_IS_LOST" in work.warnings[0] or "RESET_REQUIRED" in work.warnings[0]
+
+
+def test_where_no_gpu_answers_all_waits_and_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    model = hosts()
+    model.silent = [(0, "GPU_IS_LOST"), (1, "GPU_IS_LOST")]
+    assert [step["target"] for step in go(model, "all-1g.10gb")["pending"]] == [A, B]
+    with pytest.raises(DeviceError, match="GPU 0 does not answer: GPU_IS_LOST"):
+        go(model, state="gathered")
+
+
+def test_where_the_bus_is_hidden_a_gpu_that_does_not_answer_waits_by_its_number() -> None:
+    model = hosts()
+    model.silent = [(0, "GPU_IS_LOST")]
+    result = go(model, "all-1g.10gb")
+    assert [step["id"] for step in result["pending"]] == ["configure MIG: GPU 0"]
+    assert model.counts() == {A: None, B: {"1g.10gb": 7}}
+    model.silent.append((1, "GPU_IS_LOST"))
+    with pytest.raises(DeviceError, match="GPU 0 does not answer: GPU_IS_LOST"):
+        go(model, "all-1g.10gb")
+
+
+def test_who_may_not_ask_is_told_so() -> None:
+    model = hosts()
+    model.ill, model.error_name = {A, B}, "NO_PERMISSION"
+    with pytest.raises(DeviceError, match="NO_PERMISSION"):
+        go(model, "all-1g.10gb")
+
+
+def test_a_gpu_keeps_its_number_where_another_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    model = hosts()
+    model.silent = [(0, "GPU_IS_LOST")]
+    document = {"version": "v1", "mig-configs": {"one": [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]}}
+    waits = go(model, config=document)
+    assert (waits["plan"], [step["target"] for step in waits["pending"]]) == ([], [A]) and model.counts()[B] is None
+    document["mig-configs"]["one"][0]["devices"] = [1]  # type: ignore[index]
+    go(model, config=document)
+    assert model.counts()[B] == {"7g.80gb": 1}
+
+
+def test_what_a_gpu_had_that_does_not_answer_stays_on_record(
+        journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    model = hosts()
+    go(model, "all-1g.10gb")
+    model.silent = [(0, "GPU_IS_LOST")]
+    go(model, state="absent")
+    assert model.counts()[B] is None
+    with Journal("mig", str(journal), readonly=True) as kept:
+        assert list(kept.of_kind("gpu")) == [f"gpu-of-{A}"]
+    model.silent = []
+    go(model, state="absent")
+    assert model.counts() == {A: None, B: None}
+
+
+@pytest.mark.parametrize(("device_id", "profile", "enabled"), [("20b2", "1g.10gb", True), ("2330", "1g.10gb", False)])
+def test_check_mode_plans_from_what_a_reload_of_the_driver_leaves(device_id: str, profile: str, enabled: bool) -> None:
+    """Instances go; the mode stays on Ampere alone."""
+    model = Model((A, device_id))
+    go(model, f"all-{profile}")
+    request = _work.Request("present", None, f"all-{profile}", None, "idle", True, None, True)
+    check = _work.Work(request, model).run()  # type: ignore[arg-type]
+    model.placed[A].clear()
+    model.modes[A] = [enabled, enabled]
+    assert ids(check) == ids(go(model, f"all-{profile}")) != []
+    assert all(step["assumed"] for step in check["plan"])
+
+
 def test_only_the_destroyed_instance_is_made_again() -> None:
     model = hosts()
     go(model, "all-1g.10gb")
@@ -103,12 +208,40 @@ def test_what_fits_is_kept() -> None:
     assert (len(result["kept"]), len(result["created"]), len(result["destroyed"])) == (4, 4, 10)
 
 
+def test_what_lies_elsewhere_is_not_moved() -> None:
+    """Instances count by what they are: of those that are wanted none is made again at another place."""
+    model = hosts()
+    device = model.gpus[0]
+    model.modes[A] = [True, True]
+    grid = {profile.name: profile for profile in model.profiles(device)}
+    for name, start in (("3g.40gb", 0), ("1g.10gb", 5), ("1g.10gb", 6)):
+        model.create(device, grid[name], start)
+        model.create_compute(device, grid[name], start, grid[name].slices, 0)
+    model.writes.clear()
+    assert go(model, config=config(**{"3g.40gb": 1, "1g.10gb": 2}), devices=[A], level="never")["changed"] is False
+    result = go(model, config=config(**{"2g.20gb": 1, "1g.10gb": 2}), devices=[A])
+    assert [(one["device"], one["start"]) for one in result["destroyed"]] == [("3g.40gb", 0)]
+    assert {5, 6} < set(model.placed[A])
+    assert not [write for write in model.writes if write[0] == "destroy" and write[2] == "1g.10gb"]
+
+
 def test_never_leaves_mode_and_instances_and_says_why() -> None:
     model = hosts()
     result = go(model, "all-1g.10gb", level="never")
     assert (result["changed"], model.writes) == (False, [])
     assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'never', this needs 'idle' or higher"
     assert [step["id"] for step in result["pending"]] == ids(go(hosts(), "all-1g.10gb"))
+
+
+def test_never_leaves_instances_that_nobody_uses() -> None:
+    """Making one takes nothing away; destroying one does, even where no process is on it just now."""
+    model = hosts()
+    go(model, "all-1g.10gb")
+    model.writes.clear()
+    result = go(model, "all-7g.80gb", level="never")
+    assert (result["changed"], model.writes) == (False, [])
+    assert [step["needs"] for step in result["pending"]] == ["idle", "never"] * 2
+    assert result["reset_required"] == []
 
 
 def test_a_busy_gpu_waits_while_the_other_goes_on() -> None:
@@ -119,6 +252,34 @@ def test_a_busy_gpu_waits_while_the_other_goes_on() -> None:
     assert model.counts() == {A: {"1g.10gb": 7}, B: BALANCED}
     assert result["pending"][0]["id"] == f"stop GPU clients: {A} job (4242)"
     assert result["pending"][0]["needs"] == "drain"
+
+
+@pytest.mark.parametrize("wanted, before", [("all-1g.10gb", None), ("all-disabled", {}), ("all-enabled", None)])
+def test_a_gpu_in_use_does_not_change_its_mode(wanted: str, before: t.Any) -> None:
+    """No instance goes, and yet whoever uses the GPU would lose it."""
+    model = hosts()
+    if before is not None:
+        go(model, "all-enabled")
+    model.writes.clear()
+    model.clients_of[A] = [(4242, None)]
+    result = go(model, wanted)
+    assert result["pending"][0]["id"] == f"stop GPU clients: {A} job (4242)"
+    assert model.counts()[A] == before and not [write for write in model.writes if write[1] == A]
+    assert [write for write in model.writes if write[1] == B]
+
+
+def test_what_fits_instead_is_named_in_a_few_ways() -> None:
+    profiles = {profile.name: profile for profile in _boards.profiles_of("20b2") or []}
+    board = Board(list(profiles.values()))
+
+    def nearest(**counts: int) -> str:
+        return _plan.nearest(board, {(name, profiles[name].slices): count for name, count in counts.items()})
+
+    assert nearest(**{"4g.40gb": 1, "3g.40gb": 2}) == "2 x 3g.40gb or 1 x 3g.40gb, 1 x 4g.40gb"
+    assert nearest(**{"7g.80gb": 1, "4g.40gb": 1}) == "1 x 4g.40gb or 1 x 7g.80gb"
+    assert nearest(**{"7g.80gb": 2, "4g.40gb": 2}) == "1 x 4g.40gb or 1 x 7g.80gb"
+    assert nearest(**{"7g.80gb": 1, "4g.40gb": 2, "3g.40gb": 2, "2g.20gb": 3}) == (
+        "3 x 2g.20gb or 2 x 2g.20gb, 1 x 3g.40gb")
 
 
 def test_busy_instances_are_spared_where_others_do() -> None:
@@ -338,6 +499,7 @@ def checkpoint(uuid: str = f"GPU-of-{A}", **instance: t.Any) -> dict[str, t.Any]
     (checkpoint(ProfileID="1g"), "ProfileID: '1g' is not a number"),
     (checkpoint(Placement={"Start": 2, "Size": 4}), "Placement: 3g.40gb of GPU 0000:07:00.0"),
     (checkpoint(ComputeInstances=[{"ProfileID": 1}, {"ProfileID": 1}]), "ComputeInstances: these compute instances do"),
+    (checkpoint(ComputeInstances=[{"ProfileID": 99}]), "ComputeInstances: these compute instances do not fit"),
 ])
 def test_a_wrong_checkpoint_is_refused_before_anything_changes(document: t.Any, words: str) -> None:
     model = hosts()

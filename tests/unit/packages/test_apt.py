@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _ap
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe, parse_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
     apt_get,
+    is_list_of,
     list_prefix,
     parse_simulation,
     parse_state,
@@ -89,6 +90,16 @@ def test_packages_index() -> None:
 ])
 def test_list_prefix(url: str, prefix: str) -> None:
     assert list_prefix(url) == prefix
+
+
+@pytest.mark.parametrize(("name", "ours"), [
+    ("example.com_nvidia_Packages", True), ("example.com_nvidia_InRelease", True),
+    ("example.com_nvidia_Release.gpg", True), ("example.com_nvidia_dists_stable_main_binary-amd64_Packages", True),
+    ("example.com_nvidia_ubuntu_Packages", False), ("example.com_nvidia_ubuntu_dists_noble_InRelease", False),
+    ("example.com_nvidia-old_Packages", False), ("mirror.example.com_nvidia_Packages", False),
+])
+def test_lists_of_a_repository_below_are_not_its_own(name: str, ours: bool) -> None:
+    assert is_list_of(name, "https://example.com/nvidia/") is ours
 
 
 def test_source_is_golden() -> None:

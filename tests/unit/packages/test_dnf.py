@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import typing as t
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools
     problems,
     specs,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import dearmor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import parse_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+
+from tests.unit.packages.test_openpgp import RSA, RSA_FINGERPRINT, SIGNING, subkey_of
 
 ARCH = os.uname().machine
 FINGERPRINT = "C19BF9E8EEF28CD4FFA65B151637816764D4083D"
@@ -214,18 +218,37 @@ def test_a_cut_transaction_is_in_the_history(said: str, whole: bool) -> None:
     assert Dnf(Host(history=(0 if whole else 1, said))).is_consistent() is whole
 
 
+def test_files_that_are_gone() -> None:
+    manager = Dnf(lambda argv, **_options: Completed(tuple(argv), 0, "x\t0\t0\t/usr/lib/nowhere-at-all.so\n", ""))
+    assert manager.lost_files(["x"]) == {"x": ["/usr/lib/nowhere-at-all.so"]}
+
+
 def test_install_and_remove(tmp_path: Path) -> None:
     setting = tmp_path / "nvidia.conf"
-    for suffix in (".rpmsave", ".mine"):
+    for suffix in (".rpmnew", ".mine"):
         Path(f"{setting}{suffix}").touch()
-    host = Host(qc=(0, f"{setting}\n"))
+
+    class Keeping(Host):
+        """rpm keeps a configuration file that was changed."""
+
+        def __call__(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
+            if argv[-2:] == ["remove", "nvidia-driver-cuda"]:
+                Path(f"{setting}.rpmsave").touch()
+            return super().__call__(argv, **options)
+
+    host = Keeping(qc=(0, f"{setting}\n"))
     manager = Dnf(host)
     manager.install({"nvidia-driver-cuda": "3:1-1"}, ["libnvidia-ml"])
+    manager.reinstall({"nvidia-driver-cuda": "3:1-1"})
     manager.remove(["nvidia-driver-cuda"])
     assert host.words("dnf") == [
         ["--allowerasing", "install", "nvidia-driver-cuda-3:1-1"], ["mark", "remove", "libnvidia-ml"],
+        ["reinstall", "nvidia-driver-cuda-3:1-1"],
         ["--setopt=clean_requirements_on_remove=0", "remove", "nvidia-driver-cuda"]]
-    assert [path.name for path in tmp_path.iterdir()] == ["nvidia.conf.mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nvidia.conf.mine", "nvidia.conf.rpmnew"]
+    Path(f"{setting}.rpmsave").touch()  # older than our packages
+    manager.remove(["nvidia-driver-cuda"])
+    assert Path(f"{setting}.rpmsave").exists()
 
 
 def test_repair_takes_all_versions_out_and_leaves_those_of_others() -> None:
@@ -278,6 +301,34 @@ def test_a_probe_simulates_with_the_versions_that_will_be_held(paths: Path) -> N
     assert not os.path.exists(probe.root)
 
 
+def test_a_probe_leaves_the_metadata_of_others_as_they_are(paths: Path) -> None:
+    """dnf puts what it fetches into the folder of a repository, through a link into the host's."""
+    host, manager, repository = probing(repoquery=(0, OFFERED), install=(1, FLAVOUR))
+    folder = paths / "CACHE" / "baseos-b8a55b93be0a8f0b" / "repodata"
+    folder.mkdir(parents=True)
+    (folder / "repomd.xml").write_text("old")
+    with manager.probe(repository) as probe:
+        shutil.rmtree(f"{probe.root}/cache/baseos-b8a55b93be0a8f0b/repodata")
+        probe.simulate({"nvidia-driver-cuda": "3:595.91.07-1.el9"}, {})
+    assert (folder / "repomd.xml").read_text() == "old"
+    assert all("--setopt=*.metadata_expire=-1" in call for call in host.words("dnf"))
+
+
+def test_what_dnf_says_of_a_file_it_says_of_the_hosts(paths: Path) -> None:
+    class Wrong(Fetching):
+        def __call__(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
+            folder = next((word[18:] for word in argv if word.startswith("--setopt=reposdir")), "")
+            done = super().__call__(argv, **options)
+            return done._replace(stderr=f"Warning: failed loading '{folder}/bad.repo', skipping.\n")
+
+    _host, _manager, repository = probing()
+    host = Wrong(repoquery=(1, ""))
+    host.key = key_of(b"key")[0]
+    with pytest.raises(RepositoryError, match=f"failed loading '{paths}/REPOSITORIES/bad.repo'"), \
+            Dnf(host).probe(repository):
+        pass
+
+
 @pytest.mark.parametrize(("answers", "message"), [
     ({"curl": (7, "curl: (7) Failed to connect to example.com port 443")}, "cannot be fetched: curl: \\(7\\)"),
     ({"repoquery": (1, "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: "
@@ -298,6 +349,15 @@ def test_another_key_is_refused(paths: Path) -> None:
     with pytest.raises(RepositoryError, match="has the fingerprint"), manager.probe(repository):
         pass
     assert not host.words("dnf")
+
+
+def test_a_subkey_that_the_key_has_not_signed_reaches_no_host(paths: Path) -> None:
+    """rpm before 4.18 takes it with the key (CVE-2021-3521)."""
+    host, manager, repository = probing(repoquery=(0, OFFERED))
+    ours = dearmor(RSA.encode())
+    host.key = ours + b"".join(subkey_of(dearmor(SIGNING.encode())))
+    with manager.probe(replace(repository, fingerprint=RSA_FINGERPRINT)) as probe:
+        assert probe.key == ours and dearmor(Path(f"{probe.root}/key").read_bytes()) == ours
 
 
 @pytest.mark.parametrize(("key", "asked"), [

@@ -1,14 +1,20 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fingerprints of two keys made for this test by GnuPG 2.2, which also told the expected values."""
+"""Fingerprints and subkeys of keys made for this test by GnuPG 2.2, which also told the expected values."""
 
 from __future__ import annotations
 
 import base64
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import armor, dearmor, keys, packets
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import (
+    armor,
+    bound,
+    dearmor,
+    keys,
+    packets,
+)
 
 ED25519 = """\
 -----BEGIN PGP PUBLIC KEY BLOCK-----
@@ -35,6 +41,32 @@ F4AACgkQ0GGP0qN6qXK3eQP9EqED0eB4aDYgvpAXmXhADuxQ1pwEoQqI98ukjs+f
 L+MWHmqvSpQrZYa8108WoJWGtK4pBojap6sYiGrY3IP/o64KOdCyARwZ59F6+oN1
 wKw=
 =FEkm
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+# With a subkey that signs.
+SIGNING = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mI0EawRNXgEEAMirZ5b2K/i0qT3U4zvZigSlig5AVjEBNJ79Ff6Uj/JYLbjC+8Ze
+/Jw6ftbgyZcKHqiKBXRm8Owr/0snKzMhs4o28jMZY8cj3X59TU7czPG0z/xXless
+VpO6QZ1kDCNgD7S411tYKcE91RZBsCpCf8MuaSmT96gNMu749krlOSjFABEBAAG0
+LVJlcG9zaXRvcnkgb2YgYSB0ZXN0IDxyZXBvc2l0b3J5QGV4YW1wbGUuY29tPojO
+BBMBCgA4FiEEGn8uHgewDRaXUL3LVPNb2tJG7qcFAmsETV4CGwMFCwkIBwIGFQoJ
+CAsCBBYCAwECHgECF4AACgkQVPNb2tJG7qdzKgP+LvTDn6QpQICdOg91D5FUyO5J
+f4WdAQprXTUS8/henSKRTyAaNWLDH/23EMt8diW3CCfguzblb/ouTQQBgnd5Rc5o
+Avt6Y8vdoArhe653lvPahEyJyaLLnOP4TIAdlfQ28ICfZXdL7k10EuJEUt8st22G
+2v2uscBsI4RFIBrh2TW4jQRrBE1eAQQAx/p1aRpha/lOmqeqRfQR34IIwUdYf4lw
+9OfL9tMEzpbg5L1cP+rUwiVsussekVfwZ73qMoIqGOG2UkeC1aaP9Y9Vtx2B2nHs
+RNN6vUHJt2b3nZV5+jvZIn5xdc8JtpKAAI2WYtsdf4uBPZLHZPY77LFBPiZoBAV3
+LMI3R9FoqbMAEQEAAYkBawQYAQoAIBYhBBp/Lh4HsA0Wl1C9y1TzW9rSRu6nBQJr
+BE1eAhsCAL8JEFTzW9rSRu6ntCAEGQEKAB0WIQQdaSjLBDAZlNI3HfgqsWjXgcYX
+gAUCawRNXgAKCRAqsWjXgcYXgFHZA/9UzErLVgdC1NOy6VOTtQibfMlDXKC8H1jO
+VAyHglwKD+Pk3BAVtr8APeCVDzTc0cC1ZQMj4sTbQlLIzvRHzwYi0HOFnPx/FIiv
+pWhIr/l/TTJeNbzdLOzBocBQs2lyHTAfKDr4/9h/9TPxMbKSYM7Jx6Zwr32OpPwR
+Ibs7gzc1EWQOA/93d7+DNHFk63d11yUchCyBiN2wBV+Zqe+EgVK6p67ap2AHDTZA
+tLHIyizA73jmrtQPUau5JDYscXMHz55vranJ32N7nIkv8HoeEPtTxSX1rtI/qdFR
+n9vc/Ngdk8IrUwih5sqHOFxBvEMmnwS7Z3bEFWXdTPvKWX6DqBbbETTuhQ==
+=WO48
 -----END PGP PUBLIC KEY BLOCK-----
 """
 ED25519_FINGERPRINT = "A74F6CF41B86D9050BD4194A18AEC5C045C79B81"
@@ -99,3 +131,32 @@ def test_no_key(data: bytes) -> None:
 
 def test_other_versions_are_left_out() -> None:
     assert keys(bytes([0x98, 6, 3, 0, 0, 0, 0, 0])) == {}
+
+
+def subkey_of(data: bytes) -> tuple[bytes, bytes]:
+    """The packets of a key's only subkey and of its signature."""
+    parts = [data[start:end] for _tag, start, _body, end in packets(data)]
+    return parts[3], parts[4]
+
+
+@pytest.mark.parametrize("text", [ED25519, RSA, SIGNING])
+def test_a_key_and_the_subkeys_that_it_has_signed_stay(text: str) -> None:
+    assert bound(dearmor(text.encode())) == dearmor(text.encode())
+
+
+def test_a_subkey_that_the_key_has_not_signed_goes() -> None:
+    """A mirror may add one: the fingerprint is that of the primary key, and old rpm trusts all that comes with it."""
+    ours, theirs = dearmor(RSA.encode()), dearmor(SIGNING.encode())
+    subkey, signature = subkey_of(theirs)
+    as_subkey = bytes([0xB8]) + ours[1:143]  # somebody else's primary key as a subkey
+    for added in (subkey, subkey + signature, as_subkey + signature):
+        assert keys(ours + added)[RSA_FINGERPRINT] == ours + added
+        assert bound(ours + added) == ours
+    assert bound(theirs + as_subkey + signature) == theirs
+    assert bound(dearmor(ED25519.encode()) + subkey + signature) == dearmor(ED25519.encode())
+    assert bound(theirs[:-len(signature)] + signature[:-1] + bytes([signature[-1] ^ 1])) == theirs[:398]
+
+
+def test_nothing_but_what_a_public_key_is_made_of_stays() -> None:
+    assert bound(dearmor(RSA.encode()) + bytes([0xCB, 3]) + b"abc") == dearmor(RSA.encode())
+    assert bound(bytes([0xC2, 1, 4])) == b""

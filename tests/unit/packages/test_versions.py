@@ -36,6 +36,24 @@ def test_rpm_order(versions: list[str]) -> None:
     assert sorted(set(versions), key=rpm_key) == versions
 
 
+@pytest.mark.parametrize("version", [
+    "", ":", ":1.0-1", "x:1.0-1", "(none):1.0-1", "-1:1.0", "1:", "1:2:3", "\u0663:1.0", "1.\u00b2-1", "~", "^", "-",
+    "9" * 5000, "9" * 5000 + ":1", "1." + "9" * 5000,
+])
+def test_every_text_has_its_place_in_the_order(version: str) -> None:
+    """One odd version in an index of somebody else's must not end the run."""
+    for key in (debian_key, rpm_key):
+        assert sorted([version, "580.1-1"], key=key) == sorted(["580.1-1", version], key=key)
+
+
+def test_numbers_of_any_length() -> None:
+    long = ["1." + "8" * 5000, "1." + "9" * 5000, "1.1" + "0" * 5000, "2.0"]
+    mixed = [long[2], long[0], long[3], long[1]]
+    assert sorted(mixed, key=debian_key) == sorted(mixed, key=rpm_key) == long
+    assert debian_key("01.002") == debian_key("1.2") and rpm_key("01.002") == rpm_key("1.2")
+    assert debian_key(":1.0") == debian_key("1.0") and rpm_key(":1.0") == rpm_key("1.0")
+
+
 @pytest.mark.parametrize(("version", "bare"), [
     ("595.91.07-1", "595.91.07"), ("3:580.105.08-1ubuntu1", "580.105.08"), ("2025.10.14-1", "2025.10.14"),
     ("1.2", "1.2"),

@@ -78,6 +78,8 @@ class FakeManager:
         self.auto: list[str] = []
         self.consistent = True
         self.trusted: set[str] = set()
+        self.lost: dict[str, list[str]] = {}
+        self.cursed = False  # whether files go again at once
 
     def read(self) -> PackageState:
         return PackageState(dict(self.installed), dict(self.broken), frozenset(self.residual), self.interrupted)
@@ -114,6 +116,13 @@ class FakeManager:
                 del self.installed[change.name]
             else:
                 self.installed[change.name] = change.after
+
+    def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
+        return {name: self.lost[name] for name in names if name in self.lost}
+
+    def reinstall(self, packages: t.Mapping[str, str]) -> None:
+        self.calls.append(("reinstall", dict(packages)))
+        self.lost = self.lost if self.cursed else {}
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         return [Change(name, "1", None) for name in [*names, *self.foreign]]
@@ -445,3 +454,30 @@ def test_a_pinning_package_goes_before_what_it_would_hold_back(manager: FakeMana
     steps = PackageWork(manager, journal, REPOSITORY).plan_install(
         manager.probe(REPOSITORY), manager.read(), WANTED, gone=["rival", "x-driver-pinning-1"])
     assert [step.target for step in steps[1:]] == ["x-driver-pinning-1-", "tool=1.0-1 rival-"]
+
+
+def test_files_that_are_gone_come_again(manager: FakeManager, journal: Journal) -> None:
+    execute(manager, journal, plan(manager, journal))
+    work = PackageWork(manager, journal, REPOSITORY)
+    names = ["tool", "library", "not-installed"]
+    assert work.plan_lost(manager.read(), names) == []
+    manager.lost = {"library": ["/usr/lib/a.so", "/usr/lib/b.so"], "compiler": ["/usr/bin/cc"], "not-installed": ["/x"]}
+    steps = work.plan_lost(manager.read(), names)
+    assert [(step.id, step.reason) for step in steps] == [
+        ("refresh package lists: cuda", "packages are to be installed"),
+        ("install packages again: library=1.0-1", "/usr/lib/a.so and 1 more missing")]
+    # What comes anyway is left out, and lists are refreshed once.
+    coming = Step("x", "y", data={"changes": [("library", "1", "2", True)]})
+    assert work.plan_lost(manager.read(), names, [coming]) == []
+    assert len(work.plan_lost(manager.read(), names, steps[:1])) == 1
+    execute(manager, journal, steps)
+    assert manager.calls[-1] == ("reinstall", {"library": "1.0-1"})
+    assert work.plan_lost(manager.read(), names) == []
+
+
+def test_files_that_do_not_stay_are_told(manager: FakeManager, journal: Journal) -> None:
+    manager.lost, manager.cursed = {"base": ["/usr/lib/a.so"]}, True
+    steps = PackageWork(manager, journal, REPOSITORY).plan_lost(manager.read(), ["base"])
+    assert ids(steps) == ["install packages again: base=1"]  # of a repository that is not ours nothing is fetched
+    with pytest.raises(HostError, match="/usr/lib/a.so is missing also after its package was installed again"):
+        execute(manager, journal, steps)

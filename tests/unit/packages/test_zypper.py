@@ -226,8 +226,10 @@ def test_install_and_remove() -> None:
     manager = Zypper(host)
     manager.install({"nvidia-open-driver-G07": "595.91.07-1", "kernel-default-devel=6.4.0": ""},
                     gone=["nvidia-driver-G06"])
+    manager.reinstall({"nvidia-open-driver-G07": "595.91.07-1"})
     manager.remove(["nvidia-open-driver-G07"], purge=False)
-    first, second = host.words()
+    first, again, second = host.words()
+    assert again[-2:] == ["--force", "nvidia-open-driver-G07=595.91.07-1"]
     assert first[0] == second[0] == "--no-refresh" and "--oldpackage" in first and "--no-recommends" in first
     assert first[-3:] == ["kernel-default-devel=6.4.0", "nvidia-open-driver-G07=595.91.07-1", "!nvidia-driver-G06"]
     assert second[1:] == ["remove", "--no-clean-deps", "nvidia-open-driver-G07"]
@@ -256,6 +258,7 @@ def test_a_probe_reads_with_the_wanted_key_alone_and_simulates_what_will_be_held
         tree = f"{probe.root}/tree"
         assert sorted(os.listdir(f"{tree}{paths}/REPOSITORIES")) == ["SLES.repo", "gpuops-driver.repo"]
         assert os.listdir(f"{tree}{paths}/CACHE/raw") == ["SLES"] and os.listdir(f"{tree}{paths}/CACHE/solv") == []
+        assert not os.path.islink(f"{tree}{paths}/CACHE/raw/SLES")  # zypp would write through it
         changes = probe.simulate({"nvidia-compute-utils-G06": "580.95.05-1"}, {}, gone=["nvidia-driver-G06"],
                                  files={str(hold): b"conflicts:nvidia-compute-G06 > 580.95.05_z\n"})
         settings = Path(host.settings[-1]["ZYPP_CONF"]).read_text()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -90,7 +91,17 @@ def there_and_back(spec: dict[str, Any], version: str = "26.7.0") -> None:
     assert values.kind == "values"
     assert differences.compare(first, values) == [], "the values mean the same"
     back = export.to_cluster_policy(values)
-    assert bare(back["spec"]) == bare(spec), "what was written comes back"
+    assert bare(back["spec"]) == bare(_with_chart_versions(spec, version)), "what was written comes back"
+
+
+def _with_chart_versions(spec: dict[str, Any], version: str) -> dict[str, Any]:
+    """As a chart completes it: the images that come with the operator have its version, unless they name one."""
+    found = copy.deepcopy(spec)
+    for section in ("validator", "nodeStatusExporter"):
+        said = found.get(section) or {}
+        if said.get("image") and not said.get("version") and ("/" not in said["image"] or said.get("repository")):
+            said["version"] = f"v{version}"
+    return found
 
 
 def driver_there_and_back(spec: dict[str, Any]) -> None:
@@ -173,6 +184,23 @@ def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
     assert {"operator", "daemonsets", "nodeStatusExporter"} <= set(made["spec"]), "the API server wants these"
     said, = export.left_out(policy, "cluster_policy")
     assert said == "These have no place in a ClusterPolicy: operator.resources."
+
+
+@pytest.mark.parametrize(("release", "version"), [("26.7.0", "v26.7.0"), ("24.6.2", "v24.6.2")])
+def test_images_of_the_operator_itself_get_the_charts_version(release: str, version: str) -> None:
+    """values.yaml of the chart names them without one, and its templates add it; an operator takes none without."""
+    image = {"repository": "nvcr.io/nvidia", "image": "gpu-operator"}
+    source = {"validator": image, "nodeStatusExporter": {**image, "enabled": False}}
+    spec = export.to_cluster_policy(read(source, matrix.release(release)))["spec"]
+    assert spec["validator"]["version"] == spec["nodeStatusExporter"]["version"] == version
+
+
+def test_images_that_the_policy_names_stay() -> None:
+    spec = export.to_cluster_policy(read({"validator": {"version": "v1"}, "nodeStatusExporter": {
+        "repository": "", "image": "example.org/exporter@sha256:1"}}))["spec"]
+    assert spec["validator"]["version"] == "v1" and "version" not in spec["nodeStatusExporter"]
+    theirs = export.to_cluster_policy(read(cluster_policy({"validator": {"image": "gpu-operator"}})))["spec"]
+    assert theirs["validator"] == {"image": "gpu-operator"}
 
 
 def test_what_the_chart_does_not_pass_on_is_said() -> None:

@@ -110,8 +110,8 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("driver: {}\ntoolkit: {}\ndriver: {}\n", ["policy.yml, line 3: driver stands twice, first on line 1"]),
     ("driver: [\n", ["policy.yml, line 2: not YAML"]),
     ("a: &a\n  b: *a\n", ["alias"]),
-    ("- driver\n", ["a mapping is expected, list stands there"]),
-    ("just text\n", ["a mapping is expected, str stands there"]),
+    ("- driver\n", ["a mapping is expected, a list stands there"]),
+    ("just text\n", ["a mapping is expected, text stands there"]),
     ("{}\n---\n{kind: ConfigMap}\n", ["policy.yml: ConfigMap is not a policy"]),
     ("apiVersion: v1\nkind: Pod\n", ["v1 Pod is not a policy", "ClusterPolicy (nvidia.com/v1)"]),
     ("apiVersion: nvidia.com/v2\nkind: ClusterPolicy\n", ["apiVersion 'nvidia.com/v2', expected is 'nvidia.com/v1'"]),
@@ -258,7 +258,7 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ({"clusterPolicy": {"deployCR": True}, "gpuCluster": {"deployCR": True}}, ["gpuCluster.deployCR: GPUCluster and"]),
     (resource("GPUCluster", draDriver={"gpus": {"kubeletPlugin": {"healthcheck": {"port": 70000}}}}),
      ["port: 70000 is too large; the largest value is 65535"]),
-    ([MAIN, "x"], ["a mapping is expected, str stands there"]), (7, ["a path or a mapping is expected, int is given"]),
+    ([MAIN, "x"], ["a mapping is expected, text stands there"]), (7, ["a path or a mapping is expected, 7 is given"]),
     ({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {"cuda": {"version": "newest"}}},
      ["spec.cuda.version: a version of CUDA such as '13.0' is expected, 'newest' stands here"]),
     ({"driver": {"startupProbe": {"periodSeconds": 0}}}, ["0 is too small; the smallest value is 1"]),
@@ -275,6 +275,17 @@ def test_what_documents_exclude(sources: Any, parts: list[str]) -> None:
         formats.read(sources, NEWEST)
     for part in parts:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# driver:\n#   version: 580\n", "---\n---\n", "{}\n"])
+def test_a_file_that_says_nothing_is_said(tmp_path: pathlib.Path, text: str) -> None:
+    """Such as one that a failed redirection left: without a word it would be the defaults."""
+    file = tmp_path / "policy.yml"
+    file.write_text(text)
+    policy = formats.read(str(file), NEWEST)
+    assert policy.warnings == (f"{file} is given and empty: the defaults of release {NEWEST.version} count.",)
+    file.write_text("driver: {}\n")
+    assert formats.read(str(file), NEWEST).warnings == ()
 
 
 def test_selectors_that_need_not_overlap_are_accepted() -> None:
@@ -411,3 +422,13 @@ DOCUMENTATION = pathlib.Path(__file__).parents[3] / "docs" / "policy.md"
                                   if "kind:" in block])
 def test_documents_of_the_documentation(text: str, tmp_path: pathlib.Path) -> None:
     assert read(text, tmp_path).kind == "ClusterPolicy"
+
+
+@pytest.mark.parametrize("source", ["", {}, [], "file"])
+def test_a_policy_that_is_given_and_empty_is_named(source: Any, tmp_path: Any) -> None:
+    if source == "file":
+        source = str(tmp_path / "policy.yml")
+        (tmp_path / "policy.yml").write_text("# nothing yet\n")
+    policy = formats.read(source, NEWEST)
+    assert "is given and empty: the defaults of release" in policy.warnings[0]
+    assert not [note for note in formats.read(None, NEWEST).warnings if "empty" in note]

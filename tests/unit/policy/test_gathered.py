@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, reserved, settings
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 
 
 class HostVars(dict):  # type: ignore[type-arg]
@@ -50,6 +53,15 @@ def test_steps_and_pending_by_component() -> None:
     found = task_vars(a={"driver_result": {"plan": [step], "pending": []}, "mig_manager_result": {"skipped": True}})
     assert gathered.listed(found, "a", "plan") == {"driver": [step]}
     assert gathered.listed(found, "a", "pending") == {}
+
+
+@pytest.mark.parametrize(("result", "found"), [
+    ({"plan": [{"id": "add repository: cuda", "action": "add repository", "target": "cuda"},
+               {"id": "load module: nvidia", "action": "load module", "target": "nvidia"}]}, ["cuda"]),
+    ({"plan": []}, []), ({"failed": True}, []), (None, [])])
+def test_what_the_driver_role_would_do_of_a_kind(result: Any, found: list[str]) -> None:
+    host = {} if result is None else {"driver_result": result}
+    assert gathered.driver_steps(task_vars(a=host, b={}), "add repository") == found
 
 
 def test_errors_of_modules() -> None:
@@ -100,11 +112,84 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
 
 
 def test_facts_of_another_version_are_refused() -> None:
-    mine = {"schema": 2, "driver": {}, "gpus": [], "host": {}, "modules": {}, "runtimes": {}, "software": {},
-            "toolkit": {}}
+    """And any others of another shape: they are given by hand, so the error is the user's to see."""
+    mine = facts_sample.facts()
     assert gathered.same_shape({"a": mine, "b": None}) == {"a": mine, "b": None}
-    with pytest.raises(InputError, match="facts.a: it lacks driver, gpus, host, .* software, toolkit. Give all"):
-        gathered.same_shape({"a": {"schema": 2}})
-    for other in ({"schema": 1}, {}, "text"):
+    with pytest.raises(InputError, match="facts.a: it is without host, allowed is the keys schema, .* Give all"):
+        gathered.same_shape({"a": {"schema": 3}})
+    with pytest.raises(InputError, match=r"facts.a.gpus\[0\].uuid: it is 7, allowed is a string"):
+        gathered.same_shape({"a": {**mine, "gpus": [{**mine["gpus"][0], "uuid": 7}]}})
+    for other in ({"schema": 2}, {}, "text"):
         with pytest.raises(InputError, match="facts.b: they have the schema .* Gather them again"):
             gathered.same_shape({"a": mine, "b": other})
+
+
+LIE = {"preflight_found": {"failed": False, "error": {"kind": "answer", "path": "facts.gpus", "message": "No.",
+                                                      "hint": "Look."}}}
+
+
+def test_a_host_that_is_not_believed_has_no_facts_and_a_reason() -> None:
+    """Another error of gpu_info is none of these: such a host has failed, and is named by Ansible."""
+    broken = {"preflight_found": {"failed": True, "error": {"kind": "host", "message": "x"}}}
+    found = task_vars(a=LIE, b=FOUND, c=broken, d={})
+    assert gathered.facts(found) == {"a": None, "b": {"gpus": []}, "c": None, "d": None}
+    assert gathered.rejected(found) == {"a": {"path": "facts.gpus", "message": "No.", "hint": "Look."}}
+
+
+@pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_node", "driver_result"])
+def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
+    """They win over the inventory: one host would speak for all others."""
+    forged = {**FOUND, "ansible_facts": {name: "x", "gpu_labels": {}, "distribution": "Debian"}, name: "x"}
+    found = task_vars(a=forged, b={**FOUND, "gpu_disruption": "never"})
+    found["groups"] = {"gpu_hosts": ["a", "b"]}
+    assert list(gathered.variables(found)) == ["b"] and gathered.overrides(found) == {"a": {}, "b": {}}
+    assert gathered.facts(found)["a"] is None and gathered.facts(found)["b"] is not None
+    assert gathered.rejected(found)["a"]["path"] == f"hostvars.a.{name}"
+    assert gathered.errors(found, "a") == {}
+    assert gathered.left_out({**found, "ansible_play_hosts_all": ["b"]}) == {}
+    with pytest.raises(InputError, match=f"a has a fact {name}"):
+        gathered.refuse_forged({"inventory_hostname": "a", **forged})
+    gathered.refuse_forged({"inventory_hostname": "b", "gpu_disruption": "never", "ansible_facts": {"gpu_labels": {}}})
+
+
+@pytest.mark.parametrize("look, name", [(gathered.plugin_configs, "device_plugin_config"),
+                                        (gathered.node_profiles, "gpu_profile"),
+                                        (gathered.node_names, "gpu_node_name")])
+def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str) -> None:
+    found = task_vars(a={name: "x"}, b={})
+    found["groups"] = {"gpu_hosts": ["a", "b"]}
+    assert look(found)
+    found["hostvars"]["a"]["ansible_facts"] = {name: "x"}
+    with pytest.raises(InputError, match=f"a has a fact {name}: .* not the host's to say"):
+        look(found)
+
+
+def test_reserved_are_all_variables_of_roles_and_playbooks() -> None:
+    """Options, defaults and registered results of roles, and what playbooks read of a user."""
+    root = pathlib.Path(__file__).parents[3]
+    names = {*components.VARIABLES, *components.SECRETS, *(f"gpu_{name}" for name in settings.DEFAULTS)}
+    for path in root.glob("roles/*/meta/argument_specs.yml"):
+        for entry in yaml.safe_load(path.read_text())["argument_specs"].values():
+            names |= set(entry.get("options") or {})
+    for path in root.glob("roles/*/defaults/main.yml"):
+        names |= set(yaml.safe_load(path.read_text()) or {})
+    for path in (*root.glob("roles/*/tasks/*.yml"), *root.glob("playbooks/*.yml")):
+        text = path.read_text()
+        names |= set(re.findall(r"^\s*register: (\w+)", text, re.M))
+        # In a template, as an operand or at its beginning.
+        names |= {name for template in re.findall(r"\{\{(.*?)\}\}|when: (.*)", text, re.S) for part in template
+                  for name in re.findall(r"(?<![\w.'])gpu_[a-z_]+(?![\w'])", part)}
+    known = {component.result for component in components.COMPONENTS} | {components.SOFTWARE_RESULT}
+    assert names - {"gpu_labels", "gpu_hosts", "gpu_control", *known} <= reserved.NAMES
+    assert known <= reserved.NAMES and "gpu_labels" not in reserved.NAMES
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_waits_as_its_node_stays_in_service_is_pending(kept: bool) -> None:
+    step = {"id": "enable MIG mode: all", "needs": "idle"}
+    obstacle = {"id": "evict: Pod a/b", "needs": "drain", "pending_reason": "gpu_disruption is 'idle'"}
+    found = task_vars(a={"mig_manager_result": {"plan": [step], "pending": []},
+                         "maintenance_result": {"started": not kept, "pending": [obstacle] if kept else []}})
+    waits = {**step, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
+    assert gathered.listed(found, "a", "pending") == ({"mig_manager": [waits]} if kept else {})
+    assert gathered.listed(found, "a", "plan") == ({} if kept else {"mig_manager": [step]})

@@ -70,7 +70,8 @@ class Everything:
         return self
 
     def __getattr__(self, name: str) -> t.Any:
-        answers = {"read": PackageState({}), "trusts": True, "is_configured": True, "simulate": [], "files": {}}
+        answers = {"read": PackageState({}), "trusts": True, "is_configured": True, "simulate": [], "files": {},
+                   "lost_files": {}}
         return lambda *_arguments, **_keywords: answers[name]
 
     def resolve(self, name: str, _version: str | None) -> str:

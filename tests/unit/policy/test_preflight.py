@@ -22,15 +22,17 @@ VERSION = "580.173.02"
 ADOPTED = {"placement": "none", "version": None, "branch": None}
 IN_CLUSTER = {"placement": "cluster"}
 OFF = {"placement": "none"}
+DAMAGED = {"faults": [{"concern": "mig", "message": "It is damaged.", "hint": "Mend it."}]}
 BARE = {"gpus": ["26b9"] * 2}
 
 
 def plan_of(release: str = "26.7.0", preview: tuple[str, ...] = ("driver",), profile: dict[str, str] | None = None,
-            driver: dict[str, Any] | None = None, toolkit: dict[str, Any] | None = None) -> dict[str, Any]:
+            driver: dict[str, Any] | None = None, toolkit: dict[str, Any] | None = None,
+            mig: dict[str, Any] | None = None) -> dict[str, Any]:
     """The plan of one host, gpu-1, that gets its driver and toolkit as a host."""
     mine = {"driver": driver or {"placement": "host", "version": VERSION, "branch": 580},
             "container_toolkit": toolkit or {"placement": "host", "version": "1.20.0"},
-            "preview": list(preview), "profile": profile}
+            "mig_manager": mig or {}, "preview": list(preview), "profile": profile}
     return {"release": release, "placement": {"driver": "host", "container_toolkit": "host"}, "cluster": None,
             "hosts": {"gpu-1": mine}}
 
@@ -172,7 +174,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "GB200 tray": (facts(["2941"] * 4, arch="aarch64"), plan_of(driver=tray()), {"fabric": "warning"}),
     "GB200 tray, the others are named": (facts(["2941"] * 4, arch="aarch64"),
                                          plan_of(driver=tray("10.0.0.1", "10.0.0.2")), {}),
-    "GB200 tray, driver adopted": (driven(facts(["2941"] * 4, arch="aarch64"), VERSION),
+    "GB200 tray, driver adopted": (driven(facts(["2941"] * 4, arch="aarch64"), VERSION, source="preinstalled"),
                                    plan_of(driver=ADOPTED, preview=()), {"fabric": "warning"}),
     "GB200 tray with IMEX": (
         facts(["2941"] * 4, arch="aarch64", driver={"packages": {"nvidia-imex": "580.173.02-1"}}),
@@ -198,11 +200,19 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
                        {"reboot": "warning"}),
     "no runtime": (facts(**BARE, runtimes={"containerd": None}), None, {"runtime": "warning"}),
     "runtime stopped": (facts(**BARE, runtimes={"containerd": {"running": False}}), None, {"runtime": "warning"}),
+    "runtime masked": (facts(**BARE, runtimes={"containerd": {"boot": "masked"}}), None, {"runtime": "warning"}),
+    "runtime disabled": (facts(**BARE, runtimes={"containerd": {"boot": "no"}}), None, {"runtime": "warning"}),
+    "runtime without an answer": (facts(**BARE, runtimes={"containerd": {"boot": None, "running": None}}), None, {}),
     "no runtime, no toolkit wanted": (facts(**BARE, runtimes={"containerd": None}), plan_of(toolkit=OFF), {}),
     "toolkit beside k3s": (facts(**BARE, host={"markers": {"kubernetes": "k3s"}}), None, {}),
     "old toolkit": (facts(**BARE), plan_of(toolkit={"placement": "host", "version": "1.17.5"}), {"toolkit": "warning"}),
     "toolkit in parts": (facts(**BARE, toolkit={"version": "1.20.0", "packages": {
         "nvidia-container-toolkit": "1.20.0-1", "libnvidia-container1": "1.17.8-1"}}), None, {"toolkit": "warning"}),
+    "damaged journal": (facts(**BARE, journals=DAMAGED), plan_of(), {"journal": "error"}),
+    "journal where nothing is delivered": (facts(**BARE, journals=DAMAGED), plan_of(driver=ADOPTED, toolkit=OFF),
+                                           {}),
+    "masked boot unit": (facts(["20b5"], mig_boot={"masked": True}), plan_of(
+        mig={"placement": "host", "selected": "all-1g.10gb", "boot": True}), {"mig_boot": "warning"}),
     "lost GPU": (facts([{**facts(["26b9"])["gpus"][0], "error": "The GPU does not answer: Unknown Error."}]), None,
                  {"gpus": "warning"}),
     "two models": (facts(["26b9", "1eb8"]), None, {"gpus": "info"}),

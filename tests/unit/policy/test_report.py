@@ -124,6 +124,6 @@ def test_page_is_self_contained_and_escaped() -> None:
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    for path in (tmp_path / "file" / "report.html", tmp_path):
-        with pytest.raises(InputError, match=f"html_path: {path} cannot be written: .*. Name a file in a folder"):
-            gpu_report._write({"html_path": str(path)}, "html_path", "text")
+    for path, act in ((tmp_path / "file" / "report.html", "written"), (tmp_path, "read")):
+        with pytest.raises(InputError, match=f"html_path: {path} cannot be {act}: .*. Name a file in a folder"):
+            gpu_report._write("html_path", str(path), b"text", False)

@@ -289,3 +289,15 @@ def test_a_lost_node_is_one_entry_for_all_components() -> None:
               for name in ("driver", "validator")]
     [(titles, one)] = report_cluster.roots(checks)
     assert titles == ["driver", "validator"] and one["text"] == "n1: the node is NotReady"
+
+
+def test_objects_that_are_changed_are_named_however_many() -> None:
+    made = [{"object": f"ConfigMap a/c{number}", "component": "dcgm", "action": "repair", "reasons": ["data"]}
+            for number in range(14)]
+    text, = report_cluster.steps({"operands": {"objects": made}})["DCGM"]
+    assert text.startswith("repair ConfigMap c0 (data), ConfigMap c1 (data), ") and text.endswith(" and 2 more")
+
+
+def test_a_removal_that_finds_nothing_says_so() -> None:
+    lines = report_cluster.render_state({"plan": None, "operands": {"objects": [], "server": "https://a"}}, Style(100))
+    assert lines == ["Cluster https://a", "Nothing of ours was to be removed there."]

@@ -226,6 +226,70 @@ def test_mig_layouts_of_the_policy() -> None:
     assert list(found["config"]["mig-configs"]) == ["mine"]
 
 
+@pytest.mark.parametrize(("mine", "boot"), [
+    ({}, True), ({"mig_manager_boot": ""}, True), ({"mig_manager_boot": True}, True),
+    ({"mig_manager_boot": "yes"}, True), ({"mig_manager_boot": False}, False), ({"mig_manager_boot": "no"}, False),
+    ({"mig_manager_boot": "False"}, False)])
+def test_a_layout_is_there_again_after_a_boot_unless_a_host_says_otherwise(mine: dict[str, Any], boot: bool) -> None:
+    """Inventories in INI format have words. A layout that is there and ends with the next boot is work to do."""
+    chosen = matrix.release(V26)
+    known = facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 7})
+    mine = {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG, **mine}
+    found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": mine})["hosts"]["a"]
+    assert found["mig_manager"]["boot"] is boot
+    assert found["preview"] == (["mig_manager"] if boot else [])
+
+
+@pytest.mark.parametrize(("name", "policy"), [
+    ("mig_manager_boot", None), ("container_toolkit_cdi", None), ("container_toolkit_set_as_default", None),
+    ("dcgm_profiling", {"dcgm": {"enabled": True}}),
+    ("cuda_profile", {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {
+        "cuda": {"enabled": True}}})])
+def test_a_word_that_is_neither_true_nor_false_is_refused(name: str, policy: Any) -> None:
+    with pytest.raises(PolicyError, match=f"{name} 'maybe' is not allowed.\\s+Set true or false"):
+        plan(["A100"], policy, **{name: "maybe"})
+
+
+def test_words_of_an_inventory_switch_off() -> None:
+    """Without CDI the nvidia runtime becomes the default, as if a boolean had said so."""
+    for off in (False, "false", "No", "off"):
+        found = plan(["A100"], container_toolkit_cdi=off)["container_toolkit"]
+        assert (found["cdi"], found["set_as_default"]) == (False, True)
+        found = plan(["A100"], container_toolkit_cdi=off, container_toolkit_set_as_default=off)["container_toolkit"]
+        assert (found["cdi"], found["set_as_default"]) == (False, False)
+
+
+TWO_PROFILES = {"version": "v1", "mig-configs": {
+    "two": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 2, "2g.20gb": 1}}],
+    "each": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}},
+             {"devices": [1], "mig-enabled": True, "mig-devices": {"2g.20gb": 3}}],
+    "one": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 3}}]}}
+
+
+@pytest.mark.parametrize("layout", ["two", "each"])
+@pytest.mark.parametrize(("policy", "mine"), [
+    ({"mig": {"strategy": "single"}}, {}), (None, {"feature_discovery_mig_strategy": "single"}),
+    ({"mig": {"strategy": "mixed"}}, {"feature_discovery_mig_strategy": "single"})])
+def test_two_profiles_are_refused_where_a_user_asks_for_single(layout: str, policy: Any, mine: dict[str, Any]) -> None:
+    mine = {"mig_manager_selected": layout, "mig_manager_config": TWO_PROFILES, **mine}
+    with pytest.raises(PolicyError) as caught:
+        plan(["A100", "A100"], policy, **mine)
+    said = str(caught.value)
+    assert f"MIG layout '{layout}' has the profiles 1g.10gb, 2g.20gb, but mig.strategy single serves" in said
+    assert "Set mig.strategy to mixed, or select a layout of one profile." in said
+    assert plan(["A100", "A100"], policy, **{**mine, "mig_manager_selected": "one"})["mig_manager"]["selected"] == "one"
+
+
+def test_two_profiles_are_said_where_nobody_asks_for_single_and_fine_where_mixed_is() -> None:
+    chosen = matrix.release(V26)
+    mine = {"mig_manager_selected": "two", "mig_manager_config": TWO_PROFILES}
+    for policy, own, told in ((None, {}, True), ({"mig": {"strategy": "mixed"}}, {}, False),
+                              ({"mig": {"strategy": "single"}}, {"feature_discovery_mig_strategy": "mixed"}, False)):
+        found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100")}, {"a": {**mine, **own}})
+        assert any("they need mig.strategy mixed" in note for note in found["notes"]) is told
+        assert found["hosts"]["a"]["mig_manager"]["selected"] == "two"
+
+
 @pytest.mark.parametrize(("policy", "strategy"), [
     (None, "single"), ({"mig": {"strategy": "mixed"}}, "mixed"),
     ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": {}}, "none"),
@@ -297,10 +361,41 @@ def test_preview_names_what_differs() -> None:
     policy = formats.read(None, chosen)
     fleet = {"done": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True),
              "old": facts("A100", driver="580.126.20", toolkit="1.20.0", containerd=True),
-             "mig": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"3g.40gb": 2})}
-    found = resolve(policy, chosen, fleet, {"mig": {"mig_manager_selected": "all-1g.10gb"}})["hosts"]
+             "mig": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"3g.40gb": 2}),
+             "both": facts("A100", driver="580.126.20", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 7})}
+    layout = {"mig_manager_selected": "all-1g.10gb", "mig_manager_boot": False}
+    found = resolve(policy, chosen, fleet, {"mig": layout, "both": layout})["hosts"]
+    # A reload of the driver takes the instances, so MIG is asked too.
     assert {host: mine["preview"] for host, mine in found.items()} == {
-        "done": [], "old": ["driver"], "mig": ["mig_manager"]}
+        "done": [], "old": ["driver"], "mig": ["mig_manager"], "both": ["driver", "mig_manager"]}
+
+
+@pytest.mark.parametrize(("spec", "brought", "words"), [
+    ({"toolkit": {"enabled": False}}, ["container_toolkit"], "--tags container_toolkit"),
+    ({"driver": {"enabled": False}}, ["driver"], "--tags driver"),
+    ({"dcgmExporter": {"enabled": False}, "dcgm": {"enabled": False}}, ["dcgm"], "--tags dcgm"),
+    ({"migManager": {"enabled": False}}, ["mig"], "--tags mig_manager"),
+    ({"toolkit": {"enabled": False}}, ["driver"], ""),
+    ({}, ["container_toolkit", "driver"], ""),
+])
+def test_what_is_no_longer_managed_is_said(spec: dict[str, Any], brought: list[str], words: str) -> None:
+    chosen = matrix.release(V26)
+    host = changed(facts("A100", driver="595.91.07"), journals={"brought": brought})
+    notes = [note for note in resolve(formats.read(spec, chosen), chosen, {"a": host}, {})["notes"]
+             if "no longer managed" in note]
+    assert len(notes) == bool(words) and words in "".join(notes)
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(-5, False), ("-5", False), ("soon", False), (1.5, False), (0, True),
+                                                ("300", True), (120, True)])
+def test_seconds_are_a_number(value: Any, allowed: bool) -> None:
+    chosen = matrix.release(V26)
+    policy, host = formats.read(None, chosen), facts("A100")
+    if allowed:
+        assert resolve(policy, chosen, {"a": host}, {"a": {"driver_lock_timeout": value}})
+        return
+    with pytest.raises(PolicyError, match=f"driver_lock_timeout '?{value}'? is not allowed"):
+        resolve(policy, chosen, {"a": host}, {"a": {"driver_lock_timeout": value}})
 
 
 def test_notes_say_what_is_not_delivered() -> None:
@@ -465,3 +560,57 @@ def test_every_pair_of_models_has_a_plan_or_a_refusal(release: str) -> None:
             except PolicyError:
                 outcomes["refusal"] += 1
     assert sum(outcomes.values()) == len(MODELS) * (len(MODELS) + 1) // 2 * 3 and min(outcomes.values()) > 40
+
+
+def test_what_hosts_have_is_nobodys_business_where_all_is_in_the_cluster() -> None:
+    """A GPU that no release supports is no reason to stop there."""
+    chosen = matrix.release(V26)
+    policy = formats.read({"driver": {"version": "595.91.07"}}, chosen)
+    assert resolve(policy, chosen, {"a": facts("V100")}, {}, "cluster")["hosts"] == {}
+    with pytest.raises(PolicyError):
+        resolve(policy, chosen, {"a": facts("V100")}, {})
+
+
+def test_who_names_a_component_that_the_policy_leaves_off_gets_it() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read({"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}}, chosen)
+
+    def place(name: str, placement: Any) -> tuple[str, list[str]]:
+        found = resolve(policy, chosen, {"a": facts("A100")}, {}, placement)["hosts"]["a"][name]
+        return found["placement"], found["because"]
+
+    assert place("dcgm", "hosts") == ("none", ["not delivered: dcgm.enabled is false"])
+    assert place("dcgm", {"dcgm": "host"})[0] == "host"
+
+
+@pytest.mark.parametrize(("profile", "mine", "placement", "driver_at"), [
+    ("dgx_os", {}, "hosts", "none"), ("dgx_os", {"driver_state": "present"}, "hosts", "host"),
+    ("dgx_os", {"driver_state": "adopted"}, "hosts", "none"), ("dgx_os", {}, {"driver": "host"}, "host"),
+    ("none", {}, "hosts", "host")])
+def test_a_driver_of_the_system_is_replaced_only_for_who_asks(
+        profile: str, mine: dict[str, Any], placement: Any, driver_at: str) -> None:
+    chosen = matrix.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {"gpu_profile": profile, **mine}},
+                    placement)["hosts"]["a"]
+    assert found["driver"]["placement"] == driver_at
+    assert ("DGX OS" in " ".join(found["driver"]["because"])) == (driver_at == "none")
+
+
+@pytest.mark.parametrize(("mine", "placement", "words"), [
+    ({"driver_state": "present"}, "hosts", "the driver is asked for, but Bottlerocket"),
+    ({}, {"driver": "host"}, "the driver is asked for, but Bottlerocket"),
+    ({"mig_manager_selected": "all-1g.10gb"}, "hosts", "the MIG is asked for, but Bottlerocket")])
+def test_what_a_system_keeps_to_itself_is_refused_to_who_asks(mine: dict[str, Any], placement: Any, words: str) -> None:
+    chosen = matrix.release(V26)
+    with pytest.raises(PolicyError, match=words):
+        resolve(formats.read(None, chosen), chosen, {"a": facts("A100")},
+                {"a": {"gpu_profile": "bottlerocket", **mine}}, placement)
+
+
+def test_each_part_of_a_plan_says_why_it_is_so() -> None:
+    chosen = matrix.release(V26)
+    policy = formats.read(driver(upgradePolicy={"autoUpgrade": False}), chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, "hosts", "reboot")
+    assert "driver: driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed" in found["explanations"]["a"]
+    assert "mig_manager: no layout is selected for this host: MIG stays as it is" in found["explanations"]["a"]
+    assert found["placement"]["driver"] == "host" and found["release"] == V26

@@ -23,6 +23,17 @@ def test_precedence(given: dict[str, Any], hosts: dict[str, Any], expected: str)
     assert settle(given, hosts, {})["placement"] == expected
 
 
+def test_an_empty_level_is_refused_and_an_empty_policy_stays_empty() -> None:
+    with pytest.raises(InputError, match="gpu_disruption: it is empty. Set one of never, idle, drain, reboot"):
+        settle({}, {"a": {"gpu_disruption": ""}}, {})
+    with pytest.raises(InputError, match="gpu_disruption: it is empty"):
+        settle({}, {"c": {}}, {"a": {"gpu_disruption": ""}})
+    assert settle({"disruption": "idle"}, {"a": {"gpu_disruption": ""}}, {})["disruption"] == "idle"
+    assert settle({}, {"a": {"gpu_policy": ""}}, {})["policy"] == settle({"policy": ""}, {"a": {}}, {})["policy"] == ""
+    assert settle({}, {"a": {"gpu_policy": ""}, "b": {"gpu_policy": "p.yml"}}, {})["policy"] == "p.yml"
+    assert settle({}, {"a": {}}, {})["policy"] is None
+
+
 def test_hosts_that_disagree_are_named() -> None:
     with pytest.raises(InputError, match="gpu_disruption: it is 'idle' on a and 'drain' on b"):
         settle({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})

@@ -10,6 +10,7 @@ stops the plugin.
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 from typing import Any
@@ -53,6 +54,16 @@ def mps(*resources: Any, **more: Any) -> dict[str, Any]:
 
 def gpu(**more: Any) -> dict[str, Any]:
     return {**GPU, **more}
+
+
+DEEP: list[Any] = []
+for _level in range(500):
+    DEEP = [DEEP]
+WIDE: list[Any] = []  # ten to the power of ten items, all the same
+for _level in range(10):
+    WIDE = [WIDE] * 10
+SELF: dict[str, Any] = {}
+SELF["flags"] = SELF
 
 
 def read(data: Any) -> sharing.Sharing:
@@ -138,6 +149,19 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"configs": {"a": slicing(gpu(replicas=1)), "b": slicing(gpu(replicas=0))}},
      ["gpu_sharing has 2 faults", "a: sharing.timeSlicing", "b: sharing.timeSlicing"]),
     ("twice", ["gpu_sharing: a mapping is expected, 'twice' is given"]),
+    # what JSON does not have
+    ({1: {}, **slicing(GPU)}, ["sharing.1: a text is expected as key; write it in quotes"]),
+    ({"timeSlicing": {"resources": [GPU], 1: 2, None: 3}}, ["timeSlicing.1: a text is", "timeSlicing.None: a text"]),
+    ({"configs": {"a": {"version": "v1", True: 1}}}, ["true: a text is expected as key"]),
+    ({"flags": {"gfd": {"sleepInterval": datetime.date(2026, 1, 1)}}}, ["sleepInterval: 2026-01-01 is no text; write"]),
+    ({"flags": {"plugin": {"deviceListStrategy": b"x"}}}, ["deviceListStrategy: b'x' is no text; write it in quotes"]),
+    ({"flags": {"gfd": {"sleepInterval": float("nan")}}}, ["sleepInterval: nan is no number"]),
+    (mps(gpu(replicas=10**5000)), ["replicas: a int too long to show is no number that a configuration can have"]),
+    (slicing(gpu(devices=[10**5000])), ["devices[0]: a int too long to show is no number"]),
+    (slicing(gpu(devices="\u0663")), ["devices: '\u0663' is not allowed"]),
+    (slicing(gpu(devices=DEEP)), ["sharing.timeSlicing.resources: it is nested more than 30 deep"]),
+    (slicing(gpu(devices=WIDE)), ["it has more than 50,000 values"]),
+    ({"version": "v1", "flags": SELF}, ["flags.flags.flags: it is nested more than 30 deep"]),
     # ConfigMaps
     ({"kind": "ConfigMap", "metadata": {"name": "c"}}, ["ConfigMap c", "it has no configuration"]),
     ({"kind": "ConfigMap", "data": {"any": {"version": "v1"}}}, ["any: a text is expected", "write any: |"]),
@@ -186,3 +210,22 @@ def test_checksum_follows_the_content() -> None:
     one, same, other = (sharing.checksum(texts) for texts in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, {"a": "1"}))
     assert one == same != other
     assert sharing.checksum({}) == ""
+
+
+def test_faults_of_all_kinds_come_at_once() -> None:
+    """Wrong keys, types and values, in several configurations, beside a wrong default."""
+    with pytest.raises(InputError) as caught:
+        sharing.read(Document({"default": 3, "other": 1, "configs": {
+            "a": {"version": "v2", "sharing": {"timeSlicing": {"resources": [
+                {"name": "nvidia.com/gpu", "replicas": 1, "colour": "red"}, {"name": 7, "replicas": "many"},
+                {"name": "cpu", "replicas": True}, "x"]}}, "imex": {"channelIDs": [3]}},
+            "b": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 99}]},
+                  "timeSlicing": {"resources": []}}}}))
+    faults = "\n".join(caught.value.details["faults"])
+    for words in ("default", "other", "'v2' is not allowed", "1 is no sharing", "colour", "resources[1].name",
+                  "resources[1].replicas", "'cpu' is no resource", "resources[2].replicas", "resources[3]",
+                  "[3] is not allowed", "99 is too large", "no resources are given", "stands beside timeSlicing"):
+        assert words in faults, words
+    with pytest.raises(InputError, match="(?s)has 2 faults.*a: a text is expected.*b: .*1 is no sharing"):
+        sharing.of_texts("m", "", {"a": 1, "b": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, "
+                                   "replicas: 1}]}}"}, "here")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -15,11 +16,16 @@ DRIVER = {"placement": "host", "version": "595.91.07", "branch": 595, "kernel_mo
 TOOLKIT = {"placement": "host", "version": "1.20.0", "runtime": "auto", "cdi": True}
 MIG = {"placement": "host", "selected": "all-1g.10gb", "config": MIG_CONFIG}
 LABELS = {"placement": "host", "mig_strategy": "single"}
+PERSISTENCED, MANAGER = "nvidia-persistenced.service", "nvidia-fabricmanager.service"
+RUNS, OFF, MASKED, GONE = ({"state": state, "enabled": enabled} for state, enabled in (
+    ("active", "enabled"), ("inactive", "disabled"), ("absent", "masked"), ("absent", "")))
 GOOD = facts("A100", "A100", driver="595.91.07", toolkit="1.20.0", containerd=True)
 NAMED = {"devices": ["0", "1", *(gpu["uuid"] for gpu in GOOD["gpus"])], "driver": "595.91.07"}
 SLICED = facts("A100", driver="595.91.07", mig={"1g.10gb": 7})
 LOST = changed(GOOD, driver={})
 LOST["gpus"][1].update(uuid=None, error="The GPU does not answer: it is lost.")
+UNSEEN = changed(GOOD, driver={})
+UNSEEN["gpus"][1].update(uuid=None)
 ILL = changed(GOOD, driver={})
 ILL["gpus"][1].update(error="memory_mib: unknown error")
 TURNING = changed(GOOD, driver={})
@@ -30,7 +36,35 @@ KEPT = {"pci": "0000:07:00.0", "enabled": True,
         "instances": [{"profile": "1g.10gb", "start": start, "compute": [[1, 0]]} for start in range(7)]}
 UUID = SLICED["gpus"][0]["uuid"].lower()
 LASTING = changed(SLICED, mig_boot={"enabled": True, "gpus": {UUID: KEPT}})
+BOARD = {**DRIVER, "state": "present", "persistenced": True, "fabric": {"manager": "fabricmanager", "imex": False}}
+
+
+def served(**services: dict[str, str]) -> dict[str, Any]:
+    """A host with NVSwitches on which these services are so, and all others run."""
+    known = {PERSISTENCED: RUNS, MANAGER: RUNS, **{f"nvidia-{name}.service": one for name, one in services.items()}}
+    return changed(GOOD, driver={"services": known}, nvlink={"fabric": "nvswitch"})
+
+
+FAULT = {"concern": "mig", "message": "mig.json is damaged.", "hint": "Remove it."}
+FAULTY = {"brought": [], "faults": [FAULT]}
+FAULTY_DRIVER = {"brought": [], "faults": [{**FAULT, "concern": "driver"}]}
+MISMATCH = changed(GOOD, driver={"library": "610.57.04", "nvml": {"available": False, "error": "mismatch"}})
+for board in MISMATCH["gpus"]:
+    board.update(uuid=None, mig=None)
+PARTLY = copy.deepcopy(LASTING)
+PARTLY["gpus"].append({**MISMATCH["gpus"][1], "error": "The GPU does not answer: GPU_IS_LOST."})
 TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
+
+DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "nvidia": True}
+
+
+def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str, Any]:
+    """The good host with other runtimes: keys of containerd laid over what it has."""
+    host = changed(GOOD, driver={})
+    for name, values in parts.items():
+        host["runtimes"][name] = {**(host["runtimes"][name] or {}), **values}
+    host["host"]["markers"]["kubernetes"] = kubernetes
+    return host
 
 
 @pytest.mark.parametrize(("component", "want", "host", "state", "words"), [
@@ -49,9 +83,58 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("driver", DRIVER, changed(GOOD, driver={"loaded": "580.1.1", "reboot_pending": True}), "pending", "580.1.1 is"),
     ("driver", DRIVER, changed(GOOD, driver={"nvml": {"available": False, "error": "driver/library mismatch"}}),
      "failed", "NVML does not answer: driver/library mismatch"),
-    ("driver", DRIVER, LOST, "failed", "1 of 2 GPUs are not seen by NVML (0000:0f:00.0)"),
+    ("driver", BOARD, served(), "ok", "595.91.07 open"),
+    ("driver", BOARD, served(fabricmanager=OFF), "failed", f"{MANAGER} is inactive"),
+    ("driver", BOARD, served(fabricmanager={**RUNS, "enabled": "disabled"}), "failed", f"{MANAGER} does not start at"),
+    ("driver", BOARD, served(fabricmanager=MASKED), "failed", f"{MANAGER} is masked"),
+    ("driver", BOARD, served(fabricmanager=GONE), "failed", f"{MANAGER} is not installed"),
+    ("driver", BOARD, served(persistenced=MASKED), "failed", f"{PERSISTENCED} is masked"),
+    ("driver", BOARD, served(persistenced=GONE), "failed", f"{PERSISTENCED} is not installed"),
+    ("driver", {**BOARD, "persistenced": False}, served(), "failed", f"{PERSISTENCED} runs, and is not wanted"),
+    ("driver", {**BOARD, "persistenced": False}, served(persistenced=GONE), "ok", "595.91.07 open"),
+    ("driver", {**BOARD, "fabric": {"manager": None, "imex": False}}, served(fabricmanager=OFF), "ok", "595.91.07"),
+    ("driver", {**BOARD, "state": "adopted", "placement": "none"}, served(persistenced=GONE), "ok", "595.91.07"),
+    ("driver", BOARD, changed(served(), driver={"services": None}), "ok", "595.91.07 open"),
+    ("driver", {**BOARD, "packages": ["nvidia-driver-cuda", "nvlsm", "ibverbs"]}, served(), "failed",
+     "nvlsm is not installed"),
+    ("driver", {**BOARD, "packages": ["nvidia-driver-cuda"]}, served(), "ok", "595.91.07 open"),
+    ("driver", BOARD, changed(served(), modules={"nvidia_uvm": False}), "failed", "nvidia_uvm is not loaded"),
+    ("driver", {**BOARD, "state": "adopted", "placement": "none"}, changed(GOOD, modules={"nvidia_uvm": False}), "ok",
+     "595.91.07"),
+    ("driver", BOARD, changed(served(), nvlink={"fabric": "nvlink5"}), "failed", "ib_umad is not loaded"),
+    ("driver", DRIVER, LOST, "failed", "0000:0f:00.0: The GPU does not answer: it is lost"),
+    ("driver", DRIVER, UNSEEN, "failed", "1 of 2 GPUs are not seen by NVML (0000:0f:00.0)"),
     ("driver", DRIVER, ILL, "failed", "0000:0f:00.0: memory_mib: unknown error"),
+    ("driver", DRIVER, changed(GOOD, driver={"missing_files": ["/usr/lib/libnvidia-ml.so.1"]}), "failed",
+     "1 file of its packages is missing (/usr/lib/libnvidia-ml.so.1)"),
+    ("driver", DRIVER, changed(GOOD, driver={"missing_files": ["/a", "/b", "/c", "/d"]}), "failed",
+     "4 files of its packages are missing (/a, /b, /c and 1 more)"),
+    ("driver", DRIVER, changed(GOOD, driver={"nodes": {"/dev/nvidia0": "missing", "/dev/nvidia1": "mode 0000"}}),
+     "failed", "/dev/nvidia0: missing; /dev/nvidia1: mode 0000"),
+    ("driver", DRIVER, changed(GOOD, driver={"nodes": None, "missing_files": None}), "ok", "595.91.07 open"),
+    # Nothing of it is repaired where somebody else brings the driver.
+    ("driver", {"placement": "none"}, changed(GOOD, driver={"nodes": {"/dev/nvidia0": "missing"}, "missing_files": [
+        "/a"]}), "ok", "595.91.07 open"),
     ("container_toolkit", TOOLKIT, GOOD, "ok", "1.20.0, containerd, CDI"),
+    ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"missing_files": ["/usr/bin/nvidia-ctk"]}), "failed",
+     "1 file of its packages is missing (/usr/bin/nvidia-ctk)"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"stale": True}), "failed",
+     "containerd runs with an older configuration than that of its files"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"stale": None}), "ok", "1.20.0, containerd, CDI"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"boot": "masked", "running": False}), "pending",
+     "containerd is masked"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"boot": "no", "running": False}), "pending",
+     "containerd does not run"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"boot": "no"}), "pending", "containerd does not start at boot"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"boot": None, "running": None}), "ok", "containerd, CDI"),
+    # Only the one that is configured counts: Docker, which brings a containerd, but in Kubernetes.
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"stale": True, "boot": "no"}, docker=DOCKER), "ok", "docker"),
+    ("container_toolkit", TOOLKIT, runtimes(docker={**DOCKER, "boot": "no"}), "pending", "docker does not start at"),
+    ("container_toolkit", TOOLKIT, runtimes("kubeadm", docker={**DOCKER, "running": False}), "ok", "containerd and"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, runtimes("kubeadm", docker={**DOCKER, "running": False}),
+     "pending", "docker does not run"),
+    ("container_toolkit", TOOLKIT, runtimes("k3s", containerd={"running": False}), "ok", "1.20.0, containerd"),
+    ("container_toolkit", TOOLKIT, runtimes(containerd={"running": False}, docker={**DOCKER}), "ok", "docker"),
     ("container_toolkit", TOOLKIT, facts("A100"), "absent", "not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.19.1", containerd=True), "failed", "1.20.0 is wanted"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0"), "failed", "containerd does not know the nvidia"),
@@ -80,7 +163,8 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={}), "failed", "has MIG on, empty"),
     ("mig_manager", {**MIG, "selected": "all-disabled"}, SLICED, "failed", "7 x 1g.10gb, wanted is MIG off"),
     ("mig_manager", {**MIG, "selected": "all-disabled"}, GOOD, "ok", "all-disabled (0 devices)"),
-    ("mig_manager", MIG, TURNING, "pending", "0000:07:00.0 changes with the next reset"),
+    ("mig_manager", {**MIG, "devices": [0]}, TURNING, "pending", "0000:07:00.0 changes with the next reset"),
+    ("mig_manager", MIG, TURNING, "failed", "0000:0f:00.0 has MIG off, wanted is 7 x 1g.10gb"),
     ("mig_manager", {**MIG, "boot": True}, LASTING, "ok", "all-1g.10gb (7 devices)"),
     ("mig_manager", {**MIG, "boot": True}, SLICED, "failed", "gpuops-mig.service is not enabled"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": None}), "failed",
@@ -96,6 +180,20 @@ TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
     ("mig_manager", {**MIG, "selected": None, "config": None}, SLICED, "ok", "not managed (7 x 1g.10gb)"),
     ("mig_manager", {**MIG, "selected": None, "config": None}, facts("T4", driver="595.91.07"), "ok",
      "not managed (no MIG)"),
+    ("mig_manager", MIG, MISMATCH, "failed", "the MIG state of 0000:07:00.0, 0000:0f:00.0 is not known"),
+    ("mig_manager", {**MIG, "selected": None, "config": None}, MISMATCH, "ok", "not managed (MIG unknown)"),
+    ("mig_manager", MIG, PARTLY, "failed", "the MIG state of 0000:0f:00.0 is not known"),
+    ("mig_manager", {**MIG, "selected": None, "config": None}, TURNING, "pending", "0000:07:00.0 changes with the"),
+    ("mig_manager", {**MIG, "selected": "all-disabled"}, TURNING, "failed", "has MIG on, wanted is MIG off"),
+    ("mig_manager", {**MIG, "boot": True}, changed(SLICED, mig_boot={"masked": True}), "ok",
+     "all-1g.10gb (7 devices); gpuops-mig.service is masked, so a boot ends it"),
+    ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"vendor": "nvidia-mig-manager.service"}),
+     "failed", "nvidia-mig-manager.service is enabled: at boot it applies"),
+    ("mig_manager", MIG, {**SLICED, "journals": FAULTY}, "failed", "mig.json is damaged"),
+    ("mig_manager", MIG, {**GOOD, "journals": FAULTY}, "failed", "mig.json is damaged; 0000:07:00.0 has MIG"),
+    ("driver", DRIVER, {**GOOD, "journals": FAULTY_DRIVER}, "failed", "mig.json is damaged"),
+    ("driver", {**DRIVER, "placement": "none"}, {**GOOD, "journals": FAULTY_DRIVER}, "ok",
+     "595.91.07"),
     ("feature_discovery", LABELS, GOOD, "ok", "2 GPUs"),
     ("feature_discovery", LABELS, facts("A100"), "failed", "nothing to label"),
 ])
@@ -104,6 +202,21 @@ def test_check(component: str, want: dict[str, Any], host: dict[str, Any], state
     assert (check.component, check.state, check.ok) == (component, state, state == "ok")
     assert words in check.detail
     assert check.ok or check.hint
+
+
+@pytest.mark.parametrize(("error", "words", "hint"), [
+    ("GPU_IS_LOST", "0000:0f:00.0 is lost", "Reboot the host"),
+    ("RESET_REQUIRED", "needs a reset", "nvidia-smi --gpu-reset -i 0000:0f:00.0"),
+    ("NVML does not list it", "has fallen off the bus", "power-cycle"),
+    ("TIMEOUT", "does not answer in time", "journalctl"),
+    ("UNKNOWN", "answers with an unknown error", "journalctl"),
+])
+def test_the_state_of_a_gpu_and_what_to_do(error: str, words: str, hint: str) -> None:
+    host = changed(GOOD, driver={})
+    host["gpus"][1].update(uuid=None, error=f"The GPU does not answer: {error}.")
+    check, = verify({"driver": DRIVER}, host)
+    assert (check.state, words in check.detail, hint in check.hint) == ("failed", True, True)
+    assert "site.yml" not in check.hint
 
 
 def test_only_what_is_asked_and_delivered() -> None:
@@ -120,6 +233,11 @@ def test_labels(labels: dict[str, str], state: str) -> None:
     assert check.state == state
 
 
+def test_labels_are_judged_without_facts_of_the_host() -> None:
+    check, = verify({"feature_discovery": LABELS}, {"gpus": []}, labels={"nvidia.com/gpu.count": "8"})
+    assert check.ok
+
+
 STEP = {"id": "reload modules: nvidia", "needs": "idle", "pending_reason": "gpu_disruption is 'never'"}
 NEXT = {"id": "start service: x", "needs": "never", "pending_reason": "it follows 'reload modules: nvidia'"}
 FAILED = [Check("driver", "failed", "old", "hint"), Check("mig_manager", "failed", "off", "hint"),
@@ -133,6 +251,18 @@ def test_what_was_not_allowed_is_pending_and_so_is_what_waits_for_the_driver() -
     assert driver.hint == "Allow it by gpu_disruption: idle."
     assert (mig.state, mig.detail) == ("pending", "it waits for the driver: off")
     assert fine.ok
+
+
+def test_what_no_level_allows_keeps_the_hint_of_its_check() -> None:
+    pending, = with_pending([Check("container_toolkit", "pending", "x does not run", "Start it.")],
+                            {"container_toolkit": [NEXT]})
+    assert (pending.state, pending.hint) == ("pending", "Start it.")
+
+
+def test_what_waits_for_no_level_names_none() -> None:
+    step = {"id": "configure MIG: 0000:07:00.0", "needs": "never", "pending_reason": "GPU 0 does not answer."}
+    check, = with_pending([Check("mig_manager", "failed", "not known", "Make it answer.")], {"mig_manager": [step]})
+    assert (check.state, check.hint) == ("pending", "Make it answer.")
 
 
 def test_pending_of_another_component_excuses_nothing() -> None:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import typing as t
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.action import nvidia_software
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import PYNVML, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -31,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm_expo
     DROP_IN,
     DcgmExporter,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import Software
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_status import (
     PROGRAM,
     NodeStatusExporter,
@@ -254,6 +259,46 @@ def test_files_and_service_come_and_go(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
 
 
+CUDA = Repository("cuda", "https://mirror.example/cuda/", "k.pub", "A" * 40)
+
+
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[_work.Work]:
+    """Running components whose packages are there, of a repository whose files somebody has spoilt."""
+    monkeypatch.setattr(PackageWork, "is_present", lambda self, _state, _wanted: self._has_repository())
+    monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
+    monkeypatch.setattr(PackageWork, "plan_install", lambda *_args, **_options: [])
+    manager: t.Any = SimpleNamespace(is_configured=lambda _repository: False,
+                                     probe=lambda _repository: contextlib.nullcontext(SimpleNamespace(key=b"KEY")))
+    works = []
+    for concern in concerns:
+        with Journal(concern, str(tmp_path / "state" / "journal")) as journal:
+            journal.keep("file", "/usr/share/keyrings/gpuops-cuda.gpg", {"state": "absent"})
+        wish = Wish(packages={"x": None}, unit="x.service")
+        works.append(_work.Work("x.service", wish, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
+    return works
+
+
+@pytest.mark.parametrize(("repaired", "steps"), [((), [["add repository"], []]), (("cuda",), [[], []]),
+                                                 (("driver",), [["add repository"], []])])
+def test_a_repository_of_several_is_put_right_once_and_restarts_nothing(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: t.Sequence[str], steps: list[list[str]]) -> None:
+    works = shared(tmp_path, monkeypatch, "dcgm", "dcgm_exporter")
+    software = Software({}, None, None, True, root=Root(str(tmp_path)), repaired=repaired)
+    running = Service("active", "enabled")
+    assert [[step.action for step in software._plan(work, PackageState({}), running)] for work in works] == steps
+
+
+def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[t.Any] = []
+    monkeypatch.setattr(nvidia_software.gathered, "driver_steps", lambda _variables, action: [action])
+    monkeypatch.setattr(nvidia_software.HostAction, "run_module", lambda _self, _variables, args: asked.append(args))
+    for check, given in ((True, {}), (False, {}), (True, {"repaired_repositories": []})):
+        action = object.__new__(nvidia_software.ActionModule)
+        action._task = SimpleNamespace(check_mode=check, args={"dcgm": {}, **given})
+        action.run_module({})
+    assert [one.get("repaired_repositories") for one in asked] == [["add repository"], None, []]
+
+
 def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     path = tmp_path / "x.conf"
     systemd = Systemd("active", "enabled")
@@ -275,6 +320,51 @@ def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> 
         work = _work.Work("x.service", wish, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.service is masked"):
             work.plan(PackageState({}), Service("absent", "masked"))
+
+
+def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe stands for the null device: without the guard, this machine's own would be lost."""
+    os.mkfifo(tmp_path / "null")
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    (tmp_path / "x.conf").symlink_to(tmp_path / "null")
+    with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
+        wish = Wish(files={str(tmp_path / "y.conf"): b"1", str(tmp_path / "x.conf"): b"1"}, unit="x.service")
+        work = _work.Work("x.service", wish, journal, Systemd(), Root(), None, None)
+        with pytest.raises(HostError, match="x.conf cannot be written.*not wanted on this host"):
+            work.plan(PackageState({}), Service("inactive", "disabled"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_program_follows_no_link_of_the_folders_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs as root, and the folder is that of the node exporter's user."""
+    folder, secret = tmp_path / "folder", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("root's\n")
+    output = folder / "x.prom"
+    output.symlink_to(secret)
+    (folder / ".x.prom.gpuops-abcdefgh").touch()  # of a run that systemd has ended
+    for path in (folder, output):
+        os.chown(path, 4711, 4711, follow_symlinks=False)
+    read: list[str] = []
+
+    def metrics(_root: Root, _told: t.Any, former: str, _now: float) -> dict[str, _report.Samples]:
+        read.append(former)
+        return {"gpuops_node_gpus": [({}, 2)]}
+
+    monkeypatch.setattr(_report, "metrics", metrics)
+    monkeypatch.setattr(_report, "nvml_snapshot", lambda clients: {})
+    monkeypatch.setattr(sys, "argv", ["x", str(output)])
+    for _run in range(2):
+        _report.main()
+    assert secret.read_text() == "root's\n" and read[0] == "" and "gpuops_node_gpus" in read[1]
+    assert [path.name for path in folder.iterdir()] == ["x.prom"] and not output.is_symlink()
+    folder.rename(tmp_path / "moved")
+    (tmp_path / "etc").mkdir()
+    folder.symlink_to("etc")
+    os.lchown(folder, 4711, 4711)
+    with pytest.raises(HostError, match=f"{folder} is a link of user 4711"):
+        _report.main()
+    assert not list((tmp_path / "etc").iterdir())
 
 
 def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class Host:
         self.config = self.folder / "config.toml"
         self.drop_in = self.folder / "conf.d" / "99-gpuops-nvidia.toml"
         self.running = True
+        self.unit: dict[str, str] = {}  # properties laid over those that systemd shows
         self.restarts = 0
         self.invocation = "a1"
         self.breaks = False  # whether the daemon refuses to start with our runtime
@@ -119,10 +120,12 @@ class Host:
             if "--value" in words:
                 return _run.Completed(words, 0, f"{self.invocation}\n", "")
             state = f"{'active' if self.running else 'inactive'}\nInvocationID={self.invocation}"
-            return _run.Completed(words, 0, f"Id=containerd.service\nLoadState=loaded\nActiveState={state}\n", "")
+            more = "".join(f"{key}={value}\n" for key, value in {"LoadState": "loaded", **self.unit}.items())
+            return _run.Completed(words, 0, f"Id=containerd.service\nActiveState={state}\n{more}", "")
         if words[:2] == ("systemctl", "restart"):
             self.restarts += 1
             self.invocation = f"a{self.restarts + 1}"
+            self.unit.pop("StateChangeTimestampMonotonic", None)
             data = effective(str(self.config), self.version) if self.config.exists() and not self.real else {}
             bad = self.breaks and "nvidia" in json.dumps(data) or self.restarts == self.bad_restart
             return _run.Completed(words, 1 if bad else 0, "", "Job for containerd.service failed." if bad else "")

@@ -23,16 +23,19 @@ def shape(path: pathlib.Path) -> str:
 
 @dataclass
 class Played:
-    """files: path to text. facts: what the runtime's commands print. before, written: what the journal would hold."""
+    """files: path to text. facts, dump: what the runtime's commands print. before, written: what the journal holds."""
 
     runtime: Runtime
     version: str
     config: str
     files: dict[str, str] = field(default_factory=dict)
     facts: dict[str, t.Any] = field(default_factory=dict)
+    dump: dict[str, t.Any] | None = None
     unit: str | None = "x.service"
     command: list[str] = field(default_factory=list)
     running: bool = True
+    boot: str | None = "yes"
+    stale: bool = False
     owed: dict[str, str] = field(default_factory=dict)
     before: dict[str, str | None] = field(default_factory=dict)
     written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
@@ -43,7 +46,8 @@ class Played:
         """As L(_base.Runtime) describes it."""
         ours = [self.config, self.runtime.probe.get("drop_in"), *self.before]
         return {"binary": "/usr/bin/x", "unit": self.unit, "command": self.command, "running": self.running,
-                "version": self.version, "config": self.config, "imports": {}, "dump": None, "facts": self.facts,
+                "boot": self.boot, "on_demand": False, "stale": self.stale,
+                "version": self.version, "config": self.config, "imports": {}, "dump": self.dump, "facts": self.facts,
                 "files": {**{path: None for path in ours if path}, **self.files}}
 
     def journal(self) -> dict[str, t.Any]:

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import subprocess
+import time
 import typing as t
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
 INSTALL = Step("install packages", "x", data={"packages": {"x": "1"}})
 EMPTY = 'level=error msg="failed to write spec: invalid device, empty device edits"\n'
+FULL = 'level=error msg="failed to save CDI spec: write /cdi/nvidia.yaml: no space left on device"\n'
 
 
 def spec(*names: str, driver: str = "595.91.07") -> str:
@@ -35,12 +37,17 @@ def spec(*names: str, driver: str = "595.91.07") -> str:
 
 
 class Machine:
-    """A host below a folder. says: what nvidia-ctk prints, None where it fails; modes: of MIG."""
+    """A host below a folder. says: what nvidia-ctk prints, None where it fails; modes: of MIG; full: no room.
+
+    refreshing: what systemd says of a unit that writes the specification, call by call; it has ended after the last.
+    """
 
     def __init__(self, root: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.says: str | None = spec("0", "GPU-a")
         self.modes = "Disabled\n"
+        self.full = False
+        self.refreshing: list[str] = []
         self.calls: list[tuple[str, ...]] = []
         for module, name, path in (
                 (_cdi, "_SYSTEMD", "systemd"), (_cdi, "_LINKS", "dev/char"), (_cdi, "_OTHER", "etc-cdi/nvidia.yaml"),
@@ -78,6 +85,13 @@ class Machine:
         self.calls.append(words)
         if "enable" in words and not (self.root / "wants").is_symlink():
             (self.root / "wants").symlink_to("units/s")
+        if words[-1] == "SubState":
+            assert {"gpuops-cdi-refresh.service", "nvidia-cdi-refresh.service"} <= set(words)
+            state = self.refreshing.pop(0) if self.refreshing else "dead"
+            if state == "start" and not self.refreshing:
+                self.says = self.says or spec("0", "GPU-a")
+                self.spec.write_text(self.says)
+            return Completed(words, 0, f"SubState=dead\n\nSubState={state}\n", "")
         if words[0] == "nvidia-smi":
             return Completed(words, 0, self.modes if "--query-gpu=mig.mode.current" in words else "GPU 0\n", "")
         if words[0] != "nvidia-ctk":
@@ -86,6 +100,8 @@ class Machine:
             return Completed(words, 1, "", EMPTY)
         output = (options.get("env") or {}).get("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "")
         output = next((word.partition("=")[2] for word in words if word.startswith("--output=")), output)
+        if output and self.full:
+            return Completed(words, 1, "", FULL)
         said = json.dumps({"said": self.says}) if output.endswith(".json") or "--format=json" in words else self.says
         if output:
             pathlib.Path(output).write_text(said)
@@ -148,6 +164,34 @@ def test_a_wrong_specification_is_generated_again(machine: Machine, there: str |
     assert (step.action, step.target) == (_cdi.GENERATE, str(machine.spec))
     assert reason in step.reason
     machine.converge()
+
+
+@pytest.mark.parametrize("says", [spec("0", "GPU-a"), None])
+def test_a_unit_that_writes_the_specification_just_now_is_waited_for(
+        machine: Machine, monkeypatch: pytest.MonkeyPatch, says: str | None) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    machine.converge()
+    machine.spec.write_text(spec("0"))
+    machine.says = says
+    machine.refreshing = ["start", "start-pre", "start"]
+    found = machine.plan()
+    assert (found["steps"], found["pending"], found["warnings"], machine.refreshing) == ([], [], [], [])
+
+
+@pytest.mark.parametrize("state", ["auto-restart", "dead", "start"])
+def test_a_unit_is_waited_for_within_limits_and_only_where_it_writes(
+        machine: Machine, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: 30.0 * len(slept))
+    machine.converge()
+    asked = len(machine.calls)
+    assert machine.plan()["steps"] == []
+    assert not [words for words in machine.calls[asked:] if "SubState" in words]  # nothing differs
+    machine.spec.write_text(spec("0"))
+    machine.refreshing = [state] * 9
+    assert [step.action for step in machine.plan()["steps"]] == [_cdi.GENERATE]
+    assert len(slept) == (2 if state == "start" else 0)
 
 
 def test_order_and_a_specification_of_the_host_do_not_matter(machine: Machine) -> None:
@@ -254,7 +298,9 @@ def test_a_read_only_system_is_named_before_anything_changes(machine: Machine, m
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=shape.f_flag | os.ST_RDONLY))
     with pytest.raises(HostError, match="cdi-refresh cannot be written: its file system is read-only"):
         machine.plan()
-    assert machine.plan(cdi=False)["steps"]
+    # What makes links to device nodes is written also without CDI.
+    with pytest.raises(HostError, match="rules/r cannot be written: its file system is read-only"):
+        machine.plan(cdi=False)
 
 
 def test_management(machine: Machine) -> None:
@@ -281,6 +327,26 @@ def test_the_output_of_the_vendors_settings(machine: Machine, name: str) -> None
     assert not own.exists()  # a plan writes nothing
     machine.converge(cdi_management=True)
     assert own.exists() and not machine.spec.exists()
+
+
+def test_a_specification_for_which_there_is_no_room_says_so(machine: Machine) -> None:
+    """Else it would be missing without a reason, as where the devices cannot be described."""
+    machine.converge()
+    machine.spec.unlink()
+    machine.full = True
+    with pytest.raises(HostError, match="nvidia.yaml cannot be written: .*no space left on device.*has room"):
+        machine.converge()
+
+
+@pytest.mark.parametrize("masked", ["rules/r", "cdi/nvidia.yaml"])
+def test_a_masked_file_is_told_by_the_plan(machine: Machine, monkeypatch: pytest.MonkeyPatch, masked: str) -> None:
+    """A pipe stands for the null device: without the guard, this machine's own would be lost."""
+    os.mkfifo(machine.root / "null")
+    monkeypatch.setattr(os, "devnull", str(machine.root / "null"))
+    (machine.root / masked).parent.mkdir(exist_ok=True)
+    (machine.root / masked).symlink_to(machine.root / "null")
+    with pytest.raises(HostError, match=f"{masked} cannot be written.*not wanted on this host"):
+        machine.plan()
 
 
 def test_links_of_device_nodes(machine: Machine) -> None:

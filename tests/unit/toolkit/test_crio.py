@@ -168,3 +168,13 @@ def test_any_files(files: list[tuple[str, str]], default: bool) -> None:
     assert one.propose(set_as_default=default).changes == []
     one.remove()
     assert one.files == former
+
+
+def test_a_daemon_that_has_not_read_its_files_reads_them_again() -> None:
+    one = host()
+    one.converge()
+    assert one.propose().due == ""
+    one.stale = True
+    proposal = one.propose()
+    assert (proposal.changes, proposal.act, proposal.due) == (
+        [], "reload", "its files have changed since it was started")

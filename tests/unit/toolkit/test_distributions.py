@@ -51,7 +51,8 @@ class Host:
         names = [self.config, self.probe.get("drop_in"), *self.files]
         if "settings" in self.probe.get("facts", {}):
             self.facts["settings"] = {"rc": 0, "stderr": "", "stdout": self._grep(*self.probe["facts"]["settings"][3:])}
-        return {"config": self.config, "unit": self.unit, "running": True, "command": self.command, "health": [],
+        return {"config": self.config, "unit": self.unit, "running": True, "boot": "yes",
+                "on_demand": False, "stale": False, "command": self.command, "health": [],
                 "files": {name: self.files.get(name) for name in names if name}, "facts": self.facts, "imports": {}}
 
     def _grep(self, pattern: str, folder: str) -> str:

@@ -120,7 +120,8 @@ def test_main_files(version: str, pieces: list[str]) -> None:
     """containerd itself refuses most of these; what it lets pass must not be taken for more than it is."""
     text = "".join(pieces)
     seen = {"config": CONFIG, "version": f"containerd x {version} y", "files": {CONFIG: text, DROP_IN: None},
-            "imports": {}, "binary": "containerd", "dump": {"rc": 0, "stdout": DUMPS[version], "stderr": ""}}
+            "imports": {}, "binary": "containerd", "running": True, "boot": "yes", "on_demand": False, "stale": False,
+            "dump": {"rc": 0, "stdout": DUMPS[version], "stderr": ""}}
     journal: dict[str, t.Any] = {"config": {}, "default_runtime": None}
     runtime = Containerd()
     try:

@@ -171,3 +171,8 @@ def test_layout_follows_the_file(text: str, after: str) -> None:
     document = Document(text, "daemon.json")
     document.set(("r", "n", "p"), "x")
     assert document.text == after
+
+
+def test_large_files_are_refused() -> None:
+    with pytest.raises(HostError, match="daemon.json has 1,048,578 characters; at most 1,048,576 are read"):
+        Document("{}" + " " * 1024 * 1024, "daemon.json")

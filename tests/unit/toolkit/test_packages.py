@@ -27,6 +27,7 @@ class Packager:
     def __init__(self, installed: dict[str, str]) -> None:
         self.installed = installed
         self.probed: list[Repository] = []
+        self.lost: dict[str, list[str]] = {}
         names = (*_packages.NAMES, _packages.EXTENSIONS)
         self.candidates = dict.fromkeys(names, [NEWEST, "1.19.1-1"])
 
@@ -45,6 +46,9 @@ class Packager:
     def is_consistent(self) -> bool:
         return True
 
+    def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
+        return {name: self.lost[name] for name in names if name in self.lost}
+
     def is_configured(self, repository: Repository) -> bool:
         return False
 
@@ -60,12 +64,13 @@ class Packager:
 
 
 def plan(root: pathlib.Path, patch: pytest.MonkeyPatch, packager: Packager | None, family: str = "debian",
-         said: str | None = None, **request: t.Any) -> dict[str, t.Any]:
-    """The plan of a host. said: what nvidia-ctk prints, None where it is not there."""
+         said: str | None = None, settings: pathlib.Path | None = None, **request: t.Any) -> dict[str, t.Any]:
+    """The plan of a host. said: what nvidia-ctk prints, None where it is not there. settings: their file."""
     patch.setattr(_packages, "read_os", lambda _root: {"family": family})
     patch.setattr(_packages, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
     patch.setattr(_packages, "MANAGERS", {family: packager} if packager else {})
     patch.setattr(_packages, "SOURCES", str(root / "sources"))
+    patch.setattr(_packages, "SETTINGS", str(settings or root))
     whole = {"state": "present", "mode": "auto", "version": None, "repository": {
         "url": None, "key": "k", "fingerprint": "A" * 40}, **request}
     with Journal("container_toolkit", root=str(root / "journal"), readonly=True) as journal:
@@ -148,3 +153,33 @@ def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.
     with pytest.raises(HostError, match="It has no toolkit"):
         plan(tmp_path, monkeypatch, None, "other")
     assert plan(tmp_path, monkeypatch, None, "other", state="absent")["steps"] == []
+
+
+def test_files_that_are_gone_come_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    assert plan(tmp_path, monkeypatch, packager)["steps"] == []
+    packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"]}
+    step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
+    assert step.id == "install packages again: nvidia-container-toolkit-base=1.19.1-1"
+    assert step.reason == "/usr/bin/nvidia-cdi-hook and 1 more missing"
+    # Those that come at another version need nothing else.
+    assert steps(plan(tmp_path, monkeypatch, packager, version="1.20.1")) == [
+        "add repository", "hold versions", "refresh package lists", "install packages"]
+
+
+def test_a_settings_file_that_is_gone_is_written_as_the_packages_do(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
+    assert step.id == f"write default settings: {tmp_path}/none"
+    asked: list[t.Sequence[str]] = []
+    monkeypatch.setattr(_packages, "MANAGERS", {})
+
+    def run(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        asked.append(argv)
+        return Completed(tuple(argv), 0, "", "")
+
+    with Journal("container_toolkit", root=str(tmp_path / "journal"), readonly=True) as journal:
+        made = _packages.Packages({"state": "absent"}, journal, run)
+        assert made.execute(step)
+    assert asked == [["nvidia-ctk", "--quiet", "config", f"--config-file={tmp_path}/none", "--in-place"]]

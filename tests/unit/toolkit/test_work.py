@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import time
 import typing as t
 from types import SimpleNamespace
 
@@ -225,6 +226,44 @@ def test_refusals_change_nothing(host: t.Any, version: str, content: bytes, mess
     assert one.tree() == former
 
 
+# As containerd 1.6.20 prints it of "x = [1,, 2]".
+TRACE = """panic: unhandled token: "," [recovered]
+\tpanic: interface conversion: interface {} is *errors.errorString, not string
+
+goroutine 1 [running]:
+github.com/pelletier/go-toml.LoadBytes.func1()
+\tgithub.com/pelletier/go-toml/toml.go:415 +0xe7
+main.main()
+\tgithub.com/containerd/containerd/cmd/containerd/main.go:33 +0x37
+"""
+STRICT = 'time="2026-11-23T17:05:49Z" level=warning msg="Ignoring unknown key in TOML"\n'
+
+
+@pytest.mark.parametrize(("rc", "printed", "journal", "words"), [
+    (2, TRACE, "", 'it crashes: unhandled token: ","'),
+    (-11, "", TRACE, 'its journal says: it crashes: unhandled token: ","'),
+    (1, STRICT, f"{STRICT}containerd: (3, 1): Can't convert 7(int64) to string\n",
+     "its journal says: containerd: (3, 1): Can't convert 7(int64) to string"),
+    (1, f"{STRICT}containerd: no such thing.\n", "x", "containerd: no such thing"),
+    (-9, STRICT, STRICT, "it printed nothing and was killed by signal 9"),
+    (3, "", "", "it printed nothing and ended with 3"),
+])
+def test_a_file_that_the_daemon_rejects_is_told_in_its_own_words(
+        host: t.Any, rc: int, printed: str, journal: str, words: str) -> None:
+    one = host("1.6", KUBEADM)
+    answers = {"dump": (rc, "", printed), "journalctl": (0, journal, "")}
+    runs = one.run
+
+    def run(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        said = answers.get(argv[-1], answers.get(argv[0]))
+        return Completed(tuple(argv), *said) if said else runs(argv, **options)
+
+    one.run = run
+    with pytest.raises(HostError) as caught:
+        one.converge()
+    assert caught.value.message == f"containerd rejects {one.config}: {words}."
+
+
 def test_byte_order_mark_stays_where_containerd_reads_it(host: t.Any) -> None:
     content = b"\xef\xbb\xbf" + KUBEADM
     one = host("1.7", content)
@@ -327,6 +366,35 @@ y = { identitytoken = "s3cret" }
     assert 'username = "reader"' in masked
 
 
+@pytest.mark.parametrize("text", [
+    'password = """\nS3CRET\nS3CRET"""\n', "password = '''\nS3CRET'''\n",
+    'token = [\n  "S3CRET",\n  "S3CRET", # x\n]\n',
+    '[host."https://x".header]\n  Authorization = ["Basic S3CRET"]\n', '[x.header]\n  X-Site = ["S3CRET", "S3CRET"]\n',
+    'headers = { X-Site = "S3CRET", Y = ["S3CRET"] }\n', 'headers = ["Authorization: Bearer S3CRET, S3CRET"]\n',
+    'identity_token = "S3CRET"\n', "client_secret = 'S3CRET'\n", 'secretkey = "S3CRET"\n', 'passphrase = "S3CRET"\n',
+    '{"auths": {"x": {"auth": "S3CRET"}}}', '{"log-opts": {"splunk-token":\n  "S3CRET"}}',
+    '{"HttpHeaders": {"X": "S3CRET"}}',
+    'x = "https://S3CRET@github.com/x"\n', 'x = "https://S3CRET:x-oauth-basic@github.com/x"\n',
+    'x = "http://u:S3CRET/S3CRET@proxy:3128"\n', 'x = "http://u:S3@S3CRET@proxy:3128"\n',
+    'env = ["REGISTRY_PASSWORD=S3CRET"]\n',
+    '"args": ["--token=S3CRET", "--x"]', 'a."b.c".token = "S3\\"S3CRET"\n', "token = S3CRET\n", 'token = "S3CRET\n',
+    'token = ["S3CRET"\nx = "S3CRET"', '# password = "S3CRET"\n', 'x = "https://x/?access_token=S3CRET&y=1"\n',
+    "auth:\n  password: S3CRET S3CRET\n",
+])
+def test_no_credential_is_in_a_diff(text: str) -> None:
+    assert "S3CRET" not in _plan.mask(text) and "*****" in _plan.mask(text)
+    assert "S3CRET" not in _plan.mask(f'a = 1\r\n{text}')
+
+
+@pytest.mark.parametrize("text", [
+    'a = "b"\nc = ["d", "e"]\n[x.header]\n[x.y]\nf = "g"\n', '{"token": null, "x": true}', "",
+    'image = "docker://reg:5000/nvidia/x@sha256:0123"\n', 'x = "https://registry:5000/v2"\n',
+    'authorization-plugins = ["p"]\n',
+    'global_auth_file = "/var/lib/kubelet/config.json"\n', "[x.auth]\nusername = 'reader'\n"])
+def test_all_else_is_shown(text: str) -> None:
+    assert _plan.mask(text) == text
+
+
 @pytest.mark.parametrize(("line", "path"), [
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd ; ignore_errors=no }", None),
     ("{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml ; x }", "/srv/c.toml"),
@@ -388,3 +456,50 @@ def test_journal_ends_empty(host: t.Any) -> None:
     with Journal("container_toolkit", root=one.journal_root, readonly=True) as journal:
         assert journal.entries == {}
     assert not pathlib.Path(one.journal_root).parent.exists()
+
+
+def test_a_daemon_that_has_not_read_its_files_is_restarted(host: t.Any) -> None:
+    one = host("2.2", KUBEADM)
+    one.converge()
+    former = one.tree()
+    for age, steps in ((60, ["restart service: containerd.service"]), (-60, [])):
+        one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - age) * 1_000_000))
+        planned, _proposal = one.plan()
+        assert [step.id for step in planned] == steps
+    assert one.see()["runtimes"]["containerd"]["stale"] is False
+    one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - 60) * 1_000_000))
+    step, = one.plan()[0]
+    assert (step.reason, step.needs) == ("its files have changed since it was started", "never")
+    count = one.restarts
+    assert one.converge() == ["restart service: containerd.service"]
+    assert (one.restarts, one.converge()) == (count + 1, [])
+    assert {name: entry for name, entry in one.tree().items() if name.startswith("containerd")} == {
+        name: entry for name, entry in former.items() if name.startswith("containerd")}
+    one.unit["StateChangeTimestampMonotonic"] = "1"
+    one.bad_restart = one.restarts + 1
+    with pytest.raises(HostError, match="Job for containerd.service failed. It runs again. Its log"):
+        one.converge()
+
+
+@pytest.mark.parametrize(("unit", "running", "pending"), [
+    ({"UnitFileState": "enabled"}, True, None),
+    ({"UnitFileState": "disabled", "WantedBy": "docker.service"}, True, None),
+    ({"UnitFileState": "disabled"}, True, "enable service: containerd.service"),
+    ({"UnitFileState": "disabled"}, False, "start service: containerd.service"),
+    ({"TriggeredBy": "containerd.socket"}, False, None),
+    ({"LoadState": "masked"}, False, "unmask service: containerd.service"),
+    ({"LoadState": "masked"}, True, "unmask service: containerd.service"),
+])
+def test_a_service_that_is_not_ours_to_start_is_told(
+        host: t.Any, unit: dict[str, str], running: bool, pending: str | None) -> None:
+    one = host("2.2", KUBEADM)
+    one.unit, one.running = unit, running
+    assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
+    found = _plan.waiting(one.see(), "containerd", "")
+    assert [item["id"] for item in found] == ([pending] if pending else [])
+    assert not pending or "decides" in found[0]["pending_reason"]
+
+
+def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
+    seen = {"runtimes": {"podman": {"unit": None}}, "cdi": {"pending": []}}
+    assert _plan.waiting(seen, "podman", "") == []

@@ -1,0 +1,240 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A Node out of service and back: what is written, what is refused, what a killed run leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import EXPIRES, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import (
+    HELD,
+    PAUSED,
+    REASON,
+    Maintenance,
+)
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_drain import Cluster, pod
+
+Object = dict[str, Any]
+D = "nvidia.com/gpu.deploy."
+LABELS = {f"{D}device-plugin": "true", f"{D}driver": "true", f"{D}dcgm": "false", "example.com/rack": "7"}
+BUSY = Later(0.0, "Cannot evict pod as it would violate its disruption budget. The disruption budget web needs 1.")
+MINE = Holder("here", 7, 70, 1000.0)
+OTHER = Holder("there", 8, 80, 1000.0)
+
+
+class Site(Cluster):
+    """A cluster with a Node that has labels, and the operand that one of them attracts."""
+
+    def __init__(self, *pods: Object, labels: dict[str, str] | None = None, cordoned: tuple[str, ...] = ()) -> None:
+        super().__init__(*pods, cordoned=cordoned)
+        self.nodes["n1"]["metadata"]["labels"] = dict(LABELS if labels is None else labels)
+        self.nodes["n1"]["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.bodies: list[Object] = []
+
+    def get(self, api_version: str, kind: str, name: str) -> Object | None:
+        found = super().get(api_version, kind, name)
+        return found and {**found, "status": self.nodes[name]["status"]}
+
+    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Object) -> Object:
+        self.bodies.append(body)
+        labels = self.nodes[name]["metadata"]["labels"]
+        done = super().merge_patch(api_version, kind, name, namespace, body)
+        self.nodes[name]["metadata"]["labels"] = {**labels, **body.get("metadata", {}).get("labels", {})}
+        return done
+
+    def list(self, api_version: str, kind: str, **words: Any) -> list[Object]:
+        if kind == "DaemonSet":
+            return [{"metadata": {"uid": "plugin"}, "spec": {"template": {"spec": {
+                "nodeSelector": {f"{D}device-plugin": "true"}}}}}]
+        found = super().list(api_version, kind, **words)
+        if self.labels[f"{D}device-plugin"] == "true":
+            return found
+        return [one for one in found if not any(owner.get("uid") == "plugin"
+                                                for owner in one["metadata"]["ownerReferences"])]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.nodes["n1"]["metadata"]["labels"])
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return dict(self.nodes["n1"]["metadata"]["annotations"])
+
+    def run(self, state: str, level: str = "drain", check: bool = False, holder: Holder = MINE, **more: Any) -> Object:
+        wish = more.pop("wish", Wish())
+        request = maintenance.Request(drain.Request(["n1"], wish, None, 60, level, check), holder, **more)
+        task = Maintenance(self, request, lambda line: None, self.clock, self.clock.sleep)  # type: ignore[arg-type]
+        result: Object = getattr(task, state)()
+        return result
+
+
+def operand() -> Object:
+    return pod("plugin", gpu="", owner="DaemonSet", metadata={"ownerReferences": [
+        {"kind": "DaemonSet", "controller": True, "uid": "plugin"}]})
+
+
+def ids(result: Object) -> list[str]:
+    return [step["id"] for step in result["plan"]]
+
+
+def test_out_of_service_and_back_as_it_was() -> None:
+    site = Site(operand(), pod("job"))
+    begun = site.run("started")
+    assert ids(begun) == ["hold: Node n1", "pause: device-plugin on Node n1", "cordon: Node n1", "evict: Pod work/job"]
+    assert begun["started"] and begun["evicted"] == [{"node": "n1", "pod": "work/job"}]
+    assert site.labels == {**LABELS, f"{D}device-plugin": PAUSED}
+    assert site.annotations == {HELD: MINE.text, cordon.ANNOTATION: "false"}
+    assert site.nodes["n1"]["spec"]["unschedulable"]
+    # Held and paused by one patch, before anything is evicted.
+    assert set(site.bodies[0]["metadata"]) == {"annotations", "labels", "resourceVersion"}
+    writes = len(site.bodies)
+    ended = site.run("ended")
+    assert ids(ended) == ["resume: device-plugin on Node n1", "uncordon: Node n1", "release: Node n1"]
+    assert len(site.bodies) == writes + 1
+    assert (site.labels, site.annotations) == (LABELS, {})
+    assert not site.nodes["n1"]["spec"].get("unschedulable")
+    assert not site.run("ended")["changed"] and len(site.bodies) == writes + 1
+
+
+def test_check_names_the_same_steps_and_writes_nothing() -> None:
+    site, run = Site(operand(), pod("job")), Site(operand(), pod("job"))
+    begun = site.run("started", check=True)
+    assert ids(begun) == ids(run.run("started"))
+    assert ids(site.run("ended", check=True, begun=begun)) == ids(run.run("ended"))
+    assert not site.bodies and not site.asked
+
+
+def test_who_was_cordoned_before_stays_so() -> None:
+    site = Site(cordoned=("n1",))
+    site.run("started")
+    site.run("ended")
+    assert site.nodes["n1"]["spec"]["unschedulable"] and site.annotations == {}
+
+
+def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
+    free = Site(operand(), pod("web", gpu=""))
+    assert ids(free.run("started", "idle")) == ["hold: Node n1", "pause: device-plugin on Node n1"]
+    assert "unschedulable" not in free.nodes["n1"]["spec"]
+    busy = Site(operand(), pod("job"))
+    result = busy.run("started", "idle")
+    assert not result["started"] and not result["changed"] and not busy.bodies
+    assert [(step["id"], step["needs"]) for step in result["pending"]] == [("evict: Pod work/job", "drain")]
+    assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'idle', this needs 'drain' or higher"
+    process = [{"pid": 7, "name": "train", "container": None}, {"pid": 8, "name": "plugin", "container": "0123"}]
+    result = Site(operand()).run("started", "idle", clients=process)
+    assert [step["id"] for step in result["pending"]] == ["stop: train (pid 7)"] and not result["started"]
+    assert Site(operand()).run("started", "drain", clients=process)["started"]
+
+
+def test_a_failure_says_why_and_keeps_the_cordon_until_a_run_succeeds() -> None:
+    site = Site(operand(), pod("job"))
+    site.run("started")
+    ended = site.run("ended", reason="modprobe failed:\n  no such\x1b[2J device " + "x" * 2000)
+    assert "say why: Node n1" in ids(ended)
+    assert site.annotations[REASON].startswith("modprobe failed: no such")
+    assert site.annotations[REASON].isprintable()
+    assert len(site.annotations[REASON]) == 1000 and HELD not in site.annotations
+    assert site.labels == LABELS and site.nodes["n1"]["spec"]["unschedulable"]
+    assert maintenance.left_behind(site.annotations)
+    site.run("ended")
+    assert site.annotations == {} and not site.nodes["n1"]["spec"].get("unschedulable")
+    assert not maintenance.left_behind(site.annotations)
+
+
+def test_a_budget_that_stays_gives_everything_back() -> None:
+    site = Site(operand(), pod("job"))
+    site.said["job"] = [BUSY] * 100
+    result = site.run("started")
+    assert result["failed"] and "job" in result["msg"] and result["blocked"][0]["budget"] == "web"
+    assert (site.labels, site.annotations) == (LABELS, {}) and not site.nodes["n1"]["spec"].get("unschedulable")
+
+
+def test_an_operand_that_does_not_end_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(operand())
+    monkeypatch.setattr(Site, "labels", property(lambda self: LABELS))
+    with pytest.raises(ClusterError, match="work/plugin"):
+        site.run("started")
+    assert site.nodes["n1"]["metadata"]["labels"] == LABELS and site.annotations == {}
+
+
+def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None:
+    site = Site(pod("bare", owner=""))
+    with pytest.raises(ClusterError, match="work/bare"):
+        site.run("started")
+    assert not site.bodies
+    assert site.run("started", wish=Wish(True, True))["started"]
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    (maintenance.UPGRADE, "drain-required", "driver upgrade"),
+    ("nvidia.com/mig.config.state", "pending", "MIG layout")])
+def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) -> None:
+    site = Site(labels={**LABELS, key: value})
+    with pytest.raises(ClusterError, match=said):
+        site.run("started")
+    assert not site.bodies
+    assert Site(labels={**LABELS, maintenance.UPGRADE: "upgrade-done"}).run("started")["started"]
+
+
+def test_a_node_that_another_run_holds_is_refused_until_that_has_gone() -> None:
+    site = Site(operand())
+    site.run("started", holder=OTHER)
+    for state in ("started", "ended"):
+        with pytest.raises(ClusterError, match="there/8/80@1970-01-01T00:16:40Z"):
+            site.run(state)
+    later = Holder("here", 7, 70, 1000.0 + EXPIRES)
+    assert ids(site.run("started", holder=later)) == ["hold: Node n1"]  # what is paused and cordoned is so already
+    assert site.annotations[HELD] == later.text
+    site.run("ended", holder=later)
+    assert (site.labels, site.annotations) == (LABELS, {})
+
+
+def test_somebody_who_takes_it_between_look_and_write_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(operand())
+    look = Site.get
+
+    def get(self: Site, api_version: str, kind: str, name: str) -> Object | None:
+        found = look(self, api_version, kind, name)
+        self.nodes["n1"]["metadata"]["annotations"][HELD] = OTHER.text
+        return found
+
+    monkeypatch.setattr(Site, "get", get)
+    with pytest.raises(ClusterError, match="held by another run"):
+        site.run("started")
+    assert not site.bodies
+
+
+def test_the_process_of_a_run_tells_whether_it_lives() -> None:
+    me = Holder.of_process(os.getpid())
+    assert Holder.read(me.text) == Holder(me.controller, me.pid, me.started, float(int(me.since)))
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = Holder.of_process(child.pid)
+    assert me.must_wait_for(other) and not other.must_wait_for(other)
+    # Its number was given to another process since.
+    assert not me.must_wait_for(Holder(other.controller, other.pid, other.started + 1, other.since))
+    child.kill()
+    child.wait()
+    assert not me.must_wait_for(other)
+    assert not me.must_wait_for(Holder(me.controller, 0, 0, time.time()))
+    assert not me.must_wait_for(Holder("elsewhere", 1, 1, time.time() - EXPIRES - 60))
+    assert me.must_wait_for(Holder("elsewhere", 1, 1, time.time()))
+
+
+@pytest.mark.parametrize("text", ["", "x", "a/b/c@2026-01-01T00:00:00Z", "a/1/1@2026-13-01T00:00:00Z", "\x1b[2J/1/1@",
+                                  "a/1/1@2026-01-01T00:00:00Z\n"])
+def test_an_annotation_that_nobody_of_us_wrote_holds_nothing(text: str) -> None:
+    assert Holder.read(text) is None
+    site = Site(operand())
+    site.nodes["n1"]["metadata"]["annotations"][HELD] = text
+    assert site.run("started")["started"]

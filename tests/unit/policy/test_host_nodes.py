@@ -1,0 +1,79 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts are Nodes, how many are disturbed at a time, and one host that cannot follow the policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, host_nodes, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
+
+
+@pytest.mark.parametrize(("asked", "hosts", "count"), [
+    (1, 7, 1), ("3", 7, 3), ("25%", 100, 25), ("25%", 7, 1), ("10%", 3, 1), ("100%", 3, 3)])
+def test_how_many_at_a_time(asked: Any, hosts: int, count: int) -> None:
+    assert host_nodes.batch(asked, hosts) == count
+
+
+@pytest.mark.parametrize("asked", [0, -1, True, "", "0%", "101%", "1.5", "all", None, "1\n", "٣"])
+def test_what_is_no_number_of_hosts_is_refused(asked: Any) -> None:
+    with pytest.raises(InputError, match="not a number of hosts") as caught:
+        host_nodes.batch(asked, 7)
+    assert caught.value.details["path"] == "gpu_max_unavailable"
+
+
+@pytest.mark.parametrize(("given", "strict"), [(True, True), ("false", False), ("yes", True), (False, False)])
+def test_strict_is_true_or_false(given: Any, strict: bool) -> None:
+    wanted = {"max_unavailable": 1, "strict": given}
+    host_nodes.check(wanted)
+    assert wanted["strict"] is strict
+
+
+def test_strict_is_nothing_else() -> None:
+    with pytest.raises(InputError, match="'maybe' is neither true nor false"):
+        host_nodes.check({"max_unavailable": 1, "strict": "maybe"})
+
+
+def plan(level: str) -> dict[str, Any]:
+    return {"disruption": level, "hosts": {name: {"driver": {"disruption": level}, "preview": []} for name in "ab"}}
+
+
+def known(kubernetes: str | None) -> dict[str, Any]:
+    return {"host": {"markers": {"kubernetes": kubernetes}}}
+
+
+def test_a_host_is_a_node_where_the_cluster_has_one() -> None:
+    found = plan("reboot")
+    facts_of = dict.fromkeys("ab", known("k3s"))
+    assert host_nodes.attach(found, {"a": "node-a"}, {"node-a": True, "c": False}, facts_of) == []
+    assert found["hosts"]["a"]["node"] == {"name": "node-a", "left": True} and found["hosts"]["b"]["node"] == {}
+    assert found["hosts"]["b"]["driver"]["disruption"] == "reboot"
+
+
+@pytest.mark.parametrize(("level", "here"), [
+    ("never", "never"), ("idle", "idle"), ("drain", "idle"), ("reboot", "idle")])
+def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: str) -> None:
+    found = plan(level)
+    notes = host_nodes.attach(found, {}, None, {"a": known("kubeadm"), "b": known(None)})
+    assert (found["hosts"]["a"]["driver"]["disruption"], found["hosts"]["b"]["driver"]["disruption"]) == (here, level)
+    assert len(notes) == (level != here)
+    assert all(note.startswith("a: the host is part of a Kubernetes cluster that is not named") for note in notes)
+
+
+def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -> None:
+    chosen = matrix.release()
+    fleet: dict[str, Any] = {"a": facts("A100"), "b": {**facts("A100"), "gpus": []}}
+    found = resolve(formats.read(None, chosen), chosen, fleet, {}, strict=False)
+    assert list(found["hosts"]) == ["a"] and list(found["refused"]) == ["b"]
+    assert found["refused"]["b"]["message"] == "no NVIDIA GPU is on its PCI bus."
+    assert found["refused"]["b"]["hint"] == "Take the host out of the group gpu_hosts."
+    with pytest.raises(PolicyError, match="b: no NVIDIA GPU"):
+        resolve(formats.read(None, chosen), chosen, fleet, {})
+    with pytest.raises(PolicyError):
+        resolve(formats.read(None, chosen), chosen, {"b": fleet["b"]}, {}, strict=False)

@@ -1,0 +1,268 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's half of container_toolkit with the host's: what is asked of a host, and what is told of it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import typing as t
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages, _read, _work
+from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _registry, _settings
+
+OPTIONS = {"state": "present", "version": None, "runtime": "auto", "set_as_default": True, "cdi": True,
+           "cdi_management": False, "nri": False, "settings": {}, "mode": "auto", "proxy": None,
+           "disruption": "idle", "repository": {"url": "http://x/", "key": "k", "fingerprint": "A" * 40}}
+CONTAINERD = b"version = 2\n"
+
+
+class Play:
+    """Runs the task against a host; phases: what the host was asked, in order."""
+
+    def __init__(self, host: t.Any, patch: pytest.MonkeyPatch) -> None:
+        self.host, self.patch = host, patch
+        self.phases: list[str] = []
+        self.steps: list[list[str]] = []
+        self.removed: list[str] = []
+        self.packages: list[Step] = []  # what the host plans by itself until it has been executed
+        self.script: t.Callable[[], t.Any] = lambda: None  # what the scripts of these packages do
+        self.options: dict[str, t.Any] = {}  # what the host says that it was given, in place of the truth
+        self.instead: dict[str, t.Any] | None = None  # the host's answer, where it fails
+        settings = host.root / "nvidia-container-runtime" / "config.toml"
+        settings.parent.mkdir()
+        self.settings = settings
+        patch.setattr(_read, "SETTINGS", str(settings))
+        patch.setattr(_work, "SETTINGS", str(settings))
+        patch.setattr(_settings, "FILE", str(settings))
+        patch.setattr(module, "run", host.run)
+        patch.setattr(module, "Journal", lambda concern, readonly: Journal(concern, host.journal_root, readonly))
+        patch.setattr(module, "plan", lambda *_args: {
+            "packages": {"installed": {"nvidia-container-toolkit": "1.20"}, "version": "1.20",
+                         "steps": [_work._pack(step) for step in self.packages]},
+            "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
+        patch.setattr(_packages.Packages, "execute", lambda _self, step: self._install(step))
+        patch.setattr(_packages.Packages, "settle", lambda _self: None)
+
+    def _install(self, _step: Step) -> bool:
+        self.packages.clear()
+        self.script()
+        return True
+
+    def _execute(self, module_name: str, module_args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> t.Any:
+        assert (module_name, task_vars) == ("gpuops.nvidia.container_toolkit", {"inventory_hostname": "h"})
+        request = json.loads(base64.b64decode(module_args["request"]))
+        self.phases.append(request["phase"])
+        self.steps.append([f"{step['action']}: {step['target']}" for step in request.get("steps", ())])
+        if self.instead is not None:
+            return self.instead
+        try:
+            answer = module.answer({**OPTIONS, "config_path": None, "drop_in_path": None, **module_args})
+        except GpuopsError as error:
+            return {"failed": True, **error.as_result()}
+        told = json.loads(json.dumps(answer))
+        told.get("options", {}).update(self.options)
+        return told
+
+    def __call__(self, check: bool = False, diff: bool = False, **options: t.Any) -> dict[str, t.Any]:
+        self.phases.clear()
+        self.steps.clear()
+        action = object.__new__(ActionModule)
+        given = {"config_path": str(self.host.config), "drop_in_path": str(self.host.drop_in), **options}
+        action._task = SimpleNamespace(args=given, check_mode=check, diff=diff, async_val=0, action="container_toolkit")
+        action._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp/ansible-x"))
+        action._execute_module = self._execute
+        action._remove_tmp_path = self.removed.append
+        return t.cast("dict[str, t.Any]", action.run(None, {"inventory_hostname": "h"}))
+
+
+@pytest.fixture
+def play(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}" if name == "containerd" else None)
+    return Play(host("1.7", CONTAINERD), monkeypatch)
+
+
+def ids(result: t.Mapping[str, t.Any]) -> list[str]:
+    return [step["id"] for step in result["plan"]]
+
+
+def test_it_comes_stays_and_goes(play: Play) -> None:
+    former = play.host.shape()
+    first = play()
+    assert play.phases == ["read", "try", "apply"]
+    assert ids(first)[-1] == "restart service: containerd.service"
+    assert (first["changed"], first["restart_required"], first["pending"]) == (True, False, [])
+    assert (first["runtime"], first["config_path"]) == ("containerd", str(play.host.config))
+    assert (first["previous_default_runtime"], first["version"]) == ("runc", "1.20")
+    assert first["packages"] == {"nvidia-container-toolkit": "1.20"}
+    assert first["cdi_specs"] == ["/var/run/cdi/nvidia.yaml"]
+    again = play()
+    assert (again["changed"], again["plan"], play.phases) == (False, [], ["read"])
+    gone = play(state="absent")
+    assert (gone["changed"], gone["runtime"], play.phases[-1]) == (True, "containerd", "apply")
+    assert play.host.shape() == former
+    assert play(state="absent")["changed"] is False
+    assert play.phases == ["read"]
+    assert len(play.removed) == 4
+
+
+def test_check_mode_asks_and_changes_nothing(play: Play) -> None:
+    former = play.host.tree()
+    told = play(check=True, diff=True)
+    assert play.phases == ["read", "try"]
+    assert play.host.tree() == former
+    assert (told["changed"], told["restart_required"]) == (True, True)
+    assert [entry["before_header"] for entry in told["diff"] if "nvidia" in entry["after"]]
+    done = play()
+    assert ids(told) == ids(done)
+    assert "diff" not in done
+
+
+def test_what_the_level_forbids_waits(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    containerd = _registry.RUNTIMES["containerd"]
+    propose, withdraw = containerd.propose, containerd.withdraw
+    for name, real in (("propose", propose), ("withdraw", withdraw)):
+        monkeypatch.setattr(containerd, name, lambda *args, real=real: dataclasses.replace(real(*args), needs="drain"))
+    waiting = play()
+    assert [step["needs"] for step in waiting["pending"]] == ["drain"]
+    assert (waiting["changed"], waiting["restart_required"], play.host.restarts) == (True, True, 0)
+    again = play()
+    assert (again["changed"], again["restart_required"], len(again["pending"])) == (False, True, 1)
+    assert play(disruption="drain")["restart_required"] is False
+    assert play.host.restarts == 1
+    kept = play(state="absent")
+    assert kept["pending"] and play.host.see()["journal"]["present"], "a removal that has to wait forgets nothing"
+    play(state="absent", disruption="drain")
+    assert not play.host.see()["journal"]["present"]
+
+
+def test_what_the_scripts_of_packages_leave_in_the_settings_is_edited_after_them(play: Play) -> None:
+    play.packages = [Step("install packages", "nvidia-container-toolkit", "missing")]
+    play.script = lambda: play.settings.write_text('[nvidia-container-runtime]\nmode = "legacy"\n')
+    told = play(settings={"nvidia-container-runtime.mode": "auto"}, check=True)
+    assert not play.settings.exists()
+    done = play(settings={"nvidia-container-runtime.mode": "auto"})
+    assert ids(told) == ids(done)
+    assert play.phases == ["read", "try", "apply", "apply"]
+    assert play.steps[-1] == [f"edit settings: {play.settings}"]
+    assert 'mode = "auto"' in play.settings.read_text()
+    assert play(settings={"nvidia-container-runtime.mode": "auto"})["changed"] is False
+
+
+def test_settings_known_to_make_trouble_are_warned_of(play: Play) -> None:
+    play.settings.write_text("[nvidia-container-cli]\nno-cgroups = true\n")
+    assert "containers of root get no access" in play()["warnings"][0]
+    assert "warnings" not in play(state="absent")
+
+
+def test_what_does_not_last_is_an_error(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else writes the file, too."""
+    real = module.apply
+
+    def undone(*args: t.Any) -> None:
+        real(*args)
+        play.host.config.write_bytes(CONTAINERD)
+
+    monkeypatch.setattr(module, "apply", undone)
+    told = play()
+    assert told["failed"] and "After the run the host still differs: " in told["msg"]
+
+
+@pytest.mark.parametrize("answer", [{"failed": True, "msg": "no", "error": {"kind": "x"}},
+                                    {"unreachable": True, "msg": "gone"}])
+def test_what_fails_on_the_host_is_the_result(play: Play, answer: dict[str, t.Any]) -> None:
+    play.instead = answer
+    assert play() == answer
+    assert play.removed == ["/tmp/ansible-x"]
+
+
+def test_what_the_controller_refuses_fails_before_anything_changes(play: Play) -> None:
+    play.host.config.write_bytes(b"version = 2\n[plugins\n")
+    former = play.host.tree()
+    told = play()
+    assert told["failed"] and "apply" not in play.phases
+    assert (play.host.tree(), play.removed) == (former, ["/tmp/ansible-x"])
+
+
+def test_where_somebody_else_manages_the_runtime_that_is_told(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_owners, "refuse_foreign", lambda *_args: "Set this in the inventory: x")
+    former = play.host.tree()
+    play.options = {"config_path": None}
+    told = play()
+    assert told["warnings"][0] == "Set this in the inventory: x"
+    assert [one["pending_reason"] for one in told["pending"]] == ["Set this in the inventory: x"]
+    assert (told["changed"], play.host.tree()) == (False, former)
+    play.options = {}
+    assert play()["changed"], "a path that is given is ours to write"
+
+
+def test_a_host_without_a_runtime(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_read, "which", lambda _name: None)
+    told = play()
+    assert (told["runtime"], told["config_path"], told["changed"]) == (None, None, False)
+    assert [one["pending_reason"] for one in told["pending"]] == [
+        "no container runtime that can be configured is installed"]
+    assert play.phases == ["read"]
+
+
+FORGED = (None, 7, "x", "[" * 2000, [None], {"x": {}})
+
+
+def places(value: t.Any, path: t.Tuple[t.Any, ...] = ()) -> t.Iterator[t.Tuple[t.Any, ...]]:
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield from places(one, (*path, key))
+
+
+def test_hundreds_of_forged_answers(play: Play) -> None:
+    """The plan is made on the controller: a host in wrong hands gets an error that names the place, or a plan for
+    itself, and never anything else."""
+    play()
+    play.script = lambda: None
+    whole = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
+        {"phase": "read", "runtimes": [one.probe for one in _registry.RUNTIMES.values()], "check": True,
+         "markers": []}).encode()).decode(), "config_path": str(play.host.config),
+        "drop_in_path": str(play.host.drop_in)}, {"inventory_hostname": "h"})
+    refused = believed = 0
+    for path in places(whole):
+        for value in FORGED:
+            play.instead = json.loads(json.dumps(whole))
+            holder: t.Any = play.instead
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = value
+            try:
+                told = play(check=True, diff=True)
+            except Exception as error:
+                raise AssertionError(f"{path} = {value!r:.80}") from error
+            json.dumps(told)
+            if told.get("error", {}).get("kind") == "answer":
+                refused += 1
+                assert told["error"]["path"].startswith(("seen", "options", "trials")) and len(told["msg"]) < 2000
+            else:
+                believed += 1
+    assert refused > 150 and believed > 20, (refused, believed)
+
+
+def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
+    play()
+    play.instead = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
+        {"phase": "read", "runtimes": [one.probe for one in _registry.RUNTIMES.values()], "check": True,
+         "markers": []}).encode()).decode(), "config_path": str(play.host.config)}, {"inventory_hostname": "h"})
+    play.instead["seen"]["runtimes"]["containerd"]["dump"] = None
+    assert play()["error"]["path"] == "seen.runtimes.containerd"
+    play.instead["seen"]["runtimes"] = {"crio": {**play.instead["seen"]["runtimes"]["containerd"], "facts": {}}}
+    assert "without low_level" in play()["msg"]
+    play.instead["seen"]["settings"]["text"] = "\x1b" * 5_000_000
+    assert "\x1b" not in play()["msg"]
