@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from lab import runs
 from lab.host import engine, snapshot
 from lab.host import lab as labs
 from lab.stages import ROOT
 from tests.integration import user
 
+runs.begin()
 KILLER = Path(__file__).parent / "killer"
 
 
@@ -53,6 +55,14 @@ class LabHosts:
     def wishes(self) -> list[Path]:
         """The same with what the demo wants of the hosts."""
         return [*self.hosts, ROOT / "lab" / "demo" / "hosts.yml"]
+
+    def save(self, host: str) -> str:
+        """Keeps the host's disk; returns what C(reset) takes. See lab.host.lab.save for what is not kept."""
+        return labs.save(labs.load(self.name), host)
+
+    def reset(self, host: str, saved: str = "") -> None:
+        """A fresh host in its place, or one with the disk that was kept."""
+        labs.reset(labs.load(self.name), host, saved)
 
     def sh(self, host: str, script: str) -> str:
         """Runs a shell script on a host as its root; returns what it prints."""
@@ -90,14 +100,14 @@ def own_lab(name: str, hosts: str) -> Iterator[LabHosts]:
 
 
 @pytest.fixture(scope="session")
-def lab() -> LabHosts:
-    """Three fresh hosts: gpu-a1 and gpu-a2 with 8 A100-80 each, gpu-l1 with 4 L40S."""
-    hosts = LabHosts()
-    hosts("up")
-    return hosts
+def lab() -> Iterator[LabHosts]:
+    """gpu-a1 and gpu-a2 with 8 A100-80 each, gpu-l1 with 4 L40S, of tests of whole playbooks. Each file resets them."""
+    # Its name is not that of a playbook: make check would take each test for one that runs it.
+    with own_lab("three", labs.DEFAULT) as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="session", autouse=True)
-def installed() -> Path:
+def collection() -> Path:
     """The collection, installed from its tarball where the checkout is not seen."""
     return user.install()

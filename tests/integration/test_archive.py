@@ -10,28 +10,78 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration import user
+from lab.host import lab as labs
+from lab.packages.driver_debs import KEY_FILE
 from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.driver import DriverHost, Refused
+from tests.integration.series import Play
 
-UBUNTU, DEBIAN = "gpu-u1", "gpu-d1"
 OLD, NEW = "580.105.08", "580.126.20"
 HOLD = "/etc/apt/preferences.d/gpuops-driver.pref"
 KEYRING = "/usr/share/keyrings/lab-archive.gpg"
+AUTHORITY = "/usr/local/share/ca-certificates/lab.crt"
+PROXY = "/etc/apt/apt.conf.d/99proxy"
+# What is refused on a host with Ubuntu's own driver: the run, and what its error says.
+REFUSED = {
+    "branch that has ended": (Play({"driver_source": "distribution", "driver_branch": "590"}),
+                              ("590 has ended", "branch to 595")),
+    "no such version": (Play({"driver_source": "distribution", "driver_version": "580.95.05"}),
+                        ("no driver 580.95.05", NEW)),
+    "password": (Play({"driver_source": "cuda_repository", "driver_branch": "580",
+                       "driver_repository_url": "https://someone:hunter2@mirror.example.com/cuda/"}),
+                 ("repository.url", "auth.conf.d")),
+    "proxy": (Play({"driver_source": "distribution", "driver_branch": "595"},
+                   first=f"echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' > {PROXY}", then=f"rm {PROXY}"),
+              ("cannot be read", "127.0.0.1", "proxy")),
+}
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own with a host of each distribution, which know their archives as such hosts do."""
-    with own_lab("archive", f"{UBUNTU}=a100-80:8@ubuntu2404,{DEBIAN}=a100-80:1") as hosts:
-        write_source(hosts, UBUNTU, "ubuntu", "noble noble-updates", "main restricted multiverse")
-        write_source(hosts, DEBIAN, "debian", "bookworm", "main")
+    """A lab of its own with a host of each distribution."""
+    with own_lab("archive", "gpu-u1=a100-80:8@ubuntu2404,gpu-d1=a100-80:1") as hosts:
         yield hosts
 
 
-@pytest.fixture(scope="module", autouse=True)
-def clean(lab: LabHosts) -> dict[str, list[str]]:
-    """The snapshot of each host as it is at first."""
-    return {host: lab.snapshot(host) for host in (UBUNTU, DEBIAN)}
+@pytest.fixture(scope="module")
+def ubuntu(lab: LabHosts) -> DriverHost:
+    """A host that knows Ubuntu's archive as such hosts do."""
+    return with_source(lab, "gpu-u1", "ubuntu", "noble noble-updates", "main restricted multiverse")
+
+
+@pytest.fixture(scope="module")
+def debian(lab: LabHosts) -> DriverHost:
+    """A host that knows Debian's archive as such hosts do."""
+    return with_source(lab, "gpu-d1", "debian", "bookworm", "main")
+
+
+@pytest.fixture(scope="module")
+def clean(ubuntu: DriverHost) -> list[str]:
+    """The state of the Ubuntu host as it is at first."""
+    return ubuntu.fresh_state()
+
+
+@pytest.fixture(scope="module")
+def own(ubuntu: DriverHost, clean: list[str]) -> list[str]:
+    """The state C(own) of the Ubuntu host, which has the archive's old driver; the steps of check and run."""
+    ubuntu.start()
+    variables = {"driver_source": "distribution", "driver_version": OLD}
+    steps = ubuntu.steps(ubuntu.role("--check", **variables))
+    assert ubuntu.state() == clean
+    run, again = ubuntu.run(Play(variables), Play(variables))
+    assert ubuntu.steps(run) == steps
+    ubuntu.untouched(again)
+    ubuntu.save("own")
+    return steps
+
+
+@pytest.fixture(scope="module")
+def refused(ubuntu: DriverHost, own: list[str]) -> Refused:
+    """All refusals, on one host that has Ubuntu's own driver."""
+    ubuntu.start("own")
+    before = ubuntu.state()
+    runs = ubuntu.run_each({case: play for case, (play, _said) in REFUSED.items()})
+    return Refused(runs, before, ubuntu.state())
 
 
 def server(lab: LabHosts) -> str:
@@ -41,168 +91,166 @@ def server(lab: LabHosts) -> str:
     return found.group()
 
 
-def fetch(lab: LabHosts, host: str, name: str, path: str) -> None:
+def fetch(host: DriverHost, name: str, path: str) -> None:
     """Gets a file of the lab's server to a path on a host."""
-    lab.sh(host, f"python3 -c \"import urllib.request as u; u.urlretrieve('{server(lab)}{name}', '{path}')\"")
+    host.sh(f"python3 -c \"import urllib.request as u; u.urlretrieve('{server(host.lab)}{name}', '{path}')\"")
 
 
-def write_source(lab: LabHosts, host: str, name: str, suites: str, components: str) -> None:
-    fetch(lab, host, "archive.gpg", KEYRING)
-    lab.sh(host, f"""cat > /etc/apt/sources.list.d/{name}.sources <<'END'
+def with_source(lab: LabHosts, machine: str, name: str, suites: str, components: str) -> DriverHost:
+    """A host with a source of the lab's archive of this name, kept as it is then."""
+    host = DriverHost(lab, machine)
+    fetch(host, "archive.gpg", KEYRING)
+    host.sh(f"""cat > /etc/apt/sources.list.d/{name}.sources <<'END'
 Types: deb
-URIs: {server(lab)}{name}/
+URIs: {server(host.lab)}{name}/
 Suites: {suites}
 Components: {components}
 Signed-By: {KEYRING}
 END""")
+    host.save()
+    return host
 
 
-def tasks(lab: LabHosts, host: str, name: str, *words: str, **variables: object) -> user.Run:
-    """One task file of the role driver on a host."""
-    return user.playbook(user.role("driver", name), lab.hosts, "--limit", host, *words,
-                         driver_disruption="idle", **variables)
+def bring(host: DriverHost, source: str, **variables: str) -> list[str]:
+    """Brings a driver by one run; its steps."""
+    run, = host.run(Play({"driver_source": source, **variables}))
+    return host.steps(run)
 
 
-def role(lab: LabHosts, host: str, source: str, *words: str, **variables: object) -> user.Run:
-    """The driver of a source on a host."""
-    return tasks(lab, host, "host", *words, **{**variables, "driver_source": source})
-
-
-def steps(run: user.Run, host: str) -> list[str]:
-    """The ids of the plan of a run that ended well."""
-    assert run.rc == 0, run.output
-    return [step["id"] for step in run.result(host, "nvidia_driver")["plan"]]
-
-
-def bring(lab: LabHosts, host: str, source: str, foreseen: bool = False, **variables: str) -> list[str]:
-    """Brings a driver; foreseen: sees that check mode named the same steps, and that a second run does nothing."""
-    named = steps(role(lab, host, source, "--check", **variables), host) if foreseen else []
-    done = steps(role(lab, host, source, **variables), host)
-    if foreseen:
-        assert done == named
-        again = role(lab, host, source, **variables)
-        assert steps(again, host) == [] and again.changed(host) == [], again.output
-    return done
-
-
-def refused(run: user.Run, *parts: str) -> None:
-    assert run.rc != 0 and len(run.errors()) == 1, run.output
-    assert all(part in run.errors()[0] for part in parts), run.errors()
-
-
-def installed(lab: LabHosts, host: str) -> dict[str, str]:
-    text = lab.sh(host, "dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'")
+def installed(host: DriverHost) -> dict[str, str]:
+    text = host.sh("dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'")
     rows = (line.split(" ") for line in text.splitlines())
     return {name: version for name, version, status in rows if status == "installed"}
 
 
-def dist_upgrade(lab: LabHosts) -> list[str]:
+def dist_upgrade(host: DriverHost) -> list[str]:
     """What an upgrade of the whole host would change, on fresh lists."""
-    text = lab.sh(UBUNTU, "apt-get update -qq && apt-get -s dist-upgrade")
+    text = host.sh("apt-get update -qq && apt-get -s dist-upgrade")
     return [line for line in text.splitlines() if line.startswith(("Inst", "Remv"))]
 
 
-def test_ubuntus_own_driver(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    done = bring(lab, UBUNTU, "distribution", True, driver_version=OLD)
-    assert f"hold versions: {HOLD}" in done and not [step for step in done if step.startswith("add repository")]
-    there = installed(lab, UBUNTU)
+def test_ubuntus_own_driver(ubuntu: DriverHost, own: list[str]) -> None:
+    ubuntu.start("own")
+    assert f"hold versions: {HOLD}" in own and not [step for step in own if step.startswith("add repository")]
+    there = installed(ubuntu)
     assert there["nvidia-dkms-580-server-open"] == there["nvidia-fabricmanager-580"] == f"{OLD}-0ubuntu0.24.04.1"
-    assert f"nvidia-srv/{OLD}" in lab.sh(UBUNTU, "dkms status")
+    assert f"nvidia-srv/{OLD}" in ubuntu.sh("dkms status")
+    ubuntu.left("own")
 
 
-def test_an_upgrade_of_the_host_does_not_split_it(lab: LabHosts) -> None:
-    assert dist_upgrade(lab) == []
-    lab.sh(UBUNTU, f"mv {HOLD} /srv/")
-    try:
-        assert any("nvidia-dkms-580-server-open" in line for line in dist_upgrade(lab))
-    finally:
-        lab.sh(UBUNTU, f"mv /srv/{HOLD.rsplit('/', 1)[-1]} {HOLD}")
-    kept = role(lab, UBUNTU, "distribution", driver_branch="580")
-    assert kept.rc == 0 and kept.changed(UBUNTU) == [], kept.output
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_named(ubuntu: DriverHost, refused: Refused, case: str) -> None:
+    error = ubuntu.refused(refused.runs[case])
+    assert all(part in error for part in REFUSED[case][1]) and "hunter2" not in error, error
 
 
-def test_what_is_refused_changes_nothing(lab: LabHosts) -> None:
-    before = lab.snapshot(UBUNTU)
-    refused(role(lab, UBUNTU, "distribution", driver_branch="590"), "590 has ended", "branch to 595")
-    refused(role(lab, UBUNTU, "distribution", driver_version="580.95.05"), "no driver 580.95.05", NEW)
-    secret = role(lab, UBUNTU, "cuda_repository", driver_branch="580",
-                  driver_repository_url="https://someone:hunter2@mirror.example.com/cuda/")
-    refused(secret, "repository.url", "auth.conf.d")
-    assert "hunter2" not in secret.errors()[0]
-    lab.sh(UBUNTU, "echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' > /etc/apt/apt.conf.d/99proxy")
-    refused(role(lab, UBUNTU, "distribution", driver_branch="595"), "cannot be read", "127.0.0.1", "proxy")
-    lab.sh(UBUNTU, "rm /etc/apt/apt.conf.d/99proxy")
-    assert lab.snapshot(UBUNTU) == before
+def test_what_is_refused_changes_nothing(refused: Refused) -> None:
+    assert refused.after == refused.before
 
 
-def test_modules_that_ubuntu_has_built(lab: LabHosts) -> None:
-    lab.sh(UBUNTU, "apt-get install -qq linux-image-generic")
-    lab("fault", UBUNTU, "secure-boot", "on")
-    done = bring(lab, UBUNTU, "precompiled", True, driver_branch="580")
-    lab("fault", UBUNTU, "secure-boot", "off")
+def test_an_upgrade_of_the_host_does_not_split_it(ubuntu: DriverHost, own: list[str]) -> None:
+    ubuntu.start("own")
+    assert dist_upgrade(ubuntu) == []
+    ubuntu.sh(f"mv {HOLD} /srv/held.pref")
+    assert any("nvidia-dkms-580-server-open" in line for line in dist_upgrade(ubuntu))
+    ubuntu.sh(f"mv /srv/held.pref {HOLD}")
+    ubuntu.untouched(ubuntu.run(Play({"driver_source": "distribution", "driver_branch": "580"}))[0])
+    ubuntu.left("own")
+
+
+def test_modules_that_ubuntu_has_built_then_the_vendors_and_back(ubuntu: DriverHost, clean: list[str],
+                                                                 own: list[str]) -> None:
+    ubuntu.start("own")
+    ubuntu.sh("apt-get install -qq linux-image-generic")
+    with ubuntu.fault("secure-boot", ubuntu.name):
+        done = ubuntu.switch(driver_source="precompiled", driver_branch="580", twice=True)
     assert any(step.startswith(f"check modules: {NEW} for kernel") for step in done)
-    assert lab.sh(UBUNTU, "dkms status").strip() == ""
-    assert "/kernel/nvidia-580srv-open/nvidia.ko" in lab.sh(UBUNTU, "modinfo -n nvidia")
-    assert "linux-modules-nvidia-580-server-open-generic" in installed(lab, UBUNTU)
-    lab.sh(UBUNTU, "apt-get remove -qq \"linux-modules-nvidia-580-server-open-$(uname -r)\"")
-    assert any("linux-modules" in step for step in bring(lab, UBUNTU, "precompiled", driver_branch="580"))
-
-
-def test_proprietary_ones_are_linked_on_the_host(lab: LabHosts) -> None:
-    bring(lab, UBUNTU, "precompiled", driver_branch="580", driver_kernel_module_type="proprietary")
-    assert "/kernel/nvidia-580srv/nvidia.ko" in lab.sh(UBUNTU, "modinfo -n nvidia")
-    there = installed(lab, UBUNTU)
+    assert ubuntu.sh("dkms status").strip() == ""
+    assert "/kernel/nvidia-580srv-open/nvidia.ko" in ubuntu.sh("modinfo -n nvidia")
+    assert "linux-modules-nvidia-580-server-open-generic" in installed(ubuntu)
+    ubuntu.sh("apt-get remove -qq \"linux-modules-nvidia-580-server-open-$(uname -r)\"")
+    assert any("linux-modules" in step for step in bring(ubuntu, "precompiled", driver_branch="580"))
+    # Proprietary ones are linked on the host.
+    bring(ubuntu, "precompiled", driver_branch="580", driver_kernel_module_type="proprietary")
+    assert "/kernel/nvidia-580srv/nvidia.ko" in ubuntu.sh("modinfo -n nvidia")
+    there = installed(ubuntu)
     assert not [name for name in there if name.startswith("linux-modules-nvidia") and "open" in name]
-
-
-def test_from_the_archive_to_the_vendor_and_back(lab: LabHosts) -> None:
-    bring(lab, UBUNTU, "cuda_repository", True, driver_version=NEW)
-    there = installed(lab, UBUNTU)
+    ubuntu.switch(driver_source="cuda_repository", driver_version=NEW, twice=True)
+    there = installed(ubuntu)
     assert there["nvidia-open-580"] == f"{NEW}-1ubuntu1" and f"nvidia-driver-pinning-{NEW}" in there
     assert not [name for name in there if "nvidia" in name and ("-server" in name or name.startswith("linux-"))]
-    assert HOLD not in lab.sh(UBUNTU, "ls /etc/apt/preferences.d/*")
-    bring(lab, UBUNTU, "cuda_repository", driver_version="595.80.01")
-    there = installed(lab, UBUNTU)
+    assert HOLD not in ubuntu.sh("ls /etc/apt/preferences.d/*")
+    bring(ubuntu, "cuda_repository", driver_version="595.80.01")
+    there = installed(ubuntu)
     assert there["nvidia-dkms-open"] == "595.80.01-1ubuntu1" and "nvidia-open-580" not in there
-    assert dist_upgrade(lab) == []
-    assert "remove repository: cuda" in bring(lab, UBUNTU, "distribution", True, driver_branch="595")
-    there = installed(lab, UBUNTU)
+    assert dist_upgrade(ubuntu) == []
+    assert "remove repository: cuda" in ubuntu.switch(driver_source="distribution", driver_branch="595", twice=True)
+    there = installed(ubuntu)
     assert there["nvidia-dkms-595-server-open"] == "595.80.01-0ubuntu0.24.04.1"
     assert not {"nvidia-open", "nvidia-dkms-open", "nvidia-fabricmanager"} & set(there)
+    run, = ubuntu.run(Play(tasks="remove", then=f"apt-get purge -qq linux-image-generic >&2\n{ubuntu.state_script}"))
+    assert ubuntu.steps(run) and run.said.splitlines() == clean
 
 
-def test_a_local_repository_without_pinning_packages(lab: LabHosts) -> None:
+def test_a_local_repository_without_pinning_packages_and_removal(ubuntu: DriverHost, clean: list[str],
+                                                                 own: list[str]) -> None:
+    ubuntu.start("own")
     name = "nvidia-driver-local-repo-ubuntu2404-595.91.07"
-    fetch(lab, UBUNTU, f"{name}_1.0-1_amd64.deb", "/srv/local.deb")
-    lab.sh(UBUNTU, f"cd /srv && dpkg-deb -x local.deb local && mv local/var/{name} /var/ && rm -r local local.deb")
-    variables = {"driver_version": "595.91.07", "driver_repository_url": f"file:///var/{name}",
-                 "driver_repository_key": f"/var/{name}/nvidia-driver-local-keyring.gpg"}
-    done = bring(lab, UBUNTU, "cuda_repository", True, **variables)
+    fetch(ubuntu, f"{name}_1.0-1_amd64.deb", "/srv/local.deb")
+    ubuntu.sh(f"cd /srv && dpkg-deb -x local.deb local && mv local/var/{name} /var/ && rm -r local local.deb")
+    done = ubuntu.switch(driver_source="cuda_repository", driver_version="595.91.07", twice=True,
+                         driver_repository_url=f"file:///var/{name}",
+                         driver_repository_key=f"/var/{name}/nvidia-driver-local-keyring.gpg")
     assert f"hold versions: {HOLD}" in done
-    assert installed(lab, UBUNTU)["nvidia-dkms-open"] == "595.91.07-1ubuntu1"
-    lab.sh(UBUNTU, f"rm -r /var/{name}")
+    assert installed(ubuntu)["nvidia-dkms-open"] == "595.91.07-1ubuntu1"
+    ubuntu.sh(f"rm -r /var/{name}")
+    run, = ubuntu.run(Play(tasks="remove", then=ubuntu.state_script))
+    assert ubuntu.steps(run) and run.said.splitlines() == clean
 
 
-def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    run = tasks(lab, UBUNTU, "remove")
-    assert run.rc == 0, run.output
-    lab.sh(UBUNTU, "apt-get purge -qq linux-image-generic")
-    assert lab.snapshot(UBUNTU) == clean[UBUNTU]
+def test_mirrors_behind_tls_that_redirect(ubuntu: DriverHost, clean: list[str]) -> None:
+    """A mirror of the archive and one of the vendor's repository, whose authority the host has to be told of."""
+    ubuntu.start()
+    log = labs.load(ubuntu.lab.name).folder / "www" / "requests.log"
+    before = log.stat().st_size
+    authority = labs.serve_by_tls(labs.load(ubuntu.lab.name)).read_text()
+    mirror = f"{server(ubuntu.lab).replace('http:', 'https:')}moved/"
+    ubuntu.sh(f"sed -i 's,^URIs:.*,URIs: {mirror}ubuntu/,' /etc/apt/sources.list.d/ubuntu.sources")
+    archive = {"driver_source": "distribution", "driver_version": NEW}
+    cuda = f"{mirror}compute/cuda/repos/ubuntu2404/x86_64/"
+    vendor = {"driver_source": "cuda_repository", "driver_version": NEW, "driver_repository_url": cuda,
+              "driver_repository_key": f"{cuda}{KEY_FILE}"}
+    trust = f"printf '%s' '{authority}' > {AUTHORITY} && update-ca-certificates"
+    unknown, unknown_too, first, second, again = ubuntu.run(
+        Play(archive), Play(vendor), Play(archive, first=trust), Play(vendor), Play(vendor))
+    for run in (unknown, unknown_too):
+        error = ubuntu.refused(run)
+        assert mirror in error and "certificate" in error and "update-ca-certificates" in error, error
+    assert ubuntu.steps(first) and ubuntu.steps(second)
+    assert installed(ubuntu)["nvidia-open-580"] == f"{NEW}-1ubuntu1"
+    ubuntu.untouched(again)
+    requests = log.read_text()[before:]
+    assert re.search(r"GET /moved/\S+Release \S+ 302", requests)
+    assert re.search(r"GET /\S+/by-hash/SHA256/\S+ \S+ 200", requests)
 
 
-def test_debians_own_driver(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    refused(role(lab, DEBIAN, "distribution"), "lack contrib, non-free, non-free-firmware", "Components")
-    lab.sh(DEBIAN, "sed -i '/^Components/s/$/ contrib non-free non-free-firmware/' "
-                   "/etc/apt/sources.list.d/debian.sources")
-    bring(lab, DEBIAN, "distribution", True)
-    assert "nvidia-current-open/535.309.01" in lab.sh(DEBIAN, "dkms status")
-    assert installed(lab, DEBIAN)["nvidia-open-kernel-dkms"] == "535.309.01-1~deb12u1"
-    bring(lab, DEBIAN, "cuda_repository", driver_branch="580")
-    there = installed(lab, DEBIAN)
+def test_debians_own_driver(debian: DriverHost) -> None:
+    clean = debian.fresh_state()
+    debian.start()
+    run, = debian.run(Play({"driver_source": "distribution"}))
+    error = debian.refused(run)
+    assert "lack contrib, non-free, non-free-firmware" in error and "Components" in error
+    debian.sh("sed -i '/^Components/s/$/ contrib non-free non-free-firmware/' "
+              "/etc/apt/sources.list.d/debian.sources")
+    debian.switch(driver_source="distribution", twice=True)
+    assert "nvidia-current-open/535.309.01" in debian.sh("dkms status")
+    assert installed(debian)["nvidia-open-kernel-dkms"] == "535.309.01-1~deb12u1"
+    bring(debian, "cuda_repository", driver_branch="580")
+    there = installed(debian)
     assert there["libcuda1"] == f"{NEW}-1" and "nvidia-open-kernel-dkms" not in there
-    bring(lab, DEBIAN, "distribution", driver_kernel_module_type="proprietary")
-    assert "nvidia-kernel-dkms" in installed(lab, DEBIAN)
-    run = tasks(lab, DEBIAN, "remove")
-    assert run.rc == 0, run.output
-    lab.sh(DEBIAN, "sed -i '/^Components/s/ contrib.*//' /etc/apt/sources.list.d/debian.sources")
-    assert lab.snapshot(DEBIAN) == clean[DEBIAN]
+    bring(debian, "distribution", driver_kernel_module_type="proprietary")
+    assert "nvidia-kernel-dkms" in installed(debian)
+    run, = debian.run(Play(tasks="remove"))
+    assert debian.steps(run)
+    debian.sh("sed -i '/^Components/s/ contrib.*//' /etc/apt/sources.list.d/debian.sources")
+    assert debian.state() == clean

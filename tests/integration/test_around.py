@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.driver import DriverHost
+from tests.integration.series import Done, Play
 
-SWITCHES, PLAIN, NVLINK5 = "gpu-e1", "gpu-e2", "gpu-e3"
 NEW, OLD = "595.91.07", "580.126.20"
 PASSWORD, TOKEN = "Enrol-me-42", "eyJhbGciOiJSUzI1NiJ9.a-licence-of-nobody"
 MANAGER, PERSISTENCED, IMEX, DCGM, GRIDD = (
@@ -50,151 +52,178 @@ touch /boot/vmlinuz-@NEXT@ /lib/modules/@NEXT@/modules.order /lib/modules/@NEXT@
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A host with NVSwitches, one without, one with NVLink 5."""
-    with own_lab("around", f"{SWITCHES}=a100-80:8,{PLAIN}=l40s:4,{NVLINK5}=b200:8") as hosts:
+    with own_lab("around", "gpu-e1=a100-80:8,gpu-e2=l40s:4,gpu-e3=b200:8") as hosts:
         yield hosts
 
 
-def role(lab: LabHosts, host: str, tasks: str = "host", *words: str, level: str = "idle", rc: int = 0,
-         **variables: object) -> user.Run:
-    """Runs a task file of the driver's role on one host."""
-    run = user.playbook(user.role("driver", tasks), lab.hosts, "--limit", host, *words,
-                        driver_disruption=level, **variables)
-    assert run.rc == rc, run.output
-    return run
+@dataclass
+class Around(DriverHost):
+    """A host of this lab."""
 
+    def state(self) -> list[str]:
+        """The kernel's own modules for RDMA, which others may have come to use, stay loaded."""
+        return [line for line in super().state() if "/sys/module/ib_" not in line]
 
-def steps(run: user.Run, host: str) -> list[str]:
-    """The ids of the steps that a run took."""
-    return [step["id"] for step in run.result(host, "nvidia_driver")["plan"]]
+    def new(self) -> None:
+        """Starts with the new driver at work, which is installed where no test has had it yet."""
+        if "new" not in self.saved:
+            self.start()
+            self.install()
+        self.start("new")
 
+    def install(self) -> list[Done]:
+        """The new driver on a fresh host, kept as the state C(new); the run, and what a second one did."""
+        runs = self.run(Play({"driver_version": NEW}), Play({"driver_version": NEW}))
+        self.steps(runs[0])
+        self.save("new")
+        return runs
 
-def pending(run: user.Run, host: str) -> list[str]:
-    """The ids of the steps that wait."""
-    return [step["id"] for step in run.result(host, "nvidia_driver")["pending"]]
+    def one(self, level: str = "idle", **variables: object) -> Done:
+        """One run of the role."""
+        return self.run(Play({"driver_disruption": level, **variables}))[0]
 
+    def active(self, *units: str) -> list[str]:
+        """What systemd says of units."""
+        return self.sh(f"systemctl is-active {' '.join(units)}; true").split()
 
-def active(lab: LabHosts, host: str, *units: str) -> list[str]:
-    """What systemd says of units."""
-    return lab.sh(host, f"systemctl is-active {' '.join(units)}; true").split()
-
-
-def manager_version(lab: LabHosts, host: str) -> str:
-    """Of the fabric manager that is installed."""
-    return lab.sh(host, "nv-fabricmanager --version").split()[-1]
+    def removed(self, clean: list[str]) -> None:
+        """Takes all away again, and nothing is left of it."""
+        self.steps(self.run(Play(tasks="remove"))[0])
+        assert self.state() == clean
+        assert self.sh("ls -A /var/lib/gpuops 2>/dev/null; true") == ""
 
 
 @pytest.fixture(scope="module")
-def clean(lab: LabHosts) -> dict[str, list[str]]:
-    """The snapshots of fresh hosts."""
-    return {host: lab.snapshot(host) for host in (SWITCHES, PLAIN, NVLINK5)}
+def switches(lab: LabHosts) -> Around:
+    """The host with NVSwitches."""
+    return Around(lab, "gpu-e1")
 
 
-def snapshot(lab: LabHosts, host: str) -> list[str]:
-    """Of a host; the kernel's own modules for RDMA, which others may have come to use, stay loaded."""
-    return [line for line in lab.snapshot(host) if "/sys/module/ib_" not in line]
+@pytest.fixture(scope="module")
+def plain(lab: LabHosts) -> Around:
+    """The host without."""
+    return Around(lab, "gpu-e2")
 
 
-def removed(lab: LabHosts, host: str, clean: dict[str, list[str]]) -> None:
-    """Takes all away again, and nothing is left of it."""
-    role(lab, host, "remove")
-    assert snapshot(lab, host) == clean[host]
-    assert lab.sh(host, "ls -A /var/lib/gpuops 2>/dev/null; true") == ""
+@pytest.fixture(scope="module")
+def clean_switches(switches: Around) -> list[str]:
+    """Its state at first."""
+    return switches.fresh_state()
 
 
-def test_nvswitches(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    preview = role(lab, SWITCHES, "host", "--check", driver_version=NEW)
-    run = role(lab, SWITCHES, driver_version=NEW)
-    assert steps(preview, SWITCHES) == steps(run, SWITCHES)
-    assert steps(run, SWITCHES)[-2:] == [f"enable and start service: {unit}" for unit in (PERSISTENCED, MANAGER)]
-    assert (manager_version(lab, SWITCHES), active(lab, SWITCHES, MANAGER)) == (NEW, ["active"])
-    assert steps(role(lab, SWITCHES, driver_version=NEW), SWITCHES) == []
+@pytest.fixture(scope="module")
+def clean_plain(plain: Around) -> list[str]:
+    """Its state at first."""
+    return plain.fresh_state()
 
 
-def test_services_stop_for_a_switch_and_come_back(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    unit = f"/run/systemd/system/{DCGM}"
-    lab.sh(SWITCHES, f"printf '{SLEEPER}' > {unit}; systemctl daemon-reload; systemctl start {DCGM}")
-    before = lab.sh(SWITCHES, f"systemctl show -p MainPID --value {DCGM}")
-    run = role(lab, SWITCHES, driver_version=OLD)
-    assert steps(run, SWITCHES)[0].startswith("unload modules: ")
-    assert f"start service again: {DCGM}" in steps(run, SWITCHES)
-    assert active(lab, SWITCHES, PERSISTENCED, MANAGER, DCGM) == ["active"] * 3
-    assert lab.sh(SWITCHES, f"systemctl show -p MainPID --value {DCGM}") != before
-    assert manager_version(lab, SWITCHES) == OLD
-    assert steps(role(lab, SWITCHES, driver_version=OLD), SWITCHES) == []
-    lab.sh(SWITCHES, f"systemctl stop {DCGM}; rm {unit}; systemctl daemon-reload")
+def pending(run: user.Run, host: Around) -> list[str]:
+    """The ids of the steps that wait."""
+    return [step["id"] for step in run.result(host.name, "nvidia_driver")["pending"]]
 
 
-def test_a_stopped_manager_is_started(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    lab.sh(SWITCHES, f"systemctl stop {MANAGER}")
-    assert steps(role(lab, SWITCHES, level="never"), SWITCHES) == [f"enable and start service: {MANAGER}"]
+def test_nvswitches(switches: Around, clean_switches: list[str]) -> None:
+    switches.start()
+    preview = switches.role("--check", driver_version=NEW)
+    assert switches.state() == clean_switches
+    run, again = switches.install()
+    assert switches.steps(preview) == switches.steps(run)
+    assert switches.steps(run)[-2:] == [f"enable and start service: {unit}" for unit in (PERSISTENCED, MANAGER)]
+    assert switches.sh("nv-fabricmanager --version").split()[-1] == NEW and switches.active(MANAGER) == ["active"]
+    switches.untouched(again)
 
 
-def test_parameters(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    def shown() -> str:
-        return lab.sh(SWITCHES, "grep RmProfilingAdminOnly /proc/driver/nvidia/params").split()[-1]
+def test_services_stop_for_a_switch_and_come_back(switches: Around, clean_switches: list[str]) -> None:
+    switches.new()
+    switches.sh(f"printf '{SLEEPER}' > /run/systemd/system/{DCGM}; systemctl daemon-reload; systemctl start {DCGM}")
+    before = switches.sh(f"systemctl show -p MainPID --value {DCGM}")
+    run, again = switches.run(*[Play({"driver_version": OLD})] * 2)
+    assert switches.steps(run)[0].startswith("unload modules: ")
+    assert f"start service again: {DCGM}" in switches.steps(run)
+    assert switches.active(PERSISTENCED, MANAGER, DCGM) == ["active"] * 3
+    assert switches.sh(f"systemctl show -p MainPID --value {DCGM}") != before
+    assert switches.sh("nv-fabricmanager --version").split()[-1] == OLD
+    switches.untouched(again)
 
+
+def test_a_stopped_manager_is_started(switches: Around, clean_switches: list[str]) -> None:
+    switches.new()
+    switches.sh(f"systemctl stop {MANAGER}")
+    assert switches.steps(switches.one("never")) == [f"enable and start service: {MANAGER}"]
+    assert switches.active(MANAGER) == ["active"]
+    switches.left("new")
+
+
+def test_parameters_are_in_force_at_once_and_after_a_boot(switches: Around, clean_switches: list[str]) -> None:
+    switches.new()
+    shown = "grep RmProfilingAdminOnly /proc/driver/nvidia/params"
     wish = {"driver_module_parameters": {"nvidia": {"NVreg_RestrictProfilingToAdminUsers": 0}}}
-    waits = role(lab, SWITCHES, level="never", **wish)
-    assert (steps(waits, SWITCHES), shown()) == ([], "1")
-    run = role(lab, SWITCHES, **wish)
-    assert steps(run, SWITCHES)[:2] == [
+    waits, run, again, no_parameter, no_module = switches.run(
+        Play({**wish, "driver_disruption": "never"}, then=shown), Play(wish, then=shown), Play(wish),
+        Play({"driver_module_parameters": {"nvidia": {"NVreg_Nonsense": 1}}}),
+        Play({"driver_module_parameters": {"zfs": {"a": 1}}}))
+    assert (switches.steps(waits), waits.said.split()[-1]) == ([], "1")
+    assert switches.steps(run)[:2] == [
         "unload modules: nvidia_uvm nvidia_modeset nvidia",
         "write module parameters: /etc/modprobe.d/zz-gpuops-nvidia.conf"]
-    assert shown() == "0"
-    assert steps(role(lab, SWITCHES, **wish), SWITCHES) == []
-    bad = role(lab, SWITCHES, rc=2, driver_module_parameters={"nvidia": {"NVreg_Nonsense": 1}})
-    assert "has no parameter NVreg_Nonsense" in bad.errors()[0]
-    bad = role(lab, SWITCHES, rc=2, driver_module_parameters={"zfs": {"a": 1}})
-    assert "is no module of the driver" in bad.errors()[0]
+    assert run.said.split()[-1] == "0"
+    switches.untouched(again)
+    assert "has no parameter NVreg_Nonsense" in switches.refused(no_parameter)
+    assert "is no module of the driver" in switches.refused(no_module)
+    # What a boot does with the files that are on the host: modules, their nodes and parameters.
+    switches.sh("rm /usr/lib/modules-load.d/nvidia.conf")
+    switches.save("with parameters")
+    switches.lab.reset(switches.name, switches.saved["with parameters"])
+    switches.current = ""
+    assert len(switches.sh("ls /dev/nvidia-uvm /dev/nvidia-modeset /dev/nvidia0").split()) == 3
+    assert switches.sh(shown).split()[-1] == "0"
+    switches.removed(clean_switches)
 
 
-def test_boot(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    """What a boot does, with the files that are on the host: modules, their nodes and parameters."""
-    lab.sh(SWITCHES, f"systemctl stop {MANAGER} {PERSISTENCED}; rmmod nvidia_uvm nvidia_modeset nvidia")
-    assert lab.sh(SWITCHES, "ls /dev/nvidia-uvm 2>/dev/null; true") == ""
-    lab.sh(SWITCHES, "rm /usr/lib/modules-load.d/nvidia.conf; /usr/lib/gpulab/autoload")
-    assert lab.sh(SWITCHES, "ls /dev/nvidia-uvm /dev/nvidia-modeset /dev/nvidia0").split()
-    assert lab.sh(SWITCHES, "grep RmProfilingAdminOnly /proc/driver/nvidia/params").split()[-1] == "0"
-
-
-def test_gpudirect(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    removed(lab, SWITCHES, clean)
+def test_gpudirect(switches: Around, clean_switches: list[str]) -> None:
+    switches.new()
     wish = {"driver_gds": True, "driver_gdrcopy": True, "driver_peermem": True}
-    refused = role(lab, SWITCHES, rc=2, driver_kernel_module_type="proprietary", driver_version=OLD, **wish)
-    assert "GPUDirect Storage needs open kernel modules" in refused.errors()[0]
-    run = role(lab, SWITCHES, driver_version=OLD, **wish)
-    loads = [name for name in steps(run, SWITCHES) if name.startswith("load module")]
+    shown = "lsmod; ls /dev/gdrdrv"
+    refused, run, again, switch = switches.run(
+        Play({**wish, "driver_kernel_module_type": "proprietary", "driver_version": OLD}),
+        Play({**wish, "driver_version": NEW}, then=shown), Play({**wish, "driver_version": NEW}),
+        Play({**wish, "driver_version": OLD}, then=shown))
+    assert "GPUDirect Storage needs open kernel modules" in switches.refused(refused)
+    loads = [name for name in switches.steps(run) if name.startswith("load module")]
     assert loads[-1] == "load module: nvidia-peermem"
-    loaded = lab.sh(SWITCHES, "lsmod; ls /dev/gdrdrv")
-    assert all(name in loaded for name in ("nvidia_fs", "gdrdrv", "nvidia_peermem", "/dev/gdrdrv"))
-    assert steps(role(lab, SWITCHES, driver_version=OLD, **wish), SWITCHES) == []
-    run = role(lab, SWITCHES, driver_version=NEW, **wish)
-    assert sum(name.startswith("build module of GPUDirect: ") for name in steps(run, SWITCHES)) == 2
-    assert "nvidia_peermem" in lab.sh(SWITCHES, "lsmod")
-    removed(lab, SWITCHES, clean)
+    switches.untouched(again)
+    assert sum(name.startswith("build module of GPUDirect: ") for name in switches.steps(switch)) == 2
+    for said in (run.said, switch.said):
+        assert all(name in said for name in ("nvidia_fs", "gdrdrv", "nvidia_peermem", "/dev/gdrdrv")), said
+    switches.removed(clean_switches)
 
 
-def test_no_switches_no_manager(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    role(lab, PLAIN, driver_version=NEW)
-    assert "nvidia-fabricmanager" not in "".join(lab.snapshot(PLAIN))
-    refused = role(lab, PLAIN, rc=2, driver_imex_nodes=["10.0.0.1"])
-    assert "imex_nodes" in refused.errors()[0]
+def test_no_switches_no_manager(plain: Around, clean_plain: list[str]) -> None:
+    plain.new()
+    before = plain.state()
+    assert "nvidia-fabricmanager" not in "".join(before)
+    assert "imex_nodes" in plain.refused(plain.one(driver_imex_nodes=["10.0.0.1"]))
+    assert plain.state() == before
+    plain.left("new")
 
 
-def test_next_kernel(lab: LabHosts, clean: dict[str, list[str]]) -> None:
+def test_next_kernel(plain: Around, clean_plain: list[str]) -> None:
     """A kernel that somebody installs, whose headers are in a repository of the host's own."""
-    lab.sh(PLAIN, KERNEL.replace("@NEXT@", NEXT))
-    assert steps(role(lab, PLAIN, driver_next_kernel=False), PLAIN) == []
-    run = role(lab, PLAIN, level="never")
-    assert [name for name in steps(run, PLAIN) if not name.startswith("refresh")] == [
+    plain.new()
+    plain.sh(KERNEL.replace("@NEXT@", NEXT))
+    unwanted, run, again = plain.run(
+        Play({"driver_next_kernel": False}),
+        Play({"driver_disruption": "never"}, then=f"modinfo -k {NEXT} -F version nvidia"), Play())
+    plain.untouched(unwanted)
+    assert [name for name in plain.steps(run) if not name.startswith("refresh")] == [
         f"install packages: linux-headers-{NEXT}", f"build modules for the next kernel: {NEW} for kernel {NEXT}"]
-    assert lab.sh(PLAIN, f"modinfo -k {NEXT} -F version nvidia").strip() == NEW
-    assert steps(role(lab, PLAIN), PLAIN) == []
-    role(lab, PLAIN, "remove")
-    lab.sh(PLAIN, f"""
+    assert run.said.strip() == NEW
+    plain.untouched(again)
+    plain.run(Play(tasks="remove"))
+    plain.sh(f"""
         rm -rf /opt/kernels /etc/apt/sources.list.d/kernels.list /boot/vmlinuz-{NEXT} /lib/modules/{NEXT}
         rm -rf /var/lib/apt/lists/*kernels*""")
-    removed(lab, PLAIN, clean)
+    plain.removed(clean_plain)
 
 
 @pytest.fixture(scope="module")
@@ -214,77 +243,103 @@ def discreet(run: user.Run, *secrets: str) -> None:
     assert not any(secret in text for secret in secrets)
 
 
-def test_secure_boot(lab: LabHosts, clean: dict[str, list[str]], signing: dict[str, object]) -> None:
-    lab.sh(PLAIN, "ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil")
-    lab("fault", PLAIN, "secure-boot", "on")
-    secret = str(signing["driver_signing_key"]).splitlines()[2]
-    first = role(lab, PLAIN, "host", "-vvv", driver_version=OLD, **signing)
-    result = first.result(PLAIN, "nvidia_driver")
-    assert (result["mok"], result["reboot_required"]) == ({"enrolled": False, "pending": True}, True)
-    assert pending(first, PLAIN)[:2] == [
+@dataclass
+class Enrolment:
+    """What runs did on a host with Secure Boot: first and asked before somebody has enrolled the key, then after it.
+
+    said: what the host told after the first one: the modules' signer, the key's mode, the journal.
+    """
+
+    first: user.Run
+    said: str
+    asked: Done
+    loads: Done
+    last: Done
+
+
+@pytest.fixture(scope="module")
+def enrolled(plain: Around, clean_plain: list[str], signing: dict[str, object]) -> Enrolment:
+    """The state C(enrolled) of the host: the old driver, signed with the site's key, with Secure Boot."""
+    plain.start()
+    plain.sh("ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil; /usr/lib/gpulab/fault secure-boot on")
+    wish = {"driver_version": OLD, **signing}
+    first = plain.role("-vvv", **wish)
+    said = plain.sh("modinfo -F signer nvidia; stat -c %a /var/lib/gpuops/mok/mok.key; "
+                    "cat /var/lib/gpuops/journal/driver.json")
+    enrol = f"/usr/lib/gpulab/mokmanager {PASSWORD}"
+    asked, loads, last = plain.run(Play(wish, then=enrol), Play(wish), Play(wish))
+    plain.save("enrolled")
+    return Enrolment(first, said, asked, loads, last)
+
+
+def test_secure_boot(plain: Around, enrolled: Enrolment, signing: dict[str, object]) -> None:
+    first = enrolled.first.result(plain.name, "nvidia_driver")
+    assert (first["mok"], first["reboot_required"]) == ({"enrolled": False, "pending": True}, True)
+    assert pending(enrolled.first, plain)[:2] == [
         "enrol key at the next boot: /var/lib/gpuops/mok/mok.der", "load module: nvidia"]
-    assert lab.sh(PLAIN, "modinfo -F signer nvidia").strip() == "Site module key"
-    discreet(first, secret, PASSWORD)
-    assert secret not in lab.sh(PLAIN, "cat /var/lib/gpuops/journal/driver.json")
-    assert lab.sh(PLAIN, "stat -c %a /var/lib/gpuops/mok/mok.key").strip() == "600"
-    again = role(lab, PLAIN, driver_version=OLD, **signing)
-    assert steps(again, PLAIN) == []  # asked for already
-    lab.sh(PLAIN, f"/usr/lib/gpulab/mokmanager {PASSWORD}")
-    assert "load module: nvidia" in steps(role(lab, PLAIN, driver_version=OLD, **signing), PLAIN)
-    last = role(lab, PLAIN, driver_version=OLD, **signing)
-    assert steps(last, PLAIN) == []
-    assert last.result(PLAIN, "nvidia_driver")["mok"] == {"enrolled": True, "pending": False}
+    signer, mode, *journal = enrolled.said.splitlines()
+    assert (signer, mode) == ("Site module key", "600")
+    secret = str(signing["driver_signing_key"]).splitlines()[2]
+    discreet(enrolled.first, secret, PASSWORD)
+    assert journal and secret not in "".join(journal)
+    assert plain.steps(enrolled.asked) == []  # asked for already
+    assert "load module: nvidia" in plain.steps(enrolled.loads)
+    assert plain.steps(enrolled.last) == []
+    assert enrolled.last.result(plain.name, "nvidia_driver")["mok"] == {"enrolled": True, "pending": False}
 
 
-def test_secure_boot_leaves_a_driver_that_runs(lab: LabHosts, clean: dict[str, list[str]],
+def test_secure_boot_leaves_a_driver_that_runs(plain: Around, enrolled: Enrolment, clean_plain: list[str],
                                                signing: dict[str, object]) -> None:
     """With the key taken from the firmware, another version would not load: nothing is unloaded."""
-    lab.sh(PLAIN, "rm /var/lib/gpulab/mok/*.der")
-    lab("fault", PLAIN, "secure-boot", "on")
-    run = role(lab, PLAIN, driver_version=NEW, **signing)
-    assert steps(run, PLAIN) == ["ask for enrolment of key: /var/lib/gpuops/mok/mok.der"]
-    assert lab.sh(PLAIN, "cat /sys/module/nvidia/version").strip() == OLD
-    assert "type the password of module_signing" in run.result(PLAIN, "nvidia_driver")["reasons"][-1]
-    lab("fault", PLAIN, "secure-boot", "off")
-    lab.sh(PLAIN, "rm /usr/bin/mokutil")
-    removed(lab, PLAIN, clean)
+    plain.start("enrolled")
+    plain.sh("rm /var/lib/gpulab/mok/*.der; /usr/lib/gpulab/fault secure-boot on")
+    run, = plain.run(Play({"driver_version": NEW, **signing}, then="cat /sys/module/nvidia/version"))
+    assert plain.steps(run) == ["ask for enrolment of key: /var/lib/gpuops/mok/mok.der"]
+    assert run.said.strip() == OLD
+    assert "type the password of module_signing" in run.result(plain.name, "nvidia_driver")["reasons"][-1]
+    plain.sh("/usr/lib/gpulab/fault secure-boot off; rm /usr/bin/mokutil")
+    plain.removed(clean_plain)
 
 
-def test_licence(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    role(lab, PLAIN, driver_version=NEW)
+def test_licence(plain: Around, clean_plain: list[str]) -> None:
+    plain.new()
     wish = {"driver_licence_token": TOKEN, "driver_licence_feature_type": 1,
             "driver_licence_settings": {"LogLevel": "7"}}
-    assert "no vGPU guest driver" in role(lab, PLAIN, rc=2, **wish).errors()[0]
-    lab.sh(PLAIN, f"printf '{SLEEPER}' > /etc/systemd/system/{GRIDD}; systemctl daemon-reload; mkdir -p /etc/nvidia; "
-                  "printf '# Ours\\nServerAddress=a\\nFeatureType=0\\n' > /etc/nvidia/gridd.conf")
-    before = lab.snapshot(PLAIN)
-    run = role(lab, PLAIN, "host", "-vvv", **wish)
+    assert "no vGPU guest driver" in plain.refused(plain.one(**wish))
+    plain.sh(f"printf '{SLEEPER}' > /etc/systemd/system/{GRIDD}; systemctl daemon-reload; mkdir -p /etc/nvidia; "
+             "printf '# Ours\\nServerAddress=a\\nFeatureType=0\\n' > /etc/nvidia/gridd.conf")
+    before = plain.state()
+    run = plain.role("-vvv", **wish)
+    plain.steps(run)
     discreet(run, TOKEN)
-    assert lab.sh(PLAIN, "cat /etc/nvidia/gridd.conf") == "# Ours\nServerAddress=a\nFeatureType=1\nLogLevel=7\n"
+    assert plain.sh("cat /etc/nvidia/gridd.conf") == "# Ours\nServerAddress=a\nFeatureType=1\nLogLevel=7\n"
     path = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.tok"
-    assert lab.sh(PLAIN, f"stat -c %a {path}; cat {path}").split() == ["744", TOKEN]
-    assert TOKEN not in lab.sh(PLAIN, "cat /var/lib/gpuops/journal/driver.json")
-    assert steps(role(lab, PLAIN, **wish), PLAIN) == []
-    changed = role(lab, PLAIN, **{**wish, "driver_licence_feature_type": 2})
-    assert steps(changed, PLAIN) == ["write licence settings: /etc/nvidia/gridd.conf", f"restart service: {GRIDD}"]
-    role(lab, PLAIN, "remove")
+    assert plain.sh(f"stat -c %a {path}; cat {path}").split() == ["744", TOKEN]
+    assert TOKEN not in plain.sh("cat /var/lib/gpuops/journal/driver.json")
+    again, changed, _removal = plain.run(Play(wish), Play({**wish, "driver_licence_feature_type": 2}),
+                                         Play(tasks="remove"))
+    plain.untouched(again)
+    assert plain.steps(changed) == ["write licence settings: /etc/nvidia/gridd.conf", f"restart service: {GRIDD}"]
     kept = [line for line in before if "gridd" in line]
-    assert [line for line in lab.snapshot(PLAIN) if "gridd" in line] == kept
-    lab.sh(PLAIN, f"rm -rf /etc/systemd/system/{GRIDD} /etc/nvidia; systemctl daemon-reload")
-    assert lab.snapshot(PLAIN) == clean[PLAIN]
+    assert [line for line in plain.state() if "gridd" in line] == kept
+    plain.sh(f"rm -rf /etc/systemd/system/{GRIDD} /etc/nvidia; systemctl daemon-reload")
+    assert plain.state() == clean_plain
 
 
-def test_nvlink5(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    role(lab, NVLINK5, driver_version=NEW)
-    assert active(lab, NVLINK5, MANAGER, IMEX) == ["active", "inactive"]
-    assert "nvlsm" in "".join(lab.snapshot(NVLINK5))
-    run = role(lab, NVLINK5, driver_imex_nodes=["10.0.0.1", "10.0.0.2"])
-    nodes = "write IMEX nodes: /etc/nvidia-imex/nodes_config.cfg"
-    assert steps(run, NVLINK5) == [nodes, f"enable and start service: {IMEX}"]
-    assert lab.sh(NVLINK5, "cat /etc/nvidia-imex/nodes_config.cfg").split() == ["10.0.0.1", "10.0.0.2"]
-    run = role(lab, NVLINK5, driver_imex_nodes=["10.0.0.1"])
-    assert steps(run, NVLINK5) == [nodes, f"restart service: {IMEX}"]
-    assert steps(role(lab, NVLINK5), NVLINK5) == [
-        "restore file: /etc/nvidia-imex/nodes_config.cfg", f"disable and stop service: {IMEX}"]
-    assert active(lab, NVLINK5, PERSISTENCED, MANAGER) == ["active", "active"]
-    removed(lab, NVLINK5, clean)
+def test_nvlink5(lab: LabHosts) -> None:
+    host = Around(lab, "gpu-e3")
+    clean = host.fresh_state()
+    file = "/etc/nvidia-imex/nodes_config.cfg"
+    installed, two, one, none = host.run(
+        Play({"driver_version": NEW}, then=f"systemctl is-active {MANAGER} {IMEX}; dpkg-query -W nvlsm"),
+        Play({"driver_imex_nodes": ["10.0.0.1", "10.0.0.2"]}, then=f"cat {file}"),
+        Play({"driver_imex_nodes": ["10.0.0.1"]}), Play(then=f"systemctl is-active {PERSISTENCED} {MANAGER}"))
+    host.steps(installed)
+    assert installed.said.split()[:3] == ["active", "inactive", "nvlsm"]
+    nodes = f"write IMEX nodes: {file}"
+    assert host.steps(two) == [nodes, f"enable and start service: {IMEX}"]
+    assert two.said.split() == ["10.0.0.1", "10.0.0.2"]
+    assert host.steps(one) == [nodes, f"restart service: {IMEX}"]
+    assert host.steps(none) == [f"restore file: {file}", f"disable and stop service: {IMEX}"]
+    assert none.said.split() == ["active", "active"]
+    host.removed(clean)

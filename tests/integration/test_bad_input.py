@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from tests.integration.conftest import LabHosts
 
 HOST = "gpu-a2"
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+# A case: variables of a run of site.yml, and what its error says. Variables are those of the whole play, so each case
+# is a run.
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"gpu_policy": {**POLICY, "spec": {"driver": {"verison": "595.91.07"}}}}, "spec.driver.verison"),
     "wrong type": ({"gpu_policy": {**POLICY, "spec": {"driver": {"enabled": "perhaps"}}}}, "spec.driver.enabled"),
@@ -29,51 +34,78 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@dataclass
+class Told:
+    """What the runs of all cases said, on one host, and its snapshots before the first and after the last of them."""
+
+    cases: dict[str, user.Run]
+    without_gpu: user.Run
+    preflight: user.Run
+    document: Path
+    unreachable: user.Run
+    before: list[str]
+    after: list[str]
+
+
+@contextmanager
+def fault(lab: LabHosts, name: str) -> Iterator[None]:
+    """HOST has a fault for as long as the block."""
+    lab("fault", HOST, name, "on")
+    try:
+        yield
+    finally:
+        lab("fault", HOST, name, "off")
+
+
 @pytest.fixture(scope="module")
-def before(lab: LabHosts) -> list[str]:
-    """A fresh host; its snapshot."""
-    lab("reset", HOST)
-    return lab.snapshot(HOST)
+def told(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """The runs, on a fresh host."""
+    lab.reset(HOST)
+    before = lab.snapshot(HOST)
+    cases = {name: user.playbook("site", lab.hosts, "--limit", HOST, **variables)
+             for name, (variables, _expected) in CASES.items()}
+    with fault(lab, "no-gpus"):
+        without_gpu = user.playbook("site", lab.hosts, "--limit", HOST)
+    document = tmp_path_factory.mktemp("preflight") / "preflight.json"
+    with fault(lab, "nouveau"):
+        preflight = user.playbook("preflight", lab.hosts, "--limit", HOST, gpu_report_json=str(document),
+                                  driver_branch=470, driver_kernel_module_type="open")
+    unreachable = user.playbook("site", lab.hosts, "--limit", f"{HOST},gpu-l1", "-e",
+                                '{"ansible_ssh_common_args": "-o ConnectTimeout=3"}', ansible_port=9)
+    return Told(cases, without_gpu, preflight, document, unreachable, before, lab.snapshot(HOST))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_clear_error_and_nothing_changed(lab: LabHosts, before: list[str], case: str) -> None:
-    variables, expected = CASES[case]
-    run = user.playbook("site", lab.hosts, "--limit", HOST, **variables)
+def test_one_clear_error(told: Told, case: str) -> None:
+    run, expected = told.cases[case], CASES[case][1]
     assert run.rc != 0, run.output
     assert len(run.errors()) == 1, run.errors()
     assert expected in run.errors()[0]
     assert "Traceback" not in run.output and "MODULE FAILURE" not in run.output
-    assert lab.snapshot(HOST) == before
 
 
-def test_a_host_without_a_gpu(lab: LabHosts, before: list[str]) -> None:
-    lab("fault", HOST, "no-gpus", "on")
-    run = user.playbook("site", lab.hosts, "--limit", HOST)
-    lab("fault", HOST, "no-gpus", "off")
+def test_a_host_without_a_gpu(told: Told) -> None:
+    run = told.without_gpu
     assert run.rc != 0 and len(run.errors()) == 1, run.output
     assert HOST in run.errors()[0] and "GPU" in run.errors()[0]
-    assert lab.snapshot(HOST) == before
 
 
-def test_preflight_names_everything_that_stands_in_the_way(lab: LabHosts, before: list[str], tmp_path: Path) -> None:
-    document = tmp_path / "preflight.json"
-    lab("fault", HOST, "nouveau", "on")
-    run = user.playbook("preflight", lab.hosts, "--limit", HOST, gpu_report_json=str(document), driver_branch=470,
-                        driver_kernel_module_type="open")
-    lab("fault", HOST, "nouveau", "off")
-    report = json.loads(document.read_text())
+def test_preflight_names_everything_that_stands_in_the_way(told: Told) -> None:
+    run = told.preflight
     assert run.rc != 0 and "Traceback" not in run.output, run.output
+    report = json.loads(told.document.read_text())
     assert [sorted(one["id"] for one in refusal["constraints"]) for refusal in report["refusals"]] == [
         ["branch.flavours", "driver.kernelModuleType", "driver.version"]]
     found = {(one["severity"], one["check"]) for one in report["findings"] if HOST in str(one["host"])}
     assert report["counts"]["error"] > 0 and {check for _severity, check in found} >= {"nouveau"}, found
-    assert "nouveau" in run.output and lab.snapshot(HOST) == before
+    assert "nouveau" in run.output
 
 
-def test_an_unreachable_host(lab: LabHosts, before: list[str]) -> None:
-    run = user.playbook("site", lab.hosts, "--limit", f"{HOST},gpu-l1", "-e",
-                        '{"ansible_ssh_common_args": "-o ConnectTimeout=3"}', ansible_port=9)
+def test_an_unreachable_host(told: Told) -> None:
+    run = told.unreachable
     assert run.rc != 0
     assert any("unreachable" in error.lower() or "connect" in error.lower() for error in run.errors()), run.output
-    assert lab.snapshot(HOST) == before
+
+
+def test_none_of_these_runs_changed_anything(told: Told) -> None:
+    assert told.after == told.before

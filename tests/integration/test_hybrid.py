@@ -1,14 +1,16 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Three hosts as Nodes of a cluster with 24 more: preview, converge, converged, a stuck Node, toggles, removal."""
+"""Three hosts as Nodes of a cluster with 24 more: preview, converge, converged, a stuck Node, toggles, removal.
+
+Two of the hosts have what site.yml gave them without a cluster, as in the demo; one is fresh.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from lab.stages import ROOT
 from tests.integration import user
 from tests.integration.conftest import LabHosts
+from tests.integration.converged import HOSTS, converge
+from tests.waiting import until
 
-HOSTS = ("gpu-a1", "gpu-a2", "gpu-l1")
+FRESH = "gpu-l1"
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 ON_HOST = {"nvidia.com/gpu.deploy.driver", "nvidia.com/gpu.deploy.container-toolkit",
            "nvidia.com/gpu.deploy.mig-manager"}
@@ -66,10 +70,8 @@ class Cluster:
 
     def settle(self) -> None:
         """Until the controller of DaemonSets has nothing more to write: every pod is there and counted as available."""
-        end = time.monotonic() + 240
-        while late := [one["metadata"]["name"] for one in self.client.list("apps/v1", "DaemonSet") if not counted(one)]:
-            assert time.monotonic() < end, late
-            time.sleep(0.5)
+        until(lambda: all(counted(one) for one in self.client.list("apps/v1", "DaemonSet")),
+              "every DaemonSet counts all of its pods as available", limit=240, pause=0.5)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """By name the Nodes' metadata."""
@@ -93,11 +95,12 @@ def counted(found: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 def cluster(lab: LabHosts) -> Iterator[Cluster]:
     """A cluster whose Nodes are the lab's hosts, 20 more with GPUs and 4 without."""
+    disks = converge(lab).disks
     made = Cluster("hybrid")
     made.lab("down")
-    made.lab("up", "--nodes", "hybrid", "--gfd")
+    made.lab("up", "--nodes", "hybrid", "--gfd", "--lab", lab.name)
     for host in HOSTS:
-        lab("reset", host)
+        lab.reset(host, "" if host == FRESH else disks[host])
     yield made
     made.lab("down")
 
@@ -116,38 +119,71 @@ def steps(run: user.Run) -> list[str]:
     return [step["id"] for step in plans[0]]
 
 
+@dataclass
+class Delivered:
+    """What a first run found and did. asked: the requests of its preview; left: objects of ours after that."""
+
+    foreign: dict[tuple[str, str, str], dict[str, Any]]
+    nodes: dict[str, dict[str, Any]]
+    preview: user.Run
+    asked: list[dict[str, Any]]
+    left: dict[tuple[str, str, str], dict[str, Any]]
+    first: user.Run
+    made: dict[tuple[str, str, str], dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def story() -> dict[str, Any]:
-    """What the tests of this file hand on to each other."""
-    return {}
-
-
-def test_check_on_an_empty_api_server_shows_every_object(lab: LabHosts, cluster: Cluster,
-                                                         story: dict[str, Any]) -> None:
-    story["foreign"], story["nodes"] = cluster.objects(), cluster.nodes()
+def delivered(lab: LabHosts, cluster: Cluster) -> Delivered:
+    """C(--check) and a run on an empty API server."""
+    foreign, nodes = cluster.objects(), cluster.nodes()
     preview = site(lab, cluster, "--check", "--diff")
-    assert preview.rc == 0, preview.output
-    story["preview"] = steps(preview)
-    assert cluster.objects(OURS) == {}
+    asked, left = cluster.requests(), cluster.objects(OURS)
+    first = site(lab, cluster, "--diff")
+    assert first.rc == 0, first.output
+    return Delivered(foreign, nodes, preview, asked, left, first, cluster.objects(OURS))
+
+
+@pytest.fixture
+def settled(cluster: Cluster, delivered: Delivered) -> Cluster:
+    """The cluster when nothing of it moves any more."""
+    cluster.settle()
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def removed(lab: LabHosts, cluster: Cluster, delivered: Delivered) -> user.Run:
+    """The run that takes all of it back, after the tests that need it."""
+    run = site(lab, cluster, playbook="remove")
+    assert run.rc == 0, run.output
+    return run
+
+
+def test_check_on_an_empty_api_server_shows_every_object(delivered: Delivered) -> None:
+    assert delivered.preview.rc == 0, delivered.preview.output
+    assert delivered.left == {}
     # To ask what one may do is a "create" that leaves nothing behind.
-    assert not WRITES & {line["verb"] for line in cluster.requests()
+    assert not WRITES & {line["verb"] for line in delivered.asked
                          if "dryRun=All" not in line["requestURI"] and "accessreviews" not in line["requestURI"]}
 
 
-def test_the_run_makes_what_check_showed(lab: LabHosts, cluster: Cluster, story: dict[str, Any]) -> None:
-    first = site(lab, cluster, "--diff")
-    assert first.rc == 0, first.output
-    assert steps(first) == story["preview"]
-    made = cluster.objects(OURS)
-    assert {step.split(":", 1)[0] for step in story["preview"]} == {"create"}
-    assert len(made) == len(story["preview"])
-    assert {name for kind, _space, name in made if kind == "DaemonSet"} >= {
+def test_the_run_makes_what_check_showed(delivered: Delivered) -> None:
+    preview = steps(delivered.preview)
+    assert steps(delivered.first) == preview
+    assert {step.split(":", 1)[0] for step in preview} == {"create"}
+    assert len(delivered.made) == len(preview)
+    assert {name for kind, _space, name in delivered.made if kind == "DaemonSet"} >= {
         "nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator",
         "nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-mig-manager"}
 
 
-def test_a_concern_has_one_writer_on_a_node(lab: LabHosts, cluster: Cluster) -> None:
-    for name, metadata in cluster.nodes().items():
+def test_hosts_get_what_they_lack(delivered: Delivered) -> None:
+    assert {"nvidia_driver", "container_toolkit"} <= set(delivered.first.steps(FRESH))
+    for host in HOSTS:
+        assert host == FRESH or not {"nvidia_driver", "mig_config"} & set(delivered.first.steps(host)), host
+
+
+def test_a_concern_has_one_writer_on_a_node(settled: Cluster) -> None:
+    for name, metadata in settled.nodes().items():
         labels = {key for key, value in metadata["labels"].items()
                   if key.startswith("nvidia.com/gpu.deploy.") and value == "true"}
         if name in HOSTS:
@@ -156,39 +192,38 @@ def test_a_concern_has_one_writer_on_a_node(lab: LabHosts, cluster: Cluster) -> 
             assert labels & ON_HOST, name
         else:
             assert not labels, name
-    pods = Counter(pod["spec"]["nodeName"] for pod in cluster.client.list("v1", "Pod", "gpu-operator")
+    pods = Counter(pod["spec"]["nodeName"] for pod in settled.client.list("v1", "Pod", "gpu-operator")
                    if pod["metadata"]["name"].startswith(("nvidia-driver-", "nvidia-container-toolkit-")))
     assert not set(HOSTS) & set(pods)
     assert set(pods.values()) == {2}
 
 
-def test_the_second_run_writes_nothing(lab: LabHosts, cluster: Cluster) -> None:
-    cluster.settle()
-
+def test_the_second_run_writes_nothing(lab: LabHosts, settled: Cluster) -> None:
     def marks() -> dict[Any, Any]:
-        found = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
-        return {**found, **{name: metadata["labels"] for name, metadata in cluster.nodes().items()}}
+        found = {key: one["metadata"]["resourceVersion"] for key, one in settled.objects(OURS).items()}
+        return {**found, **{name: metadata["labels"] for name, metadata in settled.nodes().items()}}
 
-    before, asked = marks(), len(cluster.requests())
-    again = site(lab, cluster)
+    before, asked = marks(), len(settled.requests())
+    again = site(lab, settled)
     assert again.rc == 0, again.output
     assert [line["task"] for line in again.results if line["result"].get("changed")] == []
-    lines = cluster.requests()[asked:]
+    lines = settled.requests()[asked:]
     assert marks() == before
     assert not WRITES & {line["verb"] for line in lines}
-    lists = Counter((line["objectRef"]["resource"], line["objectRef"].get("namespace")) for line in lines
-                    if line["verb"] == "list")
+    # Nodes whose MIG layout has failed or is under way are a short list of their own.
+    lists = Counter((line["objectRef"]["resource"], line["objectRef"].get("namespace"),
+                     "mig.config.state" in line["requestURI"]) for line in lines if line["verb"] == "list")
     assert lists and set(lists.values()) == {1}, lists
     gets = Counter((line["objectRef"]["resource"], line["objectRef"].get("name")) for line in lines
                    if line["verb"] == "get" and line.get("objectRef", {}).get("name"))
     assert not gets or set(gets.values()) == {1}, gets
 
 
-def test_a_stuck_validator_is_named(lab: LabHosts, cluster: Cluster) -> None:
-    victim = sorted(set(cluster.nodes()) - set(HOSTS) - {name for name in cluster.nodes() if name.startswith("cpu")})[0]
-    cluster.lab("stage", "validator", "on", "--node", victim, "--running")
+def test_a_stuck_validator_is_named(lab: LabHosts, settled: Cluster) -> None:
+    victim = sorted(set(settled.nodes()) - set(HOSTS) - {name for name in settled.nodes() if name.startswith("cpu")})[0]
+    settled.lab("stage", "validator", "on", "--node", victim, "--running")
     try:
-        run = site(lab, cluster, preflight_timeout=15)
+        run = site(lab, settled, preflight_timeout=5)
         assert run.rc != 0, run.output
         message = "\n".join(run.errors())
         assert victim in message and "toolkit-validation" in message, run.output
@@ -199,46 +234,83 @@ def test_a_stuck_validator_is_named(lab: LabHosts, cluster: Cluster) -> None:
         assert states["validator"] == "failed"
         assert states["device_plugin"] == states["dcgm_exporter"] == "ok"
     finally:
-        cluster.lab("stage", "validator", "off", "--node", victim)
+        settled.lab("stage", "validator", "off", "--node", victim)
 
 
-def test_a_component_that_is_switched_off_is_pruned_and_only_it(lab: LabHosts, cluster: Cluster) -> None:
-    before = set(cluster.objects(OURS))
+def test_a_component_that_is_switched_off_is_pruned_and_only_it(lab: LabHosts, settled: Cluster) -> None:
+    before = set(settled.objects(OURS))
     policy = {"dcgmExporter": {"enabled": False}}
-    run = site(lab, cluster, gpu_policy=policy)
+    run = site(lab, settled, gpu_policy=policy)
     assert run.rc == 0, run.output
-    gone = before - set(cluster.objects(OURS))
+    gone = before - set(settled.objects(OURS))
     assert gone and all("dcgm-exporter" in name for _kind, _space, name in gone), gone
     assert {step.split(":", 1)[0] for step in steps(run)} == {"delete"}
-    back = site(lab, cluster)
-    assert back.rc == 0 and set(cluster.objects(OURS)) == before, back.output
+    back = site(lab, settled, "--tags", "dcgm_exporter")
+    assert back.rc == 0 and set(settled.objects(OURS)) == before, back.output
 
 
-def test_manifests_can_be_written_instead(lab: LabHosts, cluster: Cluster, tmp_path: Path) -> None:
-    cluster.settle()
-    before = {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()}
-    run = site(lab, cluster, gpu_render_to=str(tmp_path / "manifests"))
+def test_manifests_can_be_written_instead(lab: LabHosts, settled: Cluster, tmp_path: Path) -> None:
+    before = {key: one["metadata"]["resourceVersion"] for key, one in settled.objects(OURS).items()}
+    run = site(lab, settled, gpu_render_to=str(tmp_path / "manifests"))
     assert run.rc == 0, run.output
     assert list((tmp_path / "manifests").rglob("*nvidia-device-plugin-daemonset*"))
-    assert {key: one["metadata"]["resourceVersion"] for key, one in cluster.objects(OURS).items()} == before
+    assert {key: one["metadata"]["resourceVersion"] for key, one in settled.objects(OURS).items()} == before
 
 
-def test_status_shows_hosts_and_cluster(lab: LabHosts, cluster: Cluster) -> None:
-    shown = site(lab, cluster, playbook="status")
+def test_status_shows_hosts_and_cluster(lab: LabHosts, settled: Cluster) -> None:
+    shown = site(lab, settled, playbook="status")
     assert shown.rc == 0, shown.output
     assert "gpu-a1" in shown.output and "device plugin" in shown.output
     assert not [line for line in shown.results if line["result"].get("changed")]
 
 
-def test_remove_leaves_nothing_of_ours_and_all_else(lab: LabHosts, cluster: Cluster, story: dict[str, Any]) -> None:
-    run = site(lab, cluster, playbook="remove")
-    assert run.rc == 0, run.output
+TRAINER = {
+    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer", "namespace": "default"},
+    "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "trainer"}}, "template": {
+        "metadata": {"labels": {"app": "trainer"}},
+        "spec": {"nodeSelector": {"kubernetes.io/hostname": FRESH}, "containers": [{
+            "name": "x", "image": "example.org/x:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}}}}
+
+
+def test_a_driver_changes_through_its_node(lab: LabHosts, settled: Cluster) -> None:
+    """Its pods are evicted before the host is touched, and only where the level allows it; and back."""
+    def trainers() -> list[str]:
+        return [pod["metadata"]["uid"] for pod in settled.client.list("v1", "Pod", "default", "app=trainer")
+                if pod["spec"].get("nodeName") == FRESH and pod["status"]["phase"] == "Running"]
+
+    before = settled.nodes()[FRESH]
+    settled.client.apply(TRAINER)
+    try:
+        pod = until(trainers, "the trainer runs")
+        other = {"driver_branch": "580"}
+        kept = site(lab, settled, "--limit", f"{FRESH},cluster", **other)
+        obstacle, = next(line["result"]["pending"] for line in kept.of(FRESH)
+                         if line["action"].endswith(".node_maintenance"))
+        assert kept.rc == 0 and not kept.changed(FRESH) and trainers() == pod, kept.output
+        assert "gpu_disruption is 'idle'" in obstacle["pending_reason"] and obstacle["needs"] == "drain"
+        for variables in (other, {}):
+            pod, asked = until(trainers, "the trainer runs"), len(settled.requests())
+            run = site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption="drain", **variables)
+            assert run.rc == 0 and "install packages" in str(run.steps(FRESH)["nvidia_driver"]), run.output
+            assert run.result(FRESH, "nvidia_driver")["driver"]["after"]["loaded"].startswith(
+                variables.get("driver_branch", ""))
+            lines = [line for line in settled.requests()[asked:] if line["verb"] in WRITES
+                     and "accessreviews" not in line["requestURI"] and "dryRun" not in line["requestURI"]]
+            acts = ["evict" if "/eviction" in line["requestURI"] else line["objectRef"]["name"] for line in lines]
+            # Held and paused; cordoned; evicted; back as it was. The level is also one for operands, which follow.
+            assert acts[:4] == [FRESH, FRESH, "evict", FRESH] and FRESH not in acts[4:], acts
+            assert not set(pod) & set(trainers())
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+    finally:
+        settled.client.delete("apps/v1", "Deployment", "trainer", "default")
+
+
+def test_remove_leaves_nothing_of_ours_and_all_else(cluster: Cluster, delivered: Delivered, removed: user.Run) -> None:
     assert cluster.objects(OURS) == {}
-    left = cluster.objects()
-    assert set(left) == set(story["foreign"])
+    assert set(cluster.objects()) == set(delivered.foreign)
     for name, metadata in cluster.nodes().items():
-        was = story["nodes"][name]
-        assert metadata["labels"] == was["labels"], name
+        assert metadata["labels"] == delivered.nodes[name]["labels"], name
         assert not [key for key in metadata.get("annotations", {}) if "gpuops" in key], name
 
 
@@ -252,20 +324,17 @@ CRD = {
 }
 
 
-def test_a_cluster_that_a_gpu_operator_owns_is_refused(lab: LabHosts, cluster: Cluster) -> None:
-    client = cluster.client
+def test_a_cluster_that_a_gpu_operator_owns_is_refused(lab: LabHosts, cluster: Cluster, removed: user.Run) -> None:
     pod = {"metadata": {"labels": {"app": "gpu-operator"}}, "spec": {"containers": [{"name": "gpu-operator",
                                                                                      "image": "gpu-operator"}]}}
     operator = {"apiVersion": "apps/v1", "kind": "Deployment",
                 "metadata": {"name": "gpu-operator", "namespace": "default", "labels": {"app": "gpu-operator"}},
                 "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "gpu-operator"}}, "template": pod}}
-    client.apply(CRD)
-    client.apply(operator)
-    for _turn in range(50):
-        if client.knows("nvidia.com/v1", "ClusterPolicy"):
-            break
-        client = cluster.client
-    client.apply({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}})
+    cluster.client.apply(CRD)
+    cluster.client.apply(operator)
+    until(lambda: cluster.client.knows("nvidia.com/v1", "ClusterPolicy"), "the API server serves ClusterPolicy")
+    cluster.client.apply({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
+                          "metadata": {"name": "cluster-policy"}})
     run = site(lab, cluster)
     assert run.rc != 0
     assert len(set(run.errors())) == 1 and "GPU Operator" in run.errors()[0], run.output

@@ -1,161 +1,157 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every module that changes a host, killed before and after each step of its plan; then run to its end, and removed."""
+"""Every module that changes a host, killed at each step of its plan; then run to its end, and removed."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
-from tests.integration import user
+from tests.integration import series, user
 from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.series import Done, Play
 
 HOST = "gpu-k1"
 OLD, NEW = "580.126.20", "595.91.07"
 KILLED = 137
-
-
-class Way(NamedTuple):
-    """A task file of a role with its variables."""
-
-    role: str
-    tasks: str
-    variables: dict[str, Any]
-
-    def include(self) -> str:
-        """The words of a task that runs it."""
-        return (f"ansible.builtin.include_role: {{name: gpuops.nvidia.{self.role}, tasks_from: {self.tasks}}}, "
-                f"vars: {json.dumps(self.variables)}")
-
-    def back(self) -> Way:
-        """The role's removal."""
-        return self._replace(tasks="remove")
-
-
-DRIVER = Way("driver", "host", {"driver_disruption": "idle", "driver_version": NEW})
-FORMER = DRIVER._replace(variables={"driver_disruption": "idle", "driver_version": OLD})
+DRIVER = Play({"driver_disruption": "idle", "driver_version": NEW}, role="driver")
+FORMER = Play({"driver_disruption": "idle", "driver_version": OLD}, role="driver")
+# With the driver on the host.
+TOOLKIT = Play({"container_toolkit_disruption": "idle", "container_toolkit_settings": {
+    "nvidia-container-runtime": {"log-level": "debug"}}}, role="container_toolkit")
 MODULES = {
-    "nvidia_driver": DRIVER,
-    "container_toolkit": Way("container_toolkit", "host", {
-        "container_toolkit_disruption": "idle",
-        "container_toolkit_settings": {"nvidia-container-runtime": {"log-level": "debug"}}}),
-    "mig_config": Way("mig_manager", "host", {"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
-                                              "mig_manager_devices": [0, 1]}),
-    "gpu_labels": Way("feature_discovery", "host", {"feature_discovery_target": "nfd_file",
-                                                    "feature_discovery_state": "present"}),
-    "nvidia_software": Way("software", "host", {"software_components": {"dcgm": {}, "node_status_exporter": {}}}),
+    "mig_config": Play({"mig_manager_disruption": "idle", "mig_manager_selected": "all-balanced",
+                        "mig_manager_devices": [0, 1]}, role="mig_manager"),
+    "gpu_labels": Play({"feature_discovery_target": "nfd_file", "feature_discovery_state": "present"},
+                       role="feature_discovery"),
+    "nvidia_software": Play({"software_components": {"dcgm": {}, "node_status_exporter": {}}}, role="software"),
 }
-# All orders in one run of Ansible: each goes on from what a killed module left; where nothing of that step was left to
-# do, one begins anew.
-PLAY = """
-- hosts: all
-  gather_facts: false
-  tasks:
-    - {ansible.builtin.include_tasks: @ONCE@, loop: "{{ orders }}", loop_control: {loop_var: order}}
-"""
-ONCE = """
-- ansible.builtin.raw: &arm printf '%s\\n' '{{ order[0] }}' '{{ order[1] }}' > /run/kill-step
-- block:
-    - {@WAY@}
-    - ansible.builtin.set_fact: {ended: true}
-  rescue:
-    - ansible.builtin.assert: {that: ansible_failed_result.rc == 137}
-    - ansible.builtin.set_fact: {ended: false}
-- when: ended
-  block:
-    - ansible.builtin.raw: rm /run/kill-step
-    - {@BACK@}
-    - ansible.builtin.raw: *arm
-    - block:
-        - {@WAY@}
-        - ansible.builtin.fail: {msg: it was not killed}
-      rescue:
-        - ansible.builtin.assert:
-            that: ansible_failed_result.rc | default(0) == 137
-            fail_msg: "never {{ order[0] }} {{ order[1] }}"
-"""
 
 
-def run(lab: LabHosts, way: Way, *words: str, **variables: object) -> user.Run:
+def run(lab: LabHosts, way: Play, *words: str) -> user.Run:
     """Runs one task file of a role alone, as a user of single roles does."""
-    return user.playbook(user.role(way.role, way.tasks), lab.hosts, "--limit", HOST, *words, **way.variables,
-                         **variables)
+    return user.playbook(user.role(way.role, way.tasks), lab.hosts, *words, **way.variables)
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own, for these tests take long and run beside the others."""
-    with own_lab("kill", f"{HOST}=a100-80:8") as hosts:
+    with own_lab("kill", f"{HOST}=a100-80:3") as hosts:
+        hosts.put_killer(HOST)
+        hosts.sh(HOST, "/opt/killer/python3 -c ''")  # what Python compiles is there from the beginning
         yield hosts
 
 
 @pytest.fixture(scope="module")
-def clean(lab: LabHosts) -> list[str]:
-    """The snapshot of the host as it is at first."""
-    return lab.snapshot(HOST)
+def bare(lab: LabHosts) -> str:
+    """The disk of a host without a driver."""
+    return lab.save(HOST)
 
 
-def planned(lab: LabHosts, module: str, way: Way) -> list[str]:
-    """The steps that check mode names."""
-    return run(lab, way, "--check").steps(HOST).get(module, [])
-
-
-def kill(lab: LabHosts, module: str, way: Way, back: Way, moments: tuple[str, ...] = ("before", "after")) -> list[str]:
-    """Runs a task file killed at moments of each step that check mode names; returns these steps."""
-    steps = planned(lab, module, way)
-    lab.put_killer(HOST)
-    once, play = user.HOME / "kill-once.yml", user.HOME / "kill.yml"
-    once.write_text(ONCE.replace("@WAY@", way.include()).replace("@BACK@", back.include()))
-    play.write_text(PLAY.replace("@ONCE@", str(once)))
-    done = user.ansible("ansible-playbook", f"-i{lab.hosts[0]}", "--limit", HOST, str(play), "-e", json.dumps({
-        "orders": [[moment, step] for step in steps for moment in moments],
-        "ansible_python_interpreter": "/opt/killer/python3"}), timeout=3000)
+@pytest.fixture(scope="module")
+def driven(lab: LabHosts, bare: str) -> str:
+    """The disk of a host with the driver NEW."""
+    lab.reset(HOST, bare)
+    done = run(lab, DRIVER)
     assert done.rc == 0, done.output
-    kills = [line for line in done.of(HOST, ("failed",)) if line["result"].get("rc") == KILLED]
-    assert len(kills) == len(moments) * len(steps), done.output
-    lab.sh(HOST, "rm -rf /run/kill-step /opt/killer")
-    last = run(lab, way)
-    assert last.rc == 0, last.output
-    assert run(lab, way).changed(HOST) == []
+    return lab.save(HOST)
+
+
+@pytest.fixture
+def host(lab: LabHosts, driven: str) -> LabHosts:
+    """The lab, with the driver NEW on a host that nothing else has happened to."""
+    lab.reset(HOST, driven)
+    return lab
+
+
+def armed(way: Play, orders: Sequence[Sequence[str]]) -> Play:
+    """The same on a Python that kills it at these moments of these steps, one after the other."""
+    lines = "".join(f"{moment}\n{step}\n" for moment, step in orders)
+    return replace(way, variables={**way.variables, "ansible_python_interpreter": "/opt/killer/python3"},
+                   first=f"cat > /run/kill-step <<'GPUOPS_END'\n{lines}GPUOPS_END")
+
+
+def killed(done: Done) -> bool:
+    """Whether a run was killed, in the end; else it has ended well."""
+    kills = [line["result"].get("rc") for line in done.of(HOST, ("failed",))]
+    assert kills in ([], [KILLED]), done.output
+    return bool(kills)
+
+
+def disarm(lab: LabHosts) -> list[list[str]]:
+    """What the killing Python has left to do: of a run that it has killed, that which it did last."""
+    lines = lab.sh(HOST, "cat /run/kill-step; rm /run/kill-step").splitlines()
+    return [lines[index:index + 2] for index in range(0, len(lines), 2)]
+
+
+def kill(lab: LabHosts, disk: str, way: Play, *moments: str, apart: bool = False) -> list[str]:
+    """Runs a task file killed at moments of each step that check mode names, then to its end; returns these steps.
+
+    Each run goes on from what a killed one left. Where nothing of a step was left to do, one begins anew with the disk.
+    apart: each is a run of Ansible, as the plan is made on the controller; else of the module alone.
+    """
+    preview = run(lab, way, "--check")
+    steps = [step for ids in preview.steps(HOST).values() for step in ids]
+    assert steps, preview.output
+    orders = [[moment, step] for step in steps for moment in moments]
+    while True:
+        runs = series.run(lab, *(armed(way, batch) for batch in ([[order] for order in orders] if apart else [orders])))
+        ended = [killed(done) for done in runs]
+        left = disarm(lab)
+        if all(ended):
+            break
+        left = orders[ended.index(False):] if apart else left
+        assert left != orders, f"never {left[0]}"
+        orders = left
+        lab.reset(HOST, disk)
+    assert left == orders[-1:]
+    _last, again = series.well(lab, way, way)
+    assert again.changed(HOST) == []
     return steps
 
 
+def test_the_driver_killed_at_every_step(lab: LabHosts, bare: str) -> None:
+    lab.reset(HOST, bare)
+    before = lab.snapshot(HOST)
+    kill(lab, bare, DRIVER, "before", "after")
+    kill(lab, lab.save(HOST), replace(DRIVER, tasks="remove"), "before", "after")
+    assert lab.snapshot(HOST) == before
+
+
 @pytest.mark.parametrize("module", MODULES)
-def test_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
-    assert kill(lab, module, MODULES[module], MODULES[module].back())
+def test_killed_at_every_step(host: LabHosts, driven: str, module: str) -> None:
+    way, before = MODULES[module], host.snapshot_beside_driver(HOST)
+    kill(host, driven, way, "before", "after")
+    kill(host, host.save(HOST), replace(way, tasks="remove"), "before", "after")
+    assert host.snapshot_beside_driver(HOST) == before
 
 
-def test_a_switch_killed_at_every_step(lab: LabHosts, clean: list[str]) -> None:
-    steps = kill(lab, "nvidia_driver", FORMER, DRIVER, ("after",))
+def test_the_toolkit_killed_at_every_step(host: LabHosts, driven: str) -> None:
+    """Also as soon as a file has been replaced: what was there before is on record by then, and comes back."""
+    before = host.snapshot_beside_driver(HOST)
+    kill(host, driven, TOOLKIT, "written", apart=True)
+    kill(host, host.save(HOST), replace(TOOLKIT, tasks="remove"), "after", apart=True)
+    assert host.snapshot_beside_driver(HOST) == before
+
+
+def test_a_switch_killed_after_every_step(host: LabHosts, driven: str) -> None:
+    steps = kill(host, driven, FORMER, "after")
     assert steps[0].startswith("unload modules") and len(steps) > 6
 
 
-def test_a_way_back_killed(lab: LabHosts, clean: list[str]) -> None:
+def test_a_way_back_killed(host: LabHosts) -> None:
     """The next run goes on to what is wanted, and when that fails again, all the way back."""
-    lab.sh(HOST, f"echo 'MAKE[0]=\"echo error: no such thing; false\"' > /etc/dkms/nvidia-{NEW}.conf")
-    lab.put_killer(HOST)
-    fetched = f"install packages: nvidia-driver-pinning-{OLD}={OLD}-1"
-    built = f"build modules: {OLD} for kernel {lab.sh(HOST, 'uname -r').strip()}"
-    for moment, step in (("before", fetched), ("after", fetched), ("before", built), ("after", built)):
-        lab.sh(HOST, f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
-        killed = run(lab, DRIVER, ansible_python_interpreter="/opt/killer/python3")
-        assert [line["result"].get("rc") for line in killed.of(HOST, ("failed",))] == [KILLED], killed.output
-    lab.sh(HOST, "rm -rf /run/kill-step /opt/killer")
-    failed = run(lab, DRIVER)
-    assert failed.rc != 0 and failed.result(HOST, "nvidia_driver")["error"]["rolled_back"] == OLD, failed.output
-    lab.sh(HOST, f"rm /etc/dkms/nvidia-{NEW}.conf")
-    assert run(lab, FORMER).changed(HOST) == []
-    assert run(lab, DRIVER).rc == 0
-
-
-@pytest.mark.parametrize("module", list(reversed(MODULES)))
-def test_removal_killed_at_every_step(lab: LabHosts, clean: list[str], module: str) -> None:
-    assert kill(lab, module, MODULES[module].back(), MODULES[module])
-
-
-def test_nothing_is_left_of_all_that(lab: LabHosts, clean: list[str]) -> None:
-    assert lab.snapshot(HOST) == clean
+    host.sh(HOST, f"echo 'MAKE[0]=\"echo error: no such thing; false\"' > /etc/dkms/nvidia-{OLD}.conf")
+    fetched = f"install packages: nvidia-driver-pinning-{NEW}={NEW}-1"
+    built = f"build modules: {NEW} for kernel {host.sh(HOST, 'uname -r').strip()}"
+    cut, = series.run(host, armed(FORMER, [(moment, step) for step in (fetched, built)
+                                           for moment in ("before", "after")]))
+    assert killed(cut) and disarm(host) == [["after", built]]
+    failed, back, again = series.run(host, FORMER, replace(DRIVER, first=f"rm /etc/dkms/nvidia-{OLD}.conf"),
+                                     FORMER)
+    assert failed.rc != 0 and failed.result(HOST, "nvidia_driver")["error"]["rolled_back"] == NEW, failed.output
+    assert back.rc == 0 and back.changed(HOST) == []
+    assert again.rc == 0, again.output

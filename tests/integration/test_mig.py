@@ -1,26 +1,32 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG on hosts that boot: the layout is back before what needs it, two at once, drift, faults, removal; in order."""
+"""MIG on hosts that boot: the layout is back before what needs it, two at once, drift, faults, removal.
+
+Each test starts from a saved disk, which boots as a machine does that was off: GPUs have what outlasts a reboot.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 
 from lab.host import engine
 from lab.host import lab as labs
-from tests.integration import user
+from tests.integration import series
 from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.series import Done, Play
+from tests.waiting import until
 
 AMPERE, HOPPER = "gpu-m1", "gpu-m2"
 HOSTS = [AMPERE, HOPPER]
 STATE, UNIT = "/etc/gpuops/mig.json", "gpuops-mig.service"
+LOCK = "/var/lib/gpuops/journal/mig.lock"
 REMEMBER, INSTALL, REMOVE = f"remember MIG for boot: {STATE}", f"install boot unit: {UNIT}", f"remove boot unit: {UNIT}"
 # Stands for a node agent: what it sees at its start it keeps.
 AGENT = """[Unit]
@@ -33,19 +39,53 @@ ExecStart=/bin/sh -c 'nvidia-smi -L > /run/agent-saw'
 WantedBy=multi-user.target
 """
 PLACES = "nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader; gpusim show | grep -E '^(gi|ci) '"
+# Inodes and times of what a run could write, and what systemd has been told.
+MARKS = (f"stat -c '%n %i %y' {STATE} /etc/systemd/system/{UNIT} /usr/local/lib/gpuops/mig-boot.pyz "
+         "/usr/local/lib/gpuops/python/pynvml.py /var/lib/gpuops/journal/mig.json; gpusim show | grep generation; "
+         "systemctl show -p UnitsLoadFinishTimestampMonotonic --value")
+# Holds the lock as another run does, until it is killed or somebody has opened the file so many times. Who has opened
+# it tries the lock at once and then again and again: the second leaves it time to find the file locked.
+HOLDER = f"""
+import ctypes, fcntl, os, signal, sys, time
+signal.alarm(300)
+held = open("{LOCK}", "a")
+fcntl.flock(held, fcntl.LOCK_EX)
+calls = ctypes.CDLL(None)
+watch = calls.inotify_init()
+assert calls.inotify_add_watch(watch, b"{LOCK}", 0x20) > 0  # IN_OPEN
+os.write(1, b"held\\n")
+seen = 0
+while seen < int(sys.argv[1]):
+    seen += len(os.read(watch, 4096)) // 16  # the size of an event without a name
+time.sleep(1)
+"""
 
 
-def role(lab: LabHosts, host: str, *words: str, name: str = "mig_manager", tasks: str = "host",
-         level: str = "idle", **variables: Any) -> user.Run:
-    """Runs a task file of a role on a host, or on both with C(all)."""
-    return user.playbook(user.role(name, tasks), lab.hosts, "--limit", host, *words,
-                         **{f"{name}_disruption": level, **variables})
+class Converged(NamedTuple):
+    """Both hosts with the layout all-balanced, and how they came to it.
+
+    plain, clean: disks and snapshots before it. disks: with it. check, run, verify, again: the runs. marks: MARKS after
+    the last one.
+    """
+
+    plain: dict[str, str]
+    clean: dict[str, list[str]]
+    disks: dict[str, str]
+    check: Done
+    run: Done
+    verify: Done
+    again: Done
+    marks: dict[str, str]
 
 
-def mig(lab: LabHosts, host: str, selected: str, *words: str, **variables: Any) -> dict[str, Any]:
-    """The result of mig_config after a run that ended well."""
-    run = role(lab, host, *words, mig_manager_selected=selected, **variables)
-    assert run.rc == 0, run.output
+def mig(selected: str, tasks: str = "host", level: str = "idle", *, check: bool = False, hosts: str = AMPERE,
+        script: str = "", **variables: Any) -> Play:
+    """The role mig_manager with a layout."""
+    return Play({"mig_manager_disruption": level, "mig_manager_selected": selected, **variables}, tasks, check,
+                first=script, role="mig_manager", hosts=hosts)
+
+
+def result(run: Done, host: str = AMPERE) -> dict[str, Any]:
     return run.result(host, "mig_config")
 
 
@@ -64,16 +104,15 @@ def boot(lab: LabHosts, host: str) -> str:
     mark = "systemctl show --property=UserspaceTimestampMonotonic"
     look = ("exec", labs.load(lab.name).container(host), "sh", "-c", f"{mark} && systemctl is-system-running --wait")
     before = lab.sh(host, mark)
-    with contextlib.suppress(AssertionError):
-        lab("exec", host, "systemctl reboot")
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        done = engine.podman(*look, check=False)
-        lines = done.stdout.splitlines()
-        if len(lines) == 2 and lines[0] != before.strip() and lines[1] in ("running", "degraded"):
-            return lines[1]
-        time.sleep(0.1)
-    raise AssertionError(f"{host} did not come back: {done.stdout}{done.stderr}")
+
+    def up() -> str:
+        lines = engine.podman(*look, check=False).stdout.splitlines()
+        back = len(lines) == 2 and lines[0] != before.strip() and lines[1] in ("running", "degraded")
+        return lines[1] if back else ""
+
+    with contextlib.suppress(SystemExit):  # the call may end with the system
+        lab.sh(host, "systemctl reboot")
+    return until(up, f"{host} is back after a reboot", 300)
 
 
 def told(lab: LabHosts, host: str) -> str:
@@ -81,76 +120,102 @@ def told(lab: LabHosts, host: str) -> str:
     return lab.sh(host, f"journalctl -b -o cat -u {UNIT}")
 
 
-def marks(lab: LabHosts, host: str) -> str:
-    """Inodes and times of what a run could write, and what systemd has been told."""
-    return lab.sh(host, f"stat -c '%n %i %y' {STATE} /etc/systemd/system/{UNIT} /usr/local/lib/gpuops/mig-boot.pyz "
-                        "/usr/local/lib/gpuops/python/pynvml.py /var/lib/gpuops/journal/mig.json; gpusim show | "
-                        "grep generation; systemctl show -p UnitsLoadFinishTimestampMonotonic --value")
+def seen(lab: LabHosts, host: str) -> int:
+    """How many MIG devices were there when the node agent started."""
+    return int(lab.sh(host, "grep -c MIG- /run/agent-saw || true"))
+
+
+def start(lab: LabHosts, disks: dict[str, str]) -> None:
+    """Hosts with these disks, side by side."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda item: lab.reset(*item), disks.items()))
+
+
+@contextlib.contextmanager
+def locked(lab: LabHosts, host: str, opened: int) -> Iterator[None]:
+    """Within, another run holds the lock; it lets go when the file has been opened so many times, at the latest at
+    the end, and where a number is given it must have come to that."""
+    lab.sh(host, f"cat > /run/holder.py <<'GPUOPS_END'\n{HOLDER}GPUOPS_END\n"
+                 f"systemd-run --quiet --unit=holder -p StandardOutput=file:/run/held python3 /run/holder.py {opened}; "
+                 "timeout 60 sh -c 'until grep -q held /run/held; do sleep 0.1; done'")
+    try:
+        yield
+        active = "systemctl is-active --quiet holder"
+        lab.sh(host, active if opened > 1000 else f"timeout 60 sh -c 'while {active}; do sleep 0.1; done'")
+    finally:
+        lab.sh(host, "systemctl stop holder 2> /dev/null; rm -f /run/held /run/holder.py")
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own with driver and container toolkit; on one host a node agent starts at boot."""
+    """A lab of its own."""
     with own_lab("mig", f"{AMPERE}=a100-80:2,{HOPPER}=h100-80:2") as hosts:
-        for name in ("driver", "container_toolkit"):
-            done = role(hosts, "all", name=name)
-            assert done.rc == 0, done.output
-        for host in HOSTS:
-            hosts.sh(host, f"printf '%s' \"{AGENT}\" > /etc/systemd/system/kubelet.service; systemctl daemon-reload; "
-                           "systemctl enable -q kubelet.service; systemctl start kubelet.service")
         yield hosts
 
 
 @pytest.fixture(scope="module")
-def clean(lab: LabHosts) -> dict[str, list[str]]:
-    """The snapshots of the hosts before MIG."""
-    return {host: lab.snapshot_beside_driver(host) for host in HOSTS}
+def balanced(lab: LabHosts) -> Converged:
+    """Driver and container toolkit, on hosts where a node agent starts at boot; then a layout."""
+    series.well(lab, *(Play({f"{name}_disruption": "idle"}, role=name)
+                       for name in ("driver", "container_toolkit")))
+    for host in HOSTS:
+        lab.sh(host, f"printf '%s' \"{AGENT}\" > /etc/systemd/system/kubelet.service; systemctl daemon-reload; "
+                     "systemctl enable -q --now kubelet.service")
+    plain, clean = ({host: keep(host) for host in HOSTS} for keep in (lab.save, lab.snapshot_beside_driver))
+    layout = "all-balanced"
+    runs = series.run(lab, mig(layout, check=True, hosts="all"), mig(layout, hosts="all"),
+                      mig(layout, "verify", hosts="all"), mig(layout, level="never", hosts="all", script=MARKS))
+    marks = {host: lab.sh(host, MARKS) for host in HOSTS}
+    return Converged(plain, clean, {host: lab.save(host) for host in HOSTS}, *runs, marks)
 
 
-def test_the_vendors_unit_is_not_fought(lab: LabHosts, clean: dict[str, list[str]]) -> None:
+def test_the_vendors_unit_is_not_fought(lab: LabHosts, balanced: Converged) -> None:
+    lab.reset(AMPERE, balanced.plain[AMPERE])
     vendors = "/etc/systemd/system/nvidia-mig-manager.service"
     lab.sh(AMPERE, f"printf '[Service]\\nExecStart=/bin/true\\n[Install]\\nWantedBy=multi-user.target\\n' > {vendors}; "
                    "systemctl enable -q nvidia-mig-manager.service")
-    run = role(lab, AMPERE, mig_manager_selected="all-1g.10gb")
+    run, = series.run(lab, mig("all-1g.10gb"))
     lab.sh(AMPERE, f"systemctl disable -q nvidia-mig-manager.service; rm {vendors}; systemctl daemon-reload")
     assert run.rc != 0 and "systemctl disable nvidia-mig-manager.service, or set boot: false" in run.errors()[0]
-    assert lab.snapshot_beside_driver(AMPERE) == clean[AMPERE]
+    assert lab.snapshot_beside_driver(AMPERE) == balanced.clean[AMPERE]
 
 
-def test_a_layout_with_its_unit(lab: LabHosts, clean: dict[str, list[str]]) -> None:
+def test_a_layout_with_its_unit(balanced: Converged) -> None:
+    assert balanced.check.rc == balanced.run.rc == balanced.verify.rc == 0, balanced.run.output
     for host in HOSTS:
-        check, run = (mig(lab, host, "all-balanced", *words) for words in (["--check"], []))
-        assert ids(check["plan"]) == ids(run["plan"]) and ids(run["plan"])[-2:] == [REMEMBER, INSTALL]
-        assert lab.sh(host, f"systemctl is-enabled {UNIT}").strip() == "enabled"
+        steps = ids(result(balanced.run, host)["plan"])
+        assert ids(result(balanced.check, host)["plan"]) == steps and steps[-2:] == [REMEMBER, INSTALL]
+
+
+def test_the_second_run_writes_nothing(balanced: Converged) -> None:
+    assert balanced.again.rc == 0, balanced.again.output
+    for host in HOSTS:
+        assert not result(balanced.again, host)["changed"]
+        assert result(balanced.again, host)["plan"] == []
+        assert balanced.again.parts(host) == [balanced.marks[host].strip()]
+
+
+def test_a_boot_brings_it_back_before_what_needs_it(lab: LabHosts, balanced: Converged) -> None:
+    start(lab, balanced.disks)
+    for host in HOSTS:
         kept = json.loads(lab.sh(host, f"cat {STATE}"))["gpus"]
         assert [len(entry["instances"]) for entry in kept.values()] == [4, 4]
-        assert role(lab, host, tasks="verify", mig_manager_selected="all-balanced").rc == 0
-
-
-def test_the_second_run_writes_nothing(lab: LabHosts) -> None:
-    before = [marks(lab, host) for host in HOSTS]
-    assert [mig(lab, host, "all-balanced", mig_manager_disruption="never")["changed"] for host in HOSTS] == [False] * 2
-    assert [marks(lab, host) for host in HOSTS] == before
-
-
-def test_a_boot_brings_it_back_before_what_needs_it(lab: LabHosts) -> None:
-    for host in HOSTS:
-        before = places(lab, host)
-        assert boot(lab, host) == "running", told(lab, host)
-        assert places(lab, host) == before
-        assert lab.sh(host, "grep -c MIG- /run/agent-saw").strip() == "8", told(lab, host)
+        assert lab.sh(host, f"systemctl is-enabled {UNIT}").strip() == "enabled"
+        assert seen(lab, host) == 8, told(lab, host)
         assert ("done: enable MIG mode" in told(lab, host)) == (host == HOPPER)
         assert told(lab, host).count("done: create MIG instances") == 2
         ended, began = lab.sh(host, f"systemctl show -p ExecMainExitTimestampMonotonic --value {UNIT}; systemctl show "
                                     "-p ExecMainStartTimestampMonotonic --value containerd").split()
         assert int(ended) <= int(began)
-        assert not mig(lab, host, "all-balanced", mig_manager_disruption="never")["changed"]
         uuids = {line.split("UUID: ")[1].rstrip(")") for line in lab.sh(host, "nvidia-smi -L").splitlines()
                  if "MIG-" in line}
         assert all(uuid in lab.sh(host, "cat /var/run/cdi/nvidia.yaml") for uuid in uuids) and len(uuids) == 8
+    run, = series.well(lab, mig("all-balanced", level="never", hosts="all"))
+    assert [result(run, host)["changed"] for host in HOSTS] == [False, False]
 
 
-def test_started_again_it_keeps_what_is_right(lab: LabHosts) -> None:
+def test_started_again_it_keeps_what_is_right(lab: LabHosts, balanced: Converged) -> None:
+    lab.reset(AMPERE, balanced.disks[AMPERE])
     before = lab.sh(AMPERE, "gpusim show | grep -E '^(generation|gi|ci)'")
     lab.sh(AMPERE, f"systemctl restart {UNIT}")
     assert lab.sh(AMPERE, "gpusim show | grep -E '^(generation|gi|ci)'") == before
@@ -159,91 +224,119 @@ def test_started_again_it_keeps_what_is_right(lab: LabHosts) -> None:
     assert [line for line in before.splitlines() if line[:4] in ("gi 0", "ci 0")] == [
         line for line in after if line[:4] in ("gi 0", "ci 0")]
     assert len([line for line in after if line.startswith("gi 1")]) == 4
-    assert not mig(lab, AMPERE, "all-balanced")["changed"]
+    run, = series.well(lab, mig("all-balanced"))
+    assert not result(run)["changed"]
 
 
-def test_busy_ones_wait_and_are_reached_at_idle(lab: LabHosts) -> None:
+def test_what_waits_is_done_at_idle_or_by_a_boot(lab: LabHosts, balanced: Converged) -> None:
+    """Who uses a GPU is not disturbed; with C(never) no GPU is, and the layout is there after a boot."""
+    lab.reset(AMPERE, balanced.disks[AMPERE])
     instance = next(line.split()[2] for line in lab.sh(AMPERE, "gpusim show").splitlines() if line.startswith("ci 0"))
     lab.sh(AMPERE, f"gpusim client add --pid 4242 --gpu 0 --gi {instance} --ci 0 training")
-    waiting = mig(lab, AMPERE, "all-disabled")
-    assert "training (4242)" in ids(waiting["pending"])[0] and len(waiting["created"]) == 0
-    assert role(lab, AMPERE, tasks="verify", mig_manager_selected="all-disabled").rc != 0
-    lab.sh(AMPERE, "gpusim client remove all")
-    assert mig(lab, AMPERE, "all-disabled")["pending"] == []
-    assert places(lab, AMPERE) == ["Disabled"] * 2
-    assert role(lab, AMPERE, tasks="verify", mig_manager_selected="all-disabled").rc == 0
-
-
-def test_what_never_leaves_pending_is_there_after_a_boot(lab: LabHosts) -> None:
-    result = mig(lab, AMPERE, "all-1g.10gb", mig_manager_disruption="never")
-    assert "needs 'idle'" in result["pending"][0]["pending_reason"] and ids(result["plan"]) == [REMEMBER]
+    off, cut = "all-disabled", "all-1g.10gb"
+    waiting, = series.well(lab, mig(off))
+    # In a run of its own, in which verify does not know that something waits.
+    differs, idle, same, never = series.run(
+        lab, mig(off, "verify"), mig(off, script="gpusim client remove all"), mig(off, "verify"),
+        mig(cut, level="never", script=f"{PLACES} || true"))
+    assert "training (4242)" in ids(result(waiting)["pending"])[0] and len(result(waiting)["created"]) == 0
+    assert differs.rc != 0, differs.output
+    assert (idle.rc, result(idle)["pending"], same.rc) == (0, [], 0), idle.output
+    assert never.parts(AMPERE) == ["Disabled\nDisabled"]
+    assert "needs 'idle'" in result(never)["pending"][0]["pending_reason"]
+    assert ids(result(never)["plan"]) == [REMEMBER]
     assert places(lab, AMPERE) == ["Disabled"] * 2
     assert boot(lab, AMPERE) == "running", told(lab, AMPERE)
-    assert lab.sh(AMPERE, "grep -c MIG- /run/agent-saw").strip() == "14"
-    assert not mig(lab, AMPERE, "all-1g.10gb", mig_manager_disruption="never")["changed"]
+    assert seen(lab, AMPERE) == 14
+    after, = series.well(lab, mig(cut, level="never"))
+    assert not result(after)["changed"]
 
 
-@pytest.mark.parametrize(("damage", "step", "said"), [
-    (f"systemctl disable -q {UNIT}", INSTALL, f"{UNIT} is not enabled"),
-    (f"sed -i s/1g.10gb/1g.20gb/ {STATE}", REMEMBER, "will have 7 x 1g.20gb after a boot, wanted is 7 x 1g.10gb"),
-    (f"rm {STATE}", REMEMBER, "will have nothing after a boot"),
-    (f"rm /etc/systemd/system/{UNIT}", INSTALL, f"{UNIT} is not enabled"),
-    ("echo > /usr/local/lib/gpuops/mig-boot.pyz", INSTALL, "")])
-def test_drift_is_told_and_repaired(lab: LabHosts, damage: str, step: str, said: str) -> None:
-    lab.sh(AMPERE, damage)
-    verified = role(lab, AMPERE, tasks="verify", mig_manager_selected="all-1g.10gb")
-    assert (verified.rc != 0) == bool(said) and said in verified.output.replace("\n", " "), verified.output
-    assert ids(mig(lab, AMPERE, "all-1g.10gb")["plan"]) == [step]
-    assert role(lab, AMPERE, tasks="verify", mig_manager_selected="all-1g.10gb").rc == 0
-    assert not mig(lab, AMPERE, "all-1g.10gb")["changed"]
+# What is done to the host: the step that repairs it, and what verify says.
+DAMAGES = {
+    f"systemctl disable -q {UNIT}": (INSTALL, f"{UNIT} is not enabled"),
+    f"sed -i s/1g.10gb/1g.20gb/ {STATE}": (REMEMBER, "will have 7 x 1g.20gb after a boot, wanted is 7 x 1g.10gb"),
+    f"rm {STATE}": (REMEMBER, "will have nothing after a boot"),
+    f"rm /etc/systemd/system/{UNIT}": (INSTALL, f"{UNIT} is not enabled"),
+    "echo > /usr/local/lib/gpuops/mig-boot.pyz": (INSTALL, "")}
 
 
-def test_a_fault_at_boot_fails_the_unit_alone_and_the_next_run_mends(lab: LabHosts) -> None:
-    lab("fault", AMPERE, "insufficient-resources:0", "on")
+@pytest.fixture(scope="module")
+def repairs(lab: LabHosts, balanced: Converged) -> dict[str, tuple[Done, ...]]:
+    """By damage, what verify says and what a run does; with an empty name what both do in the end."""
+    lab.reset(AMPERE, balanced.disks[AMPERE])
+    cut = "all-1g.10gb"
+    pairs = [(mig(cut, "verify", script=damage), mig(cut)) for damage in (*DAMAGES, "")]
+    _first, *runs = series.run(lab, mig(cut), *(play for pair in pairs for play in pair))
+    return dict(zip((*DAMAGES, ""), zip(runs[::2], runs[1::2], strict=True), strict=True))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_drift_is_told_and_repaired(repairs: dict[str, tuple[Done, ...]], damage: str) -> None:
+    step, said = DAMAGES[damage]
+    verified, repaired = repairs[damage]
+    assert (verified.rc != 0) == bool(said), verified.output
+    assert said in " ".join(verified.errors())
+    assert repaired.rc == 0 and ids(result(repaired)["plan"]) == [step]
+
+
+def test_after_all_repairs_nothing_differs(repairs: dict[str, tuple[Done, ...]]) -> None:
+    verified, again = repairs[""]
+    assert verified.rc == again.rc == 0 and not result(again)["changed"], again.output
+
+
+def test_a_fault_at_boot_fails_the_unit_alone_and_the_next_run_mends(lab: LabHosts, balanced: Converged) -> None:
+    lab.reset(AMPERE, balanced.disks[AMPERE])
+    lab.sh(AMPERE, "gpusim fault set insufficient-resources 0")
     assert boot(lab, AMPERE) == "degraded"
     assert lab.sh(AMPERE, "systemctl --failed --plain --no-legend | cut -d' ' -f1").split() == [UNIT]
     assert "INSUFFICIENT_RESOURCES" in told(lab, AMPERE) and "Traceback" not in told(lab, AMPERE)
-    assert lab.sh(AMPERE, "grep -c MIG- /run/agent-saw").strip() == "7"
-    lab("fault", AMPERE, "insufficient-resources:0", "off")
-    assert len(mig(lab, AMPERE, "all-1g.10gb")["created"]) == 7
+    assert seen(lab, AMPERE) == 4
+    mended, again = series.well(lab, mig("all-balanced", script="gpusim fault clear insufficient-resources 0"),
+                                mig("all-balanced"))
+    assert len(result(mended)["created"]) == 4
     assert lab.sh(AMPERE, "systemctl is-system-running").strip() == "running"
-    assert not mig(lab, AMPERE, "all-1g.10gb")["changed"]
+    assert not result(again)["changed"]
 
 
-def test_a_gpu_that_was_taken_out_is_a_warning(lab: LabHosts) -> None:
-    lab("fault", HOPPER, "off-bus:1", "on")
+def test_a_gpu_that_was_taken_out_is_a_warning(lab: LabHosts, balanced: Converged) -> None:
+    lab.reset(HOPPER, balanced.disks[HOPPER])
+    lab.sh(HOPPER, "gpusim fault set off-bus 1")
     assert boot(lab, HOPPER) == "running", told(lab, HOPPER)
     assert "is not in this host any more" in told(lab, HOPPER)
-    assert lab.sh(HOPPER, "grep -c MIG- /run/agent-saw").strip() == "4"
-    lab("fault", HOPPER, "off-bus:1", "off")
+    assert seen(lab, HOPPER) == 4
+    lab.sh(HOPPER, "gpusim fault clear off-bus 1")
     assert boot(lab, HOPPER) == "running", told(lab, HOPPER)
-    assert not mig(lab, HOPPER, "all-balanced")["changed"]
+    run, = series.well(lab, mig("all-balanced", hosts=HOPPER))
+    assert not result(run, HOPPER)["changed"]
 
 
-def test_two_runs_at_once(lab: LabHosts) -> None:
-    # As another run does, for as long as the file is there.
-    held = ("touch /run/held; setsid flock {0} sh -c 'while [ -e /run/held ]; do sleep 0.1; done' > /dev/null 2>&1 "
-            "< /dev/null & while flock --nonblock {0} true; do sleep 0.1; done; "
-            ).format("/var/lib/gpuops/journal/mig.lock")
-    goes = "setsid sh -c 'sleep 8; rm /run/held' > /dev/null 2>&1 < /dev/null & "
-    lab.sh(AMPERE, held + goes)
-    assert not mig(lab, AMPERE, "all-1g.10gb")["changed"]
-    lab.sh(AMPERE, "! test -e /run/held")
-    lab.sh(AMPERE, held)
-    failed = role(lab, AMPERE, mig_manager_selected="all-balanced")
-    assert failed.rc != 0 and "Another run has held /var/lib/gpuops/journal/mig.lock" in failed.errors()[0]
-    assert lab.sh(AMPERE, f"grep -c 1g.10gb {STATE}").strip() == "14"
-    lab.sh(AMPERE, f"{goes} systemctl restart {UNIT}; ! test -e /run/held")  # it waits for a run that is under way
+def test_two_runs_at_once(lab: LabHosts, balanced: Converged) -> None:
+    """Each waits for the other; not for ever; the unit, too."""
+    lab.reset(AMPERE, balanced.disks[AMPERE])
+    kept = lab.sh(AMPERE, f"cat {STATE}")
+    with locked(lab, AMPERE, 1):
+        run, = series.well(lab, mig("all-balanced"))
+    assert not result(run)["changed"]
+    with locked(lab, AMPERE, 1):
+        lab.sh(AMPERE, f"systemctl restart {UNIT}")
+    with locked(lab, AMPERE, 1_000_000):
+        failed, = series.run(lab, mig("all-1g.10gb"))
+    assert failed.rc != 0 and f"Another run has held {LOCK}" in failed.errors()[0]
+    assert lab.sh(AMPERE, f"cat {STATE}") == kept
 
 
-def test_removal_leaves_nothing(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    assert ids(mig(lab, HOPPER, "all-balanced", mig_manager_boot=False)["plan"]) == [REMOVE]
-    lab.sh(HOPPER, f"[ ! -e {STATE} ] && [ ! -e /usr/local/lib/gpuops/mig-boot.pyz ]")
-    assert not mig(lab, HOPPER, "all-balanced", mig_manager_boot=False)["changed"]
+def test_removal_leaves_nothing(lab: LabHosts, balanced: Converged) -> None:
+    start(lab, balanced.disks)
+    unit_off = mig("all-balanced", hosts=HOPPER, mig_manager_boot=False)
+    without, still, check = series.well(
+        lab, unit_off, mig("all-balanced", hosts=HOPPER, mig_manager_boot=False,
+                           script=f"[ ! -e {STATE} ] && [ ! -e /usr/local/lib/gpuops/mig-boot.pyz ]"),
+        mig("", "remove", check=True, hosts="all"))
+    assert ids(result(without, HOPPER)["plan"]) == [REMOVE] and not result(still, HOPPER)["changed"]
+    run, again = series.well(lab, mig("", "remove", hosts="all"), mig("", "remove", hosts="all"))
     for host, first in ((AMPERE, [REMOVE]), (HOPPER, [])):
-        check, run = (role(lab, host, *words, tasks="remove") for words in (["--check"], []))
-        assert check.rc == run.rc == 0, check.output + run.output
-        steps = ids(run.result(host, "mig_config")["plan"])
-        assert ids(check.result(host, "mig_config")["plan"]) == steps and steps[:len(first)] == first
-        assert places(lab, host) == ["Disabled"] * 2 and lab.snapshot_beside_driver(host) == clean[host]
-        assert role(lab, host, tasks="remove").changed(host) == []
+        steps = ids(result(run, host)["plan"])
+        assert ids(result(check, host)["plan"]) == steps and steps[:len(first)] == first
+        assert places(lab, host) == ["Disabled"] * 2 and lab.snapshot_beside_driver(host) == balanced.clean[host]
+        assert again.changed(host) == []

@@ -10,9 +10,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import own_lab
-from tests.integration.driver import DriverHost
+from tests.integration.driver import DriverHost, Refused
+from tests.integration.series import Play
 
 OLD, NEW = "580.126.20", "595.91.07"
+BAD = {
+    "no such version": ({"driver_version": "580.1.1"}, f"It has {NEW}, {OLD}"),
+    "another fingerprint": ({"driver_repository_fingerprint": "0" * 40}, "has the fingerprint"),
+    "no such server": ({"driver_repository_url": "http://192.0.2.1/nothing/", "driver_repository_key": "k.pub"},
+                       "cannot be fetched"),
+}
+FAULTS = {"down": "cannot be fetched", "wrong-key": "has the fingerprint"}
 
 
 @pytest.fixture(scope="module")
@@ -24,77 +32,85 @@ def host() -> Iterator[DriverHost]:
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
-    """The snapshot of the host as it is at first."""
-    return host.snapshot()
+    """The state of the host as it is at first."""
+    return host.fresh_state()
 
 
-@pytest.mark.parametrize(("variables", "said"), [
-    ({"driver_version": "580.1.1"}, f"It has {NEW}, {OLD}"),
-    ({"driver_repository_fingerprint": "0" * 40}, "has the fingerprint"),
-    ({"driver_repository_url": "http://192.0.2.1/nothing/", "driver_repository_key": "k.pub"}, "cannot be fetched"),
-])
-def test_bad_input_changes_nothing(host: DriverHost, clean: list[str], variables: dict[str, str], said: str) -> None:
-    run = host.role(**variables)
-    assert run.rc != 0 and said in run.errors()[0]
-    assert host.snapshot() == clean
+@pytest.fixture(scope="module")
+def refused(host: DriverHost, clean: list[str]) -> Refused:
+    """All refusals, on one fresh host."""
+    host.start()
+    runs = host.run_each({case: Play(variables) for case, (variables, _said) in BAD.items()})
+    for fault in FAULTS:
+        with host.fault(fault):
+            runs.update(host.run_each({fault: Play({"driver_version": OLD})}))
+    return Refused(runs, clean, host.state())
 
 
-@pytest.mark.parametrize(("fault", "said"), [("down", "cannot be fetched"), ("wrong-key", "has the fingerprint")])
-def test_a_disturbed_repository_changes_nothing(host: DriverHost, clean: list[str], fault: str, said: str) -> None:
-    host.lab("fault", "repo", fault, "on")
-    try:
-        run = host.role(driver_version=OLD)
-    finally:
-        host.lab("fault", "repo", fault, "off")
-    assert run.rc != 0 and said in run.errors()[0]
-    assert host.snapshot() == clean
-
-
-def test_first_installation_does_what_check_showed(host: DriverHost, clean: list[str]) -> None:
+@pytest.fixture(scope="module")
+def old(host: DriverHost, clean: list[str]) -> list[str]:
+    """The state C(old) of the host, which has the old version; the steps that check mode named and the run took."""
+    host.start()
     check = host.role("--check", driver_version=OLD)
-    assert check.rc == 0, check.output
-    assert host.snapshot() == clean
-    run = host.role(driver_version=OLD)
-    assert run.rc == 0, run.output
-    assert host.plan(run) == host.plan(check)
+    steps = host.steps(check)
+    assert host.state() == clean
+    run, = host.run(Play({"driver_version": OLD}))
+    assert host.steps(run) == steps != []
+    host.save("old")
+    return steps
+
+
+@pytest.mark.parametrize(("case", "said"), [*((case, said) for case, (_variables, said) in BAD.items()),
+                                            *FAULTS.items()])
+def test_bad_input_and_a_disturbed_repository_are_named(host: DriverHost, refused: Refused, case: str,
+                                                        said: str) -> None:
+    assert said in host.refused(refused.runs[case])
+
+
+def test_what_is_refused_changes_nothing(refused: Refused) -> None:
+    assert refused.after == refused.before
+
+
+def test_first_installation_does_what_check_showed(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
     assert set(host.brought().values()) == {OLD}
     assert OLD in host.sh("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
+    host.left("old")
 
 
-def test_a_converged_host_is_left_alone_without_dnf(host: DriverHost) -> None:
+def test_a_converged_host_is_left_alone_without_dnf(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
+    stat = "stat -c '%n %Y' /var/cache/dnf/* /var/lib/dnf/* /var/lib/rpm/rpmdb.sqlite"
     host.sh("mv /usr/bin/dnf /usr/bin/dnf.away; touch -d '1 hour ago' /var/cache/dnf /var/lib/rpm/rpmdb.sqlite")
-    before = host.sh("stat -c '%n %Y' /var/cache/dnf/* /var/lib/dnf/* /var/lib/rpm/rpmdb.sqlite")
-    try:
-        run = host.role(driver_version=OLD)
-    finally:
-        host.sh("mv /usr/bin/dnf.away /usr/bin/dnf")
-    assert run.rc == 0, run.output
-    assert run.changed(host.name) == [] and host.plan(run) == []
-    assert host.sh("stat -c '%n %Y' /var/cache/dnf/* /var/lib/dnf/* /var/lib/rpm/rpmdb.sqlite") == before
+    before = host.sh(stat)
+    host.untouched(host.run(Play({"driver_version": OLD}))[0])
+    assert host.sh(stat) == before
+    host.sh("mv /usr/bin/dnf.away /usr/bin/dnf")
+    host.left("old")
 
 
-def test_upgrades_leave_the_version_even_with_the_vendors_own_repository(host: DriverHost) -> None:
+def test_upgrades_leave_the_version_even_with_the_vendors_own_repository(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
     before = host.brought()
     url = host.sh("sed -n s/^baseurl=//p /etc/yum.repos.d/gpuops-driver.repo").strip()
     host.sh(f"printf '[cuda-rhel9-x86_64]\\nname=cuda\\nbaseurl={url}\\ngpgcheck=0\\n' "
             "> /etc/yum.repos.d/cuda-rhel9.repo")
-    said = host.sh("dnf -y upgrade")
-    host.sh("rm /etc/yum.repos.d/cuda-rhel9.repo")
-    assert "Nothing to do" in said
+    assert "Nothing to do" in host.sh("dnf -y upgrade")
     assert host.brought() == before
 
 
-def test_up_and_down_between_branches(host: DriverHost) -> None:
+def test_up_and_down_between_branches(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
     host.switch(driver_version=NEW)
     assert set(host.brought().values()) == {NEW}
     assert "Nothing to do" in host.sh("dnf -y upgrade")
-    host.switch(driver_branch="580")
+    host.switch(driver_branch="580", twice=True)
     assert set(host.brought().values()) == {OLD}
     assert OLD in host.sh("cat /proc/driver/nvidia/version")
-    assert host.role(driver_branch="580").changed(host.name) == []
 
 
-def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
+def test_open_and_proprietary_modules_of_one_version(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
     host.switch(driver_version=OLD, driver_kernel_module_type="proprietary")
     assert "kmod-nvidia-latest-dkms" in host.brought() and "kmod-nvidia-open-dkms" not in host.brought()
     assert host.sh("modinfo -F license nvidia").strip() == "NVIDIA"
@@ -104,24 +120,15 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
     assert "Open Kernel Module" in host.sh("cat /proc/driver/nvidia/version")
 
 
-def test_a_run_killed_in_the_transaction_goes_on(host: DriverHost) -> None:
+def test_a_run_killed_in_the_transaction_goes_on_and_removal_leaves_nothing(host: DriverHost, clean: list[str],
+                                                                            old: list[str]) -> None:
+    host.start("old")
     with host.killed_in_transaction(NEW, "dnf"):
-        cut = host.role(driver_version=NEW)
+        cut, = host.run(Play({"driver_version": NEW}))
     assert cut.rc != 0, cut.output
     assert len(host.sh("rpm -q libnvidia-ml").splitlines()) == 2
-    check = host.role("--check", driver_version=NEW)
-    run = host.role(driver_version=NEW)
-    assert run.rc == 0, run.output
-    assert host.plan(run) == host.plan(check) and host.plan(run)[0].startswith("repair package database")
+    assert host.switch(driver_version=NEW, twice=True)[0].startswith("repair package database")
     assert set(host.brought().values()) == {NEW}
     assert "Error" not in host.sh("dnf -q check 2>&1")
-    assert host.role(driver_version=NEW).changed(host.name) == []
-
-
-def test_removal_leaves_nothing(host: DriverHost, clean: list[str]) -> None:
-    check = host.role("--check", tasks="remove")
-    run = host.role(tasks="remove")
-    assert run.rc == 0, run.output
-    assert host.plan(run) == host.plan(check) != []
-    assert host.snapshot() == clean
-    assert host.role(tasks="remove").changed(host.name) == []
+    host.switch(tasks="remove", twice=True)
+    assert host.state() == clean

@@ -10,6 +10,8 @@ import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ import pytest
 
 from lab.packages import RUNFILE_PATH
 from lab.packages.runfile import runfile_name
-from tests.integration import user
-from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.conftest import own_lab
+from tests.integration.driver import DriverHost, Refused
+from tests.integration.series import Done, Play
 
-HOST = "gpu-f1"
 NEW, OLD, OLDEST = "595.91.07", "580.126.20", "535.309.01"
 UNIT = "/etc/systemd/system/nvidia-persistenced.service"
 # What the snapshot of a lab host leaves out, and the installer and we could leave behind.
@@ -44,7 +46,10 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 END
 systemd-run --quiet --unit=tls --working-directory=/srv/tls python3 serve.py
-until python3 -c "import socket; socket.create_connection(('127.0.0.1', 8443))" 2>/dev/null; do sleep 0.2; done
+timeout 60 python3 -c "
+import socket, time
+while socket.socket().connect_ex(('127.0.0.1', 8443)):
+    time.sleep(0.1)"
 """
 # An archive of packages on the host itself that has what the installer asks for.
 OWN_SOURCE = """
@@ -56,31 +61,57 @@ dpkg-deb --root-owner-group --build libc6-dev . >/dev/null && dpkg-scanpackages 
 echo 'deb [trusted=yes] file:/srv/own ./' > /etc/apt/sources.list.d/own.list
 apt-get -qq update
 """
+# What nvidia-smi reports, the licence of the module on the disk, and what DKMS has.
+DRIVER = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u; modinfo -F license nvidia"
+DKMS = "ls /usr/src; dkms status"
+LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
+# A process that has a GPU open.
+HOLD = """setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 </dev/null &
+timeout 60 sh -c "until grep -qsx sleep /proc/$!/comm; do sleep 0.1; done"
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """How the new version came to a fresh host, whose state is kept by this name and has these lines."""
+
+    steps: list[str]
+    verify: Done
+    lines: list[str]
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[LabHosts]:
+def host() -> Iterator[DriverHost]:
     """A lab of its own, with one host of two L40S, whose GPUs need no fabric manager."""
-    with own_lab("runfile", f"{HOST}=l40s:2") as hosts:
-        yield hosts
+    with own_lab("runfile", "gpu-f1=l40s:2") as lab:
+        yield DriverHost(lab, "gpu-f1", MORE)
 
 
 @pytest.fixture(scope="module")
-def clean(lab: LabHosts) -> list[str]:
-    """What a fresh host looks like."""
-    return state(lab)
+def clean(host: DriverHost) -> list[str]:
+    """The state of a fresh host."""
+    return host.fresh_state()
 
 
 @pytest.fixture(scope="module")
-def repository(lab: LabHosts) -> str:
+def repository(host: DriverHost) -> str:
     """The address of the lab's repositories, with a slash."""
-    address = re.search(r'driver_repository_url: "(http://[^/]+/)', lab.hosts[0].read_text())
+    address = re.search(r'driver_repository_url: "(http://[^/]+/)', host.lab.hosts[0].read_text())
     assert address
     return address.group(1)
 
 
-def state(lab: LabHosts) -> list[str]:
-    return [*lab.snapshot(HOST), *lab.sh(HOST, MORE).splitlines()]
+@pytest.fixture(scope="module")
+def installed(host: DriverHost, clean: list[str], repository: str) -> Installed:
+    """The state C(installed) of the host: the new version, of which check mode named the steps."""
+    host.start()
+    variables = wanted(repository, NEW)
+    steps = host.steps(host.role("--check", **variables))
+    assert host.state() == clean
+    run, verify = host.run(Play(variables), Play(variables, tasks="verify"))
+    assert converged(host, run) == steps
+    host.save("installed")
+    return Installed(steps, verify, same_driver(host.state()))
 
 
 def url_of(repository: str, version: str) -> str:
@@ -92,326 +123,338 @@ def fetched(url: str, path: str) -> str:
     return f"python3 -c \"import urllib.request as u; u.urlretrieve('{url}', '{path}')\""
 
 
+@lru_cache
+def digest(url: str) -> str:
+    """What a file has to have."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return f"sha256:{hashlib.sha256(answer.read()).hexdigest()}"
+
+
 def wanted(repository: str, version: str, **others: Any) -> dict[str, Any]:
     """The variables for a version from the lab's server."""
     url = url_of(repository, version)
-    with urllib.request.urlopen(url) as answer:
-        digest = hashlib.sha256(answer.read()).hexdigest()
-    return {"driver_source": "runfile", "driver_version": version, "driver_disruption": "idle",
-            "driver_runfile_src": url, "driver_runfile_checksum": f"sha256:{digest}", **others}
+    return {"driver_source": "runfile", "driver_version": version, "driver_runfile_src": url,
+            "driver_runfile_checksum": digest(url), **others}
 
 
-def role(lab: LabHosts, *words: str, tasks: str = "host", environment: str = "{}", **variables: Any) -> user.Run:
-    """Runs one task file of the role."""
-    play = user.HOME / f"runfile-{tasks}.yml"
-    play.write_text(f"- hosts: all\n  gather_facts: false\n  environment: {environment}\n  tasks:\n"
-                    "    - ansible.builtin.import_role:\n        name: gpuops.nvidia.driver\n"
-                    f"        tasks_from: {tasks}\n")
-    return user.playbook(str(play), lab.hosts, *words, **variables)
+def converged(host: DriverHost, run: Done) -> list[str]:
+    """The steps of a run that ended well and left nothing to do."""
+    steps = host.steps(run)
+    result = run.result(host.name, "nvidia_driver")
+    assert result["pending"] == [] and result.get("reasons", []) == [], result
+    return steps
 
 
-def converge(lab: LabHosts, twice: bool = False, **variables: Any) -> list[str]:
-    """A run that has to end well, and if told a second that has to find nothing to do; the steps of the first."""
-    run = role(lab, **variables)
-    assert run.rc == 0, run.output
-    result = run.result(HOST, "nvidia_driver")
-    assert result["pending"] == [] and result["reasons"] == [], result
-    if twice:
-        again = role(lab, **variables)
-        assert again.rc == 0 and again.changed(HOST) == [], again.output
-    return [step["id"] for step in result["plan"]]
+def removal(host: DriverHost, after: str = "") -> Play:
+    """A removal, with the state of the host at its end."""
+    return Play(tasks="remove", then=f"{after}\n{host.state_script}")
 
 
-def refused(lab: LabHosts, **variables: Any) -> str:
-    """A run that has to end with one error; the error."""
-    run = role(lab, **variables)
-    assert run.rc != 0 and len(run.errors()) == 1, run.output
-    assert "Traceback" not in run.output and "MODULE FAILURE" not in run.output
-    return run.errors()[0]
+def gone(host: DriverHost, run: Done, clean: list[str]) -> None:
+    """The removal has left nothing."""
+    converged(host, run)
+    assert run.said.splitlines() == clean
 
 
-def remove(lab: LabHosts) -> None:
-    run = role(lab, tasks="remove", driver_disruption="idle")
-    assert run.rc == 0 and run.result(HOST, "nvidia_driver")["pending"] == [], run.output
+def same_driver(state: list[str]) -> list[str]:
+    """A state without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""
+    return [line for line in state if "gpuops/python/__pycache__" not in line]
 
 
-def driver(lab: LabHosts) -> tuple[str, str]:
-    """The version that nvidia-smi reports, and the licence of the module on the disk."""
-    version = lab.sh(HOST, "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u").strip()
-    return version, lab.sh(HOST, "modinfo -F license nvidia").strip()
+def is_driver(run: Done, version: str, kind: str = "open") -> bool:
+    """Whether DRIVER has said so."""
+    return run.said.splitlines()[:2] == [version, LICENCES[kind]]
 
 
-def test_check_names_the_steps_that_the_run_takes(lab: LabHosts, clean: list[str], repository: str) -> None:
-    variables = wanted(repository, NEW)
-    check = role(lab, "--check", **variables)
-    assert check.rc == 0, check.output
-    assert state(lab) == clean
-    steps = converge(lab, **variables)
-    assert steps == [step["id"] for step in check.result(HOST, "nvidia_driver")["plan"]]
-    assert steps[:2] == [f"fetch driver archive: {variables['driver_runfile_src']}",
-                         f"run driver installer: {NEW} open"]
-    assert driver(lab) == (NEW, "Dual MIT/GPL")
-    assert lab.sh(HOST, "nvidia-installer --sanity --silent && dkms status").count(f"{NEW}, ") == 1
-    assert lab.sh(HOST, "systemctl is-enabled nvidia-persistenced; systemctl is-active nvidia-persistenced"
-                  ).split() == ["enabled", "active"]
-    assert not lab.sh(HOST, "ls -d /var/lib/gpuops/runfile 2>/dev/null || true")
-    verify = role(lab, tasks="verify", **variables)
-    assert verify.rc == 0, verify.output
+def test_check_names_the_steps_that_the_run_takes(host: DriverHost, installed: Installed, repository: str) -> None:
+    host.start("installed")
+    assert installed.steps[:2] == [f"fetch driver archive: {url_of(repository, NEW)}",
+                                   f"run driver installer: {NEW} open"]
+    assert host.sh(DRIVER).splitlines() == [NEW, LICENCES["open"]]
+    assert host.sh("nvidia-installer --sanity --silent && dkms status").count(f"{NEW}, ") == 1
+    assert host.sh("systemctl is-enabled nvidia-persistenced; systemctl is-active nvidia-persistenced"
+                   ).split() == ["enabled", "active"]
+    assert not host.sh("ls -d /var/lib/gpuops/runfile 2>/dev/null || true")
+    assert installed.verify.rc == 0, installed.verify.output
+    host.left("installed")
 
 
-def test_a_second_run_needs_neither_network_nor_installer(lab: LabHosts, repository: str) -> None:
+def test_a_second_run_needs_neither_network_nor_installer(host: DriverHost, installed: Installed,
+                                                          repository: str) -> None:
+    host.start("installed")
     variables = wanted(repository, NEW)
     marks = "stat -c '%Y %i' /var/log/nvidia-*.log /var/lib/nvidia/log; systemctl show -p MainPID nvidia-persistenced"
-    before = lab.sh(HOST, marks)
-    lab.sh(HOST, "mv /usr/bin/nvidia-installer /srv/; ln -s /bin/false /usr/bin/nvidia-installer")
-    lab("fault", "repo", "down", "on")
-    try:
+    before = host.sh(marks)
+    host.sh("mv /usr/bin/nvidia-installer /srv/; ln -s /bin/false /usr/bin/nvidia-installer")
+    with host.fault("down"):
         # Whoever lets auto choose keeps what is there.
-        for others in ({}, {"driver_source": "auto"}, {"driver_source": "auto", "driver_version": ""}):
-            again = role(lab, **{**variables, **others})
-            assert again.rc == 0 and again.changed(HOST) == [], again.output
-    finally:
-        lab("fault", "repo", "down", "off")
-        lab.sh(HOST, "mv /srv/nvidia-installer /usr/bin/nvidia-installer")
-    assert lab.sh(HOST, marks) == before
+        for again in host.run(*[Play({**variables, **others}) for others in (
+                {}, {"driver_source": "auto"}, {"driver_source": "auto", "driver_version": ""})]):
+            assert again.rc == 0 and again.changed(host.name) == [], again.output
+    assert host.sh(marks) == before
+    host.sh("mv /srv/nvidia-installer /usr/bin/nvidia-installer")
+    host.left("installed")
 
 
-def test_another_version_waits_for_leave_to_unload(lab: LabHosts, repository: str) -> None:
-    run = role(lab, **wanted(repository, OLD, driver_disruption="never"))
-    assert run.rc == 0, run.output
-    result = run.result(HOST, "nvidia_driver")
-    assert result["pending"][0]["id"].startswith("unload modules: ") and driver(lab)[0] == NEW
-    assert [step["action"] for step in result["plan"]] == ["fetch driver archive"]
-
-
-def test_another_version_another_flavour_and_an_old_branch(lab: LabHosts, repository: str) -> None:
-    steps = converge(lab, **wanted(repository, OLD))
+def test_another_version_another_flavour_and_an_old_branch(host: DriverHost, installed: Installed,
+                                                           repository: str) -> None:
+    host.start("installed")
+    proprietary = wanted(repository, OLD, driver_kernel_module_type="proprietary")
+    # The installer of the oldest knows neither --kernel-module-type nor --skip-module-load.
+    oldest = Play(wanted(repository, OLDEST), then=DRIVER)
+    waits, version, flavour, old, again = host.run(
+        Play(wanted(repository, OLD, driver_disruption="never"), then=DRIVER),
+        Play(wanted(repository, OLD), then=f"{DRIVER}; {DKMS}"), Play(proprietary, then=DRIVER), oldest, oldest)
+    # Another version waits for leave to unload the modules.
+    assert [step.split(": ")[0] for step in host.steps(waits)] == ["fetch driver archive"]
+    assert waits.result(host.name, "nvidia_driver")["pending"][0]["id"].startswith("unload modules: ")
+    assert waits.said.splitlines()[0] == NEW
+    steps = converged(host, version)
     assert steps[0].startswith("unload modules: ") and f"run driver installer: {OLD} open" in steps
-    assert driver(lab) == (OLD, "Dual MIT/GPL")
-    assert lab.sh(HOST, "ls /usr/src; dkms status").count(NEW) == 0
-    steps = converge(lab, **wanted(repository, OLD, driver_kernel_module_type="proprietary"))
-    assert f"run driver installer: {OLD} proprietary" in steps and driver(lab) == (OLD, "NVIDIA")
-    # Its installer knows neither --kernel-module-type nor --skip-module-load.
-    converge(lab, True, **wanted(repository, OLDEST))
-    assert driver(lab) == (OLDEST, "Dual MIT/GPL")
+    assert is_driver(version, OLD) and NEW not in version.said
+    assert f"run driver installer: {OLD} proprietary" in converged(host, flavour)
+    assert is_driver(flavour, OLD, "proprietary")
+    assert converged(host, old) and is_driver(old, OLDEST)
+    host.untouched(again)
 
 
-def test_what_is_lost_comes_back(lab: LabHosts, repository: str) -> None:
-    variables = wanted(repository, NEW)
-    converge(lab, **variables)
-    lab.sh(HOST, "rm /usr/bin/nvidia-smi")
-    assert f"run driver installer: {NEW} open" in converge(lab, **variables)
-    lab.sh(HOST, f"dkms remove nvidia/{NEW} --all")
-    steps = converge(lab, **variables)
+def test_what_is_lost_comes_back(host: DriverHost, installed: Installed, repository: str) -> None:
+    host.start("installed")
+    play = Play(wanted(repository, NEW))
+    program, modules, unit, again = host.run(
+        replace(play, first="rm /usr/bin/nvidia-smi"), replace(play, first=f"dkms remove nvidia/{NEW} --all"),
+        replace(play, first=f"rm {UNIT}", then=DRIVER), play)
+    assert f"run driver installer: {NEW} open" in converged(host, program)
+    steps = converged(host, modules)
     assert any(step.startswith(f"add kernel modules: {NEW} open for kernel ") for step in steps)
     assert not any(step.startswith(("unload", "run driver installer")) for step in steps)
-    lab.sh(HOST, f"rm {UNIT}")
-    assert f"install unit: {UNIT}" in converge(lab, True, **variables)
-    assert driver(lab) == (NEW, "Dual MIT/GPL")
+    assert f"install unit: {UNIT}" in converged(host, unit)
+    assert is_driver(unit, NEW)
+    host.untouched(again)
 
 
-def test_packages_and_a_file_give_way_to_each_other(lab: LabHosts, clean: list[str], repository: str) -> None:
-    converge(lab, **wanted(repository, NEW))
-    packages = {"driver_source": "cuda_repository", "driver_version": NEW, "driver_disruption": "idle"}
-    steps = converge(lab, True, **packages)
+def test_packages_and_a_file_give_way_to_each_other(host: DriverHost, clean: list[str], installed: Installed,
+                                                    repository: str) -> None:
+    host.start("installed")
+    packages = {"driver_source": "cuda_repository", "driver_version": NEW}
+    to_packages = Play(packages, then=f"{DRIVER}; ls /usr/bin/nvidia-uninstall /var/lib/nvidia {UNIT} 2>/dev/null; :")
+    to_file = Play(wanted(repository, NEW), then=f"{DRIVER}; dpkg-query -W '*nvidia*' 'libcuda*' 2>/dev/null; :")
+    there, still_there, back, still_back, old, old_file, removed = host.run(
+        to_packages, to_packages, to_file, to_file, Play({**packages, "driver_version": OLD}, then=DRIVER),
+        Play(wanted(repository, OLD)), removal(host))
+    steps = converged(host, there)
     assert steps.index(f"run driver uninstaller: {NEW}") > 0 and f"remove unit: {UNIT}" in steps
-    assert not lab.sh(HOST, f"ls /usr/bin/nvidia-uninstall /var/lib/nvidia {UNIT} 2>/dev/null || true")
-    assert driver(lab) == (NEW, "Dual MIT/GPL")
-    steps = converge(lab, True, **wanted(repository, NEW))
-    assert any(step.startswith("purge packages: ") for step in steps)
-    assert not lab.sh(HOST, "dpkg-query -W '*nvidia*' 'libcuda*' 2>/dev/null || true").strip()
-    assert driver(lab) == (NEW, "Dual MIT/GPL")
-    converge(lab, **{**packages, "driver_version": OLD})
-    assert driver(lab)[0] == OLD
-    converge(lab, **wanted(repository, OLD))
-    remove(lab)
-    assert state(lab) == clean
+    assert there.said.splitlines() == [NEW, LICENCES["open"]]
+    host.untouched(still_there)
+    assert any(step.startswith("purge packages: ") for step in converged(host, back))
+    assert back.said.splitlines() == [NEW, LICENCES["open"]]
+    host.untouched(still_back)
+    assert converged(host, old) and is_driver(old, OLD)
+    assert converged(host, old_file)
+    gone(host, removed, clean)
 
 
-def test_a_reboot_loads_what_was_held(lab: LabHosts, clean: list[str], repository: str) -> None:
-    converge(lab, **wanted(repository, NEW))
-    lab.sh(HOST, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 & "
-                 "until grep -qsx sleep /proc/$!/comm; do sleep 0.1; done")
-    run = role(lab, **wanted(repository, OLD, driver_disruption="reboot"))
-    assert run.rc == 0 and "Reboot the host" in " ".join(run.changed(HOST)), run.output
-    assert driver(lab) == (OLD, "Dual MIT/GPL")
-    assert role(lab, **wanted(repository, OLD)).changed(HOST) == []
-    remove(lab)
-    assert state(lab) == clean
+def test_a_reboot_loads_what_was_held(host: DriverHost, clean: list[str], installed: Installed,
+                                      repository: str) -> None:
+    host.start("installed")
+    run, again, removed = host.run(
+        Play(wanted(repository, OLD, driver_disruption="reboot"), first=HOLD, then=DRIVER),
+        Play(wanted(repository, OLD)), removal(host))
+    assert run.rc == 0 and "Reboot the host" in " ".join(run.changed(host.name)), run.output
+    assert is_driver(run, OLD)
+    host.untouched(again)
+    gone(host, removed, clean)
 
 
-def test_a_build_that_fails_leaves_the_former_driver_installed(lab: LabHosts, clean: list[str],
-                                                               repository: str) -> None:
-    converge(lab, **wanted(repository, NEW))
-    lab("fault", HOST, "build-fails", "on")
-    try:
-        error = refused(lab, **wanted(repository, OLD))
-    finally:
-        lab("fault", HOST, "build-fails", "off")
+def test_a_build_that_fails_leaves_the_former_driver_installed(host: DriverHost, clean: list[str],
+                                                               installed: Installed, repository: str) -> None:
+    host.start("installed")
+    fault = "/usr/lib/gpulab/fault build-fails"
+    run, again, removed = host.run(
+        Play(wanted(repository, OLD), first=f"{fault} on", then=f"{fault} off; {DRIVER}"),
+        Play(wanted(repository, NEW)), removal(host))
+    error = host.refused(run)
     assert "/var/log/nvidia-installer.log" in error and "Building kernel modules" in error
-    assert f"The former driver {NEW} is back" in error and driver(lab)[0] == NEW
-    assert role(lab, **wanted(repository, NEW)).changed(HOST) == []
-    remove(lab)
-    assert state(lab) == clean
+    assert f"The former driver {NEW} is back" in error and is_driver(run, NEW)
+    host.untouched(again)
+    gone(host, removed, clean)
 
 
+# What needs a host: the other wrong options are refused by what tests/unit/driver/test_runfile.py runs.
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "wrong digest": ({"driver_runfile_checksum": f"sha256:{'0' * 64}"}, "0" * 64),
     "no digest": ({"driver_runfile_checksum": ""}, "runfile.checksum"),
-    "no digest at all": ({"driver_runfile_checksum": "md5:1"}, "'md5:1' is no digest"),
-    "another version": ({"driver_version": OLD}, f"is version {NEW}, not {OLD}"),
     "no version": ({"driver_version": "", "driver_runfile_src": ""}, "Give version"),
-    "no such branch": ({"driver_version": "", "driver_branch": "580"}, "branch 580 is wanted"),
     "not there": ({"driver_runfile_src": "http://127.0.0.1:9/none.run"}, "cannot be fetched"),
     "no such file": ({"driver_runfile_src": "/srv/none.run"}, "no file /srv/none.run"),
     "a password": ({"driver_runfile_src": "http://me:secret@example.com/a.run"}, "must not hold a user or password"),
     "no modules for it": ({"driver_version": "470.256.02", "driver_kernel_module_type": "open",
                            "driver_runfile_src": ""}, "470"),
 }
+# Hosts on which it is refused: what makes them so and what makes it good again, and what is said.
+UNFIT = {
+    "no room": ("mkdir /var/lib/gpuops && mount -t tmpfs -o size=1m tmpfs /var/lib/gpuops",
+                "umount /var/lib/gpuops && rmdir /var/lib/gpuops", "MiB free"),
+    "packages of others": ("mkdir -p /usr/lib/nvidia && touch /usr/lib/nvidia/alternate-install-present",
+                           "rm -r /usr/lib/nvidia", "alternate-install-present"),
+}
+SAID = {**{case: said for case, (_variables, said) in BAD.items()},
+        **{case: said for case, (_first, _then, said) in UNFIT.items()}, "no network": "503"}
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_one_clear_error_and_nothing_changed(lab: LabHosts, clean: list[str], repository: str, case: str) -> None:
-    variables, expected = BAD[case]
-    error = refused(lab, **{**wanted(repository, NEW), **variables})
-    assert expected in error and "secret" not in error
-    assert state(lab) == clean
-
-
-def test_no_network_and_no_room(lab: LabHosts, clean: list[str], repository: str) -> None:
+@pytest.fixture(scope="module")
+def refused(host: DriverHost, clean: list[str], repository: str) -> Refused:
+    """All refusals, on one fresh host."""
+    host.start()
     variables = wanted(repository, NEW)
-    lab("fault", "repo", "down", "on")
-    try:
-        assert "503" in refused(lab, **variables)
-    finally:
-        lab("fault", "repo", "down", "off")
-    lab.sh(HOST, "mkdir /var/lib/gpuops && mount -t tmpfs -o size=1m tmpfs /var/lib/gpuops")
-    try:
-        assert "MiB free" in refused(lab, **variables)
-    finally:
-        lab.sh(HOST, "umount /var/lib/gpuops && rmdir /var/lib/gpuops")
-    assert state(lab) == clean
+    runs = host.run_each({
+        **{case: Play({**variables, **own}) for case, (own, _said) in BAD.items()},
+        **{case: Play(variables, first=first, then=then) for case, (first, then, _said) in UNFIT.items()}})
+    with host.fault("down"):
+        runs.update(host.run_each({"no network": Play(variables)}))
+    return Refused(runs, clean, host.state())
 
 
-def test_packages_of_others_are_not_touched(lab: LabHosts, clean: list[str], repository: str) -> None:
-    lab.sh(HOST, "mkdir -p /usr/lib/nvidia && touch /usr/lib/nvidia/alternate-install-present")
-    assert "alternate-install-present" in refused(lab, **wanted(repository, NEW))
-    lab.sh(HOST, "rm -r /usr/lib/nvidia")
-    assert state(lab) == clean
+@pytest.mark.parametrize("case", SAID)
+def test_one_clear_error(host: DriverHost, refused: Refused, case: str) -> None:
+    error = host.refused(refused.runs[case])
+    assert SAID[case] in error and "secret" not in error
 
 
-def cut_off(lab: LabHosts, repository: str, point: str) -> None:
+def test_what_is_refused_changes_nothing(refused: Refused) -> None:
+    assert refused.after == refused.before
+
+
+def cut_off(repository: str, point: str) -> Play:
     """A run that is killed with the installer in the middle of its work."""
-    lab.sh(HOST, f"echo {point} > /run/kill-installer")
-    run = role(lab, **wanted(repository, NEW))
-    assert run.rc != 0 and not lab.sh(HOST, "ls /run/kill-installer 2>/dev/null || true"), run.output
+    return Play(wanted(repository, NEW), first=f"echo {point} > /run/kill-installer",
+                then="ls /run/kill-installer 2>/dev/null; :")
 
 
-def test_killed_in_the_middle(lab: LabHosts, clean: list[str], repository: str) -> None:
+def was_cut_off(run: Done) -> None:
+    assert run.rc != 0 and run.said == "", run.output
+
+
+def test_killed_in_the_middle(host: DriverHost, clean: list[str], repository: str) -> None:
     """Each run goes on from what a killed one left."""
-    for point in ("built", "cleared", "registered", "half"):
-        cut_off(lab, repository, point)
-    converge(lab, True, **wanted(repository, NEW))
-    assert driver(lab) == (NEW, "Dual MIT/GPL")
-    remove(lab)
-    assert state(lab) == clean
+    host.start()
+    play = Play(wanted(repository, NEW))
+    *cut, run, again, removed = host.run(
+        *[cut_off(repository, point) for point in ("built", "cleared", "registered", "half")],
+        replace(play, then=DRIVER), play, removal(host))
+    for each in cut:
+        was_cut_off(each)
+    assert converged(host, run) and is_driver(run, NEW)
+    host.untouched(again)
+    gone(host, removed, clean)
 
 
-@pytest.mark.parametrize("point", ["cleared", "registered", "half"])
-def test_killed_in_the_middle_and_removed(lab: LabHosts, clean: list[str], repository: str, point: str) -> None:
-    cut_off(lab, repository, point)
-    remove(lab)
-    assert state(lab) == clean
+def test_killed_in_the_middle_and_removed(host: DriverHost, clean: list[str], repository: str) -> None:
+    host.start()
+    points = ("cleared", "registered", "half")
+    runs = host.run(*[play for point in points for play in (cut_off(repository, point), removal(host))])
+    for point, cut, removed in zip(points, runs[::2], runs[1::2], strict=True):
+        was_cut_off(cut)
+        converged(host, removed)
+        assert removed.said.splitlines() == clean, point
 
 
-def test_killed_at_its_steps(lab: LabHosts, clean: list[str], repository: str) -> None:
+def test_killed_at_its_steps(host: DriverHost, clean: list[str], repository: str) -> None:
+    host.start()
     variables = wanted(repository, NEW)
-    lab.put_killer(HOST)
-    for step in (f"fetch driver archive: {variables['driver_runfile_src']}", f"run driver installer: {NEW} open",
-                 f"install unit: {UNIT}"):
-        for moment in ("before", "after"):
-            lab.sh(HOST, f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
-            run = role(lab, ansible_python_interpreter="/opt/killer/python3", **variables)
-            assert run.rc != 0 and run.of(HOST, ("failed",))[-1]["result"]["rc"] == 137, run.output
-    lab.sh(HOST, "rm -r /run/kill-step /opt/killer")
-    converge(lab, **variables)
-    remove(lab)
-    assert state(lab) == clean
+    host.lab.put_killer(host.name)
+    cuts = [Play({"ansible_python_interpreter": "/opt/killer/python3", **variables},
+                 first=f"printf '%s\\n' '{moment}' '{step}' > /run/kill-step")
+            for step in (f"fetch driver archive: {variables['driver_runfile_src']}",
+                         f"run driver installer: {NEW} open", f"install unit: {UNIT}")
+            for moment in ("before", "after")]
+    *cut, run, removed = host.run(*cuts, Play(variables, first="rm -r /run/kill-step /opt/killer"), removal(host))
+    for each in cut:
+        assert each.rc != 0 and each.of(host.name, ("failed",))[-1]["result"]["rc"] == 137, each.output
+    assert converged(host, run)
+    gone(host, removed, clean)
 
 
-def test_a_file_on_the_host(lab: LabHosts, clean: list[str], repository: str) -> None:
-    variables = wanted(repository, NEW)
+def test_a_file_on_the_host(host: DriverHost, installed: Installed, repository: str) -> None:
+    host.start()
     path = f"/srv/{runfile_name(NEW)}"
-    lab.sh(HOST, fetched(url_of(repository, NEW), path))
     # The version is that of its name.
-    converge(lab, True, **{**variables, "driver_runfile_src": path, "driver_version": ""})
-    assert driver(lab)[0] == NEW and lab.sh(HOST, f"stat -c %a {path}").strip() == "644"
-    lab.sh(HOST, f"rm {path}")
-    remove(lab)
-    assert state(lab) == clean
+    play = Play({**wanted(repository, NEW), "driver_runfile_src": path, "driver_version": ""})
+    run, again = host.run(replace(play, first=fetched(url_of(repository, NEW), path), then=f"stat -c %a {path}"),
+                          replace(play, then=host.state_script))
+    assert converged(host, run) and run.said.strip() == "644"
+    host.untouched(again)
+    assert same_driver(again.said.splitlines()) == installed.lines
 
 
-def test_the_digest_beside_the_file_counts_by_https(lab: LabHosts, clean: list[str], repository: str) -> None:
+def test_the_digest_beside_the_file_counts_by_https(host: DriverHost, installed: Installed, repository: str) -> None:
+    host.start()
     name = runfile_name(NEW)
-    lab.sh(HOST, SECURE.format(name=name, url=url_of(repository, NEW)[:-len(name)]))
-    variables = {**wanted(repository, NEW), "driver_runfile_checksum": "",
-                 "driver_runfile_src": f"https://localhost:8443/{name}"}
-    assert "CERTIFICATE_VERIFY_FAILED" in refused(lab, **variables)
-    trusting = "{SSL_CERT_FILE: /srv/tls/cert.pem}"
-    run = role(lab, environment=trusting, **variables)
-    assert run.rc == 0 and driver(lab)[0] == NEW, run.output
-    lab.sh(HOST, "systemctl stop tls; rm -r /srv/tls")
-    remove(lab)
-    assert state(lab) == clean
+    host.sh(SECURE.format(name=name, url=url_of(repository, NEW)[:-len(name)]))
+    play = Play({**wanted(repository, NEW), "driver_runfile_checksum": "",
+                 "driver_runfile_src": f"https://localhost:8443/{name}"})
+    strange, run = host.run(play, replace(play, environment={"SSL_CERT_FILE": "/srv/tls/cert.pem"},
+                                          then=f"systemctl stop tls; {host.state_script}"))
+    assert "CERTIFICATE_VERIFY_FAILED" in host.refused(strange)
+    assert converged(host, run)
+    assert same_driver(run.said.splitlines()) == installed.lines
 
 
-def test_what_the_installer_needs_comes_from_the_hosts_own_sources(lab: LabHosts, clean: list[str],
+def test_what_the_installer_needs_comes_from_the_hosts_own_sources(host: DriverHost, clean: list[str],
                                                                    repository: str) -> None:
-    lab.sh(HOST, OWN_SOURCE)
-    steps = converge(lab, True, **wanted(repository, NEW))
-    assert steps[0] == "install packages: libc6-dev"
-    remove(lab)
-    lab.sh(HOST, "touch /usr/include/stdio.h; rm -r /srv/own /etc/apt/sources.list.d/own.list; apt-get -qq update")
-    assert state(lab) == clean
+    host.start()
+    play = Play(wanted(repository, NEW))
+    run, again, removed = host.run(
+        replace(play, first=OWN_SOURCE), play,
+        removal(host, "touch /usr/include/stdio.h; rm -r /srv/own /etc/apt/sources.list.d/own.list; "
+                      "apt-get -qq update"))
+    assert converged(host, run)[0] == "install packages: libc6-dev"
+    host.untouched(again)
+    gone(host, removed, clean)
 
 
-def test_secure_boot(lab: LabHosts, clean: list[str], repository: str, tmp_path: Path) -> None:
+def test_secure_boot(host: DriverHost, clean: list[str], repository: str, tmp_path: Path) -> None:
+    host.start()
     subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-days", "30", "-subj", "/CN=Site module key",
                     "-newkey", "rsa:2048", "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True,
                    capture_output=True)
-    lab.sh(HOST, "ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil")
-    lab("fault", HOST, "secure-boot", "on")
-    assert "module_signing" in refused(lab, **wanted(repository, NEW))
-    variables = wanted(repository, NEW, driver_signing_key=(tmp_path / "key.pem").read_text(),
-                       driver_signing_certificate=(tmp_path / "cert.pem").read_text(), driver_signing_password="once")
-    first = role(lab, **variables)
-    assert first.rc == 0 and first.result(HOST, "nvidia_driver")["mok"] == {"enrolled": False, "pending": True}
-    assert lab.sh(HOST, "modinfo -F signer nvidia").strip() == "Site module key"
-    lab.sh(HOST, "/usr/lib/gpulab/mokmanager once")
-    converge(lab, True, **variables)
-    assert driver(lab)[0] == NEW
-    lab("fault", HOST, "secure-boot", "off")
-    lab.sh(HOST, "rm /usr/bin/mokutil")
-    remove(lab)
-    assert state(lab) == clean
+    play = Play(wanted(repository, NEW, driver_signing_key=(tmp_path / "key.pem").read_text(),
+                       driver_signing_certificate=(tmp_path / "cert.pem").read_text(), driver_signing_password="once"))
+    unsigned, first, enrolled, again, removed = host.run(
+        Play(wanted(repository, NEW), first="ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil; "
+                                            "/usr/lib/gpulab/fault secure-boot on"),
+        replace(play, then="modinfo -F signer nvidia"),
+        replace(play, first="/usr/lib/gpulab/mokmanager once", then=DRIVER), play,
+        removal(host, "/usr/lib/gpulab/fault secure-boot off; rm /usr/bin/mokutil"))
+    assert "module_signing" in host.refused(unsigned)
+    assert host.steps(first)
+    assert first.result(host.name, "nvidia_driver")["mok"] == {"enrolled": False, "pending": True}
+    assert first.said.strip() == "Site module key"
+    assert converged(host, enrolled) and enrolled.said.splitlines()[0] == NEW
+    host.untouched(again)
+    gone(host, removed, clean)
 
 
-def test_a_driver_of_somebody_else_is_kept_and_never_changed(lab: LabHosts, clean: list[str], repository: str) -> None:
-    variables = wanted(repository, NEW)
-    lab.sh(HOST, fetched(url_of(repository, NEW), "/srv/a.run"))
-    lab.sh(HOST, "sh /srv/a.run --silent --dkms --kernel-module-type=open --skip-module-load && modprobe nvidia")
-    theirs = state(lab)
-    adopted = role(lab, driver_state="adopted", driver_version=NEW)
-    assert adopted.rc == 0 and adopted.changed(HOST) == [], adopted.output
-    steps = converge(lab, True, **variables)
-    assert not any("driver installer" in step or "driver archive" in step for step in steps)
-    for others in ({**wanted(repository, OLD)}, {**variables, "driver_kernel_module_type": "proprietary"},
-                   {"driver_source": "cuda_repository", "driver_version": NEW, "driver_disruption": "idle"}):
-        assert "nvidia-uninstall" in refused(lab, **others)
-    remove(lab)
-    now = lab.sh(HOST, "cat /proc/driver/nvidia/version; nvidia-installer --sanity --silent")
-    assert NEW in now
-    assert set(theirs) - set(state(lab)) == set()
-    lab.sh(HOST, "rmmod nvidia_uvm nvidia_modeset nvidia; nvidia-uninstall --silent")
-    lab.sh(HOST, "rm -r /srv/a.run /usr/src/nvidia-*")
-    assert state(lab) == clean
+def test_a_driver_of_somebody_else_is_kept_and_never_changed(host: DriverHost, clean: list[str],
+                                                             repository: str) -> None:
+    host.start()
+    host.sh(fetched(url_of(repository, NEW), "/srv/a.run"))
+    host.sh("sh /srv/a.run --silent --dkms --kernel-module-type=open --skip-module-load && modprobe nvidia")
+    theirs = host.state()
+    ours = wanted(repository, NEW)
+    others = [{**wanted(repository, OLD)}, {**ours, "driver_kernel_module_type": "proprietary"},
+              {"driver_source": "cuda_repository", "driver_version": NEW}]
+    adopted, run, again, *refused_runs, removed = host.run(
+        Play({"driver_state": "adopted", "driver_version": NEW}), Play(ours), Play(ours), *map(Play, others),
+        removal(host, "cat /proc/driver/nvidia/version; nvidia-installer --sanity --silent"))
+    assert adopted.rc == 0 and adopted.changed(host.name) == [], adopted.output
+    assert not any("driver installer" in step or "driver archive" in step for step in converged(host, run))
+    host.untouched(again)
+    for each in refused_runs:
+        assert "nvidia-uninstall" in host.refused(each)
+    assert host.steps(removed) and removed.result(host.name, "nvidia_driver")["pending"] == [], removed.output
+    assert NEW in removed.said
+    assert set(theirs) - set(removed.said.splitlines()) == set()
+    host.sh("rmmod nvidia_uvm nvidia_modeset nvidia; nvidia-uninstall --silent")
+    host.sh("rm -r /srv/a.run /usr/src/nvidia-*")
+    assert host.state() == clean

@@ -4,26 +4,30 @@
 """Real containerd on systemd hosts, 1.6 as Debian packages it and 2.3.
 
 Containers go through the vendor's runtime, those that run survive, a converged host is left in peace, a run that was
-killed is finished, nothing is left after removal.
+killed is finished, nothing is left after removal. Two hosts live through all of that, in the fixtures; tests look at
+what was recorded on the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
 from lab.host import engine
-from lab.host import lab as hosts
+from lab.host import lab as labs
 from lab.tools import containerd_programs, cri_program
-from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration import series, user
+from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.series import Done, Play
 
 OLD, NEW = "gpu-c1", "gpu-c2"
 BOTH = (OLD, NEW)
 MAIN = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-gpuops-nvidia.toml"
 RESTART = "restart service: containerd.service"
+BINARY = "/usr/bin/nvidia-container-runtime"
 LOG = "/var/log/nvidia-container-runtime.log"
 # A root of a container that can do no more than sleep and speak.
 ROOT = r"""
@@ -67,6 +71,8 @@ ExecStartPre=/bin/sh -c '! containerd --config {MAIN} config dump | grep nvidia'
 END
 systemctl daemon-reload"""
 REFUSE_NO_MORE = "rm -r /run/systemd/system/containerd.service.d; systemctl daemon-reload"
+LOOK = f"cat {MAIN}; ls /etc/containerd; systemctl is-active containerd"
+STARTED = "systemctl show containerd -p MainPID"
 
 # A stand-in that does what k3s is documented to do: some time after each start its containerd's file is written anew,
 # with the runtimes that it finds; the first start was before the toolkit came.
@@ -94,182 +100,254 @@ chmod 755 /usr/local/bin/k3s
 printf '[Service]\nExecStart=/usr/local/bin/k3s agent\n' > /etc/systemd/system/k3s-agent.service
 systemctl daemon-reload
 systemctl start k3s-agent
-while [ ! -e {K3S} ]; do sleep 0.2; done
+timeout 60 sh -c 'until [ -e {K3S} ]; do sleep 0.1; done'
 """
 K3S_DOWN = ("systemctl stop k3s-agent; rm -r /usr/local/bin/k3s /etc/systemd/system/k3s-agent.service "
             "/var/lib/rancher; systemctl daemon-reload")
 
 
+class Pod(NamedTuple):
+    """What a container in a pod says, or why there is none; how many containers were the vendor's."""
+
+    said: str
+    seen: int
+
+
+class Converged(NamedTuple):
+    """The runtime as the default one. before: what LOOK said at first; others: of a run, or by host."""
+
+    before: dict[str, str]
+    refused: Done
+    preview: Done
+    run: Done
+    again: Done
+    tasks: dict[str, list[str]]
+    files: dict[str, str]
+    owner: str
+    effective: dict[str, str]
+    said: dict[str, str]
+    log: dict[str, str]
+    pods: dict[str, list[Pod]]
+    state: dict[str, str]
+
+
+class Switched(NamedTuple):
+    """runc as the default again, by a run that was killed and one after it."""
+
+    before: dict[str, str]
+    killed: Done
+    run: Done
+    after: dict[str, str]
+    tasks: dict[str, str]
+    effective: dict[str, str]
+    pods: dict[str, list[Pod]]
+
+
+class Ended(NamedTuple):
+    """A removal that cannot write; who owns the files; removal."""
+
+    stopped: Done
+    state: str
+    kubespray: Done
+    k3s: Done
+    k3s_again: Done
+    removal: Done
+    snapshots: dict[str, list[str]]
+    tasks: dict[str, str]
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    made = LabHosts("toolkit")
-    made("up", "--hosts", f"{OLD}=a100-80:1,{NEW}=a100-80:1")
-    for host in BOTH:
-        made("reset", host)
-    known = hosts.load("toolkit")
-    for host, programs in ((OLD, []), (NEW, sorted(containerd_programs().iterdir()))):
-        for program in (*programs, cri_program()):
-            engine.podman("cp", str(program), f"{known.container(host)}:/usr/bin/{program.name}")
-    made.sh(NEW, f"{DEFAULTS}; chown nobody:adm {MAIN}; chmod 640 {MAIN}")
-    for host in BOTH:
-        made.sh(host, f"set -e\n{ROOT}{PODS}")
-    yield made
-    made("down")
+    """A lab of its own."""
+    with own_lab("toolkit", f"{OLD}=a100-80:1,{NEW}=a100-80:1") as made:
+        known = labs.load(made.name)
+        engine.podman("cp", f"{containerd_programs()}/.", f"{known.container(NEW)}:/usr/bin")
+        for host in BOTH:
+            engine.podman("cp", str(cri_program()), f"{known.container(host)}:/usr/bin/{cri_program().name}")
+        made.sh(NEW, f"{DEFAULTS}; chown nobody:adm {MAIN}; chmod 640 {MAIN}")
+        for host in BOTH:
+            made.sh(host, f"set -e\n{ROOT}{PODS}")
+        yield made
 
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
+    """The snapshots of the hosts as they are at first."""
     return {host: lab.snapshot(host) for host in BOTH}
 
 
-def run(lab: LabHosts, tasks: str = "host", *words: str, **variables: object) -> user.Run:
-    wish = {"container_toolkit_set_as_default": True,
-            "container_toolkit_settings": {"nvidia-container-runtime": {"debug": LOG}}}
-    return user.playbook(user.role("container_toolkit", tasks), lab.hosts, *words, **{**wish, **variables})
+def play(tasks: str = "host", *, check: bool = False, hosts: str = "all", script: str = "",
+         **variables: object) -> Play:
+    """The role, with the runtime as the default one and a log of it."""
+    return Play({"container_toolkit_set_as_default": True,
+                 "container_toolkit_settings": {"nvidia-container-runtime": {"debug": LOG}}, **variables}, tasks, check,
+                first=script, role="container_toolkit", hosts=hosts)
 
 
-def plan(done: user.Run, host: str) -> list[str]:
+def on_both(lab: LabHosts, script: str) -> dict[str, str]:
+    """What a script prints on each host."""
+    return {host: lab.sh(host, script) for host in BOTH}
+
+
+def plan(done: Done, host: str) -> list[str]:
     """The steps, without those that a later task of a whole run would bring about by loading the driver."""
     return [step["id"] for step in done.result(host, "container_toolkit")["plan"] if not step["assumed"]]
 
 
-def pod(lab: LabHosts, host: str, runtime_class: str) -> tuple[str, int]:
-    """What a container in a pod of this class says, or why there is none; how many containers were the vendor's."""
-    said = lab.sh(host, f"rm -f {LOG}; cri -cgroup '{SLICE[host]}' -handler '{runtime_class}' {IMAGE} "
-                        "/bin/echo through 2>&1 || true")
-    return said.strip(), lab.sh(host, f"cat {LOG} || true").count("/k8s.io/")
+def pods(lab: LabHosts, host: str, *classes: str) -> list[Pod]:
+    """A pod of each class."""
+    found = []
+    for name in classes:
+        said = lab.sh(host, f"rm -f {LOG}; cri -cgroup '{SLICE[host]}' -handler '{name}' {IMAGE} /bin/echo through 2>&1"
+                            f" || true; echo ======; cat {LOG} || true").partition("======\n")
+        found.append(Pod(said[0].strip(), said[2].count("/k8s.io/")))
+    return found
 
 
 def running(lab: LabHosts, host: str) -> str:
+    """The container that runs from the beginning, with its process and how it is."""
     return next(line for line in lab.sh(host, "ctr task ls").splitlines() if line.startswith("before "))
 
 
-def test_the_former_files_return_when_containerd_does_not(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    look = f"cat {MAIN}; ls /etc/containerd; systemctl is-active containerd"
-    before = {host: lab.sh(host, look) for host in BOTH}
+@pytest.fixture(scope="module")
+def converged(lab: LabHosts, clean: dict[str, list[str]]) -> Converged:
+    """A run after which containerd does not come back; then one that goes well, and another."""
+    before = on_both(lab, LOOK)
+    on_both(lab, "ctr run -d --rootfs /srv/image before /bin/sleep 100000")
+    tasks = {host: [running(lab, host)] for host in BOTH}
+    refused, preview, run, again = series.run(lab, play(script=REFUSE), play(
+        check=True, script=f"{REFUSE_NO_MORE}; {LOOK}"), play(), play(script=STATE))
+    state = on_both(lab, STATE)
     for host in BOTH:
-        lab.sh(host, REFUSE)
-    failed = run(lab)
-    for host in BOTH:
-        lab.sh(host, REFUSE_NO_MORE)
-    assert len(failed.errors()) == len(BOTH), failed.output
-    assert all("The former files are back and it runs with them." in text for text in failed.errors())
-    assert {host: lab.sh(host, look) for host in BOTH} == before
-
-
-def test_running_containers_survive(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    tasks = {}
-    for host in BOTH:
-        lab.sh(host, "ctr run -d --rootfs /srv/image before /bin/sleep 100000")
-        tasks[host] = running(lab, host)
-        assert tasks[host].endswith("RUNNING")
-    preview = run(lab, "host", "--check")
-    done = run(lab)
-    assert done.rc == 0, done.output
-    for host in BOTH:
-        steps = plan(done, host)
-        assert plan(preview, host) == steps
-        assert steps[-1] == RESTART
-        assert f"edit file: {MAIN}" in steps
-        assert (f"write file: {DROP_IN}" in steps) == (host == NEW)
-        assert running(lab, host) == tasks[host]
-    assert "# Ask the platform team before changing it." in lab.sh(OLD, f"cat {MAIN}")
-    assert "# ours since the upgrade" in lab.sh(NEW, f"cat {MAIN}")
-    assert lab.sh(NEW, f"stat -c '%U:%G %a' {MAIN}").split() == ["nobody:adm", "640"]
-
-
-@pytest.mark.parametrize("host", BOTH)
-def test_a_container_goes_through_the_runtime(lab: LabHosts, host: str) -> None:
-    effective = lab.sh(host, "containerd config dump")
-    binary = "/usr/bin/nvidia-container-runtime"
-    assert 'default_runtime_name = "nvidia"' in effective.replace("'", '"')
-    assert f'BinaryName = "{binary}"' in effective.replace("'", '"')
-    lab.sh(host, f"rm -f {LOG}")
+        tasks[host].append(running(lab, host))
     # A file, as ctr of containerd 1.6 loses the output of what ends at once.
-    lab.sh(host, f"ctr run --rm --runc-binary {binary} --rootfs /srv/image after /bin/sh -c 'echo through > /said'")
-    assert lab.sh(host, "cat /srv/image/said && rm /srv/image/said").split() == ["through"]
-    assert "after" in lab.sh(host, f"cat {LOG}")
-    if host == OLD:
-        assert "SystemdCgroup = true" in effective.partition(".runtimes.nvidia.options]")[2].partition("[")[0]
-    assert pod(lab, host, "") == pod(lab, host, "nvidia") == THROUGH
+    said = on_both(lab, f"rm -f {LOG}; ctr run --rm --runc-binary {BINARY} --rootfs /srv/image after "
+                        "/bin/sh -c 'echo through > /said'; cat /srv/image/said; rm /srv/image/said")
+    log = on_both(lab, f"cat {LOG} || true")
+    return Converged(before, refused, preview, run, again, tasks, on_both(lab, f"cat {MAIN}"),
+                     lab.sh(NEW, f"stat -c '%U:%G %a' {MAIN}"), on_both(lab, "containerd config dump"), said, log,
+                     {host: pods(lab, host, "", "nvidia") for host in BOTH}, state)
 
 
-def test_a_converged_host_is_left_in_peace(lab: LabHosts) -> None:
-    before = {host: lab.sh(host, STATE) for host in BOTH}
-    again = run(lab)
-    assert again.rc == 0, again.output
-    for host in BOTH:
-        assert plan(again, host) == []
-        assert again.changed(host) == []
-        assert len([line for line in again.of(host) if line["action"] not in user.ON_CONTROLLER]) <= 2
-        assert lab.sh(host, STATE) == before[host]
-
-
-def test_killed_between_write_and_restart(lab: LabHosts) -> None:
-    def started() -> list[str]:
-        return [lab.sh(host, "systemctl show containerd -p MainPID") for host in BOTH]
-
-    tasks, before = [running(lab, host) for host in BOTH], started()
+@pytest.fixture(scope="module")
+def switched(lab: LabHosts, converged: Converged) -> Switched:
+    """The killed run and the one that ends what it began."""
     for host in BOTH:
         lab.put_killer(host)
-        lab.sh(host, f"printf '%s\\n' before '{RESTART}' > /run/kill-step")
-    killed = run(lab, container_toolkit_set_as_default=False, ansible_python_interpreter="/opt/killer/python3")
-    for host in BOTH:
-        assert [line["result"].get("rc") for line in killed.of(host, ("failed",))] == [137], killed.output
-        lab.sh(host, "rm -rf /run/kill-step /opt/killer")
-    assert started() == before
-    done = run(lab, container_toolkit_set_as_default=False)
-    for host in BOTH:
-        assert plan(done, host) == [RESTART], done.output
-        effective = lab.sh(host, "containerd config dump").replace("'", '"')
-        assert 'default_runtime_name = "runc"' in effective
-    assert all(old != new for old, new in zip(before, started(), strict=True))
-    assert [running(lab, host) for host in BOTH] == tasks
+    wish = {"container_toolkit_set_as_default": False}
+    before = on_both(lab, STARTED)
+    killed, run = series.run(
+        lab, play(script=f"printf '%s\\n' before '{RESTART}' > /run/kill-step", **wish,
+                  ansible_python_interpreter="/opt/killer/python3"),
+        play(script=f"rm -r /run/kill-step /opt/killer; {STARTED}", **wish))
+    return Switched(before, killed, run, on_both(lab, STARTED), {host: running(lab, host) for host in BOTH},
+                    on_both(lab, "containerd config dump"),
+                    {host: pods(lab, host, "", "nvidia", "nvidia-other") for host in BOTH})
+
+
+@pytest.fixture(scope="module")
+def ended(lab: LabHosts, switched: Switched) -> Ended:
+    """Until nothing is left. On 2.x two files change: neither does when the second one is immutable."""
+    scripts = "/usr/local/bin/kubernetes-scripts"
+    stopped, kubespray, k3s, k3s_again = series.run(
+        lab, play("remove", hosts=NEW, script=f"rm -r {DROP_IN}; chattr +i {MAIN}; {STATE}"),
+        play(check=True, hosts=OLD, script=f"mkdir {scripts}"), play(hosts=OLD, script=f"rmdir {scripts}\n{K3S_UP}"),
+        play(hosts=OLD, script=f"cat {K3S}"))
+    state = lab.sh(NEW, f"{STATE}; chattr -i {MAIN}")
+    removal, = series.run(lab, play("remove"))
+    lab.sh(OLD, K3S_DOWN)
+    return Ended(stopped, state, kubespray, k3s, k3s_again, removal,
+                 {host: lab.snapshot(host) for host in BOTH}, {host: running(lab, host) for host in BOTH})
 
 
 @pytest.mark.parametrize("host", BOTH)
-def test_a_pod_goes_through_the_runtime_by_its_class_alone(lab: LabHosts, host: str) -> None:
+def test_the_former_files_return_when_containerd_does_not(converged: Converged, host: str) -> None:
+    error, = [line["result"]["msg"] for line in converged.refused.of(host, ("failed",))]
+    assert "The former files are back and it runs with them." in error
+    assert converged.preview.parts(host) == [converged.before[host].strip()]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_running_containers_survive(converged: Converged, host: str) -> None:
+    assert converged.run.rc == 0, converged.run.output
+    steps = plan(converged.run, host)
+    assert plan(converged.preview, host) == steps
+    assert steps[-1] == RESTART
+    assert f"edit file: {MAIN}" in steps
+    assert (f"write file: {DROP_IN}" in steps) == (host == NEW)
+    before, after = converged.tasks[host]
+    assert before == after and after.endswith("RUNNING")
+
+
+def test_an_administrator_s_file_stays_theirs(converged: Converged) -> None:
+    assert "# Ask the platform team before changing it." in converged.files[OLD]
+    assert "# ours since the upgrade" in converged.files[NEW]
+    assert converged.owner.split() == ["nobody:adm", "640"]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_a_container_goes_through_the_runtime(converged: Converged, host: str) -> None:
+    effective = converged.effective[host].replace("'", '"')
+    assert 'default_runtime_name = "nvidia"' in effective
+    assert f'BinaryName = "{BINARY}"' in effective
+    if host == OLD:
+        assert "SystemdCgroup = true" in effective.partition(".runtimes.nvidia.options]")[2].partition("[")[0]
+    assert converged.said[host].split() == ["through"]
+    assert "after" in converged.log[host]
+    assert converged.pods[host] == [THROUGH, THROUGH]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_a_converged_host_is_left_in_peace(converged: Converged, host: str) -> None:
+    again = converged.again
+    assert again.rc == 0, again.output
+    assert plan(again, host) == []
+    assert again.changed(host) == []
+    asked = [line for line in again.of(host) if line["action"] not in user.ON_CONTROLLER]
+    assert len(asked) <= 2
+    assert again.parts(host) == [converged.state[host].strip()]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_killed_between_write_and_restart(switched: Switched, converged: Converged, host: str) -> None:
+    killed, run = switched.killed, switched.run
+    assert [line["result"].get("rc") for line in killed.of(host, ("failed",))] == [137], killed.output
+    assert run.parts(host) == [switched.before[host].strip()]
+    assert run.rc == 0 and plan(run, host) == [RESTART], run.output
+    assert 'default_runtime_name = "runc"' in switched.effective[host].replace("'", '"')
+    assert switched.after[host] != switched.before[host]
+    assert switched.tasks[host] == converged.tasks[host][0]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_a_pod_goes_through_the_runtime_by_its_class_alone(switched: Switched, host: str) -> None:
     """Kubernetes names the handler of a RuntimeClass; here runc is the default again."""
-    assert pod(lab, host, "") == ("through", 0)
-    assert pod(lab, host, "nvidia") == THROUGH
-    said, seen = pod(lab, host, "nvidia-other")
-    assert said.endswith('no runtime for "nvidia-other" is configured') and seen == 0
+    default, ours, other = switched.pods[host]
+    assert default == ("through", 0)
+    assert ours == THROUGH
+    assert other.said.endswith('no runtime for "nvidia-other" is configured') and other.seen == 0
 
 
-def test_what_cannot_be_written_is_said_before_anything_is(lab: LabHosts) -> None:
-    """On 2.x two files change: neither does when the second one is immutable."""
-    lab.sh(NEW, f"rm -r {DROP_IN}; chattr +i {MAIN}; sed -n p {MAIN} > /srv/main")
-    before = lab.sh(NEW, STATE)
-    try:
-        failed = run(lab, "remove", "--limit", NEW)
-        assert failed.rc != 0
-        assert f"{MAIN} cannot be written: {MAIN} is immutable" in failed.errors()[0]
-        assert lab.sh(NEW, STATE) == before
-    finally:
-        lab.sh(NEW, f"chattr -i {MAIN}")
+def test_what_cannot_be_written_is_said_before_anything_is(ended: Ended) -> None:
+    assert ended.stopped.rc != 0
+    assert f"{MAIN} cannot be written: {MAIN} is immutable" in ended.stopped.errors()[0]
+    assert ended.stopped.parts(NEW) == [ended.state.strip()]
 
 
-def test_kubespray_is_told_and_k3s_is_followed(lab: LabHosts) -> None:
-    lab.sh(OLD, "mkdir /usr/local/bin/kubernetes-scripts")
-    told = run(lab, "host", "--check", "--limit", OLD)
-    lab.sh(OLD, "rmdir /usr/local/bin/kubernetes-scripts")
-    assert plan(told, OLD) == []
-    assert "containerd_additional_runtimes:" in told.result(OLD, "container_toolkit")["pending"][0]["pending_reason"]
-
-    lab.sh(OLD, K3S_UP)
-    done = run(lab, "host", "--limit", OLD)
-    assert plan(done, OLD) == [f"write file: {K3S_OURS}", K3S_RESTART], done.output
-    assert done.result(OLD, "container_toolkit")["runtime"] == "k3s"
-    assert 'default_runtime_name = "nvidia"' in lab.sh(OLD, f"cat {K3S}")
-    assert plan(run(lab, "host", "--limit", OLD), OLD) == []
+def test_kubespray_is_told_and_k3s_is_followed(ended: Ended) -> None:
+    assert plan(ended.kubespray, OLD) == []
+    pending = ended.kubespray.result(OLD, "container_toolkit")["pending"]
+    assert "containerd_additional_runtimes:" in pending[0]["pending_reason"]
+    assert plan(ended.k3s, OLD) == [f"write file: {K3S_OURS}", K3S_RESTART], ended.k3s.output
+    assert ended.k3s.result(OLD, "container_toolkit")["runtime"] == "k3s"
+    assert 'default_runtime_name = "nvidia"' in ended.k3s_again.before[OLD]
+    assert plan(ended.k3s_again, OLD) == []
 
 
-def test_nothing_is_left(lab: LabHosts, clean: dict[str, list[str]]) -> None:
-    tasks = {host: running(lab, host) for host in BOTH}
-    done = run(lab, "remove")
-    assert done.rc == 0, done.output
-    assert {f"remove file: {K3S_OURS}", K3S_RESTART, f"restore file: {MAIN}", RESTART} <= set(plan(done, OLD))
-    lab.sh(OLD, K3S_DOWN)
+def test_nothing_is_left(ended: Ended, clean: dict[str, list[str]], converged: Converged) -> None:
+    assert ended.removal.rc == 0, ended.removal.output
+    steps = set(plan(ended.removal, OLD))
+    assert {f"remove file: {K3S_OURS}", K3S_RESTART, f"restore file: {MAIN}", RESTART} <= steps
     for host in BOTH:
-        assert lab.snapshot(host) == clean[host]
-        assert running(lab, host) == tasks[host]
+        assert ended.snapshots[host] == clean[host]
+        assert ended.tasks[host] == converged.tasks[host][0]

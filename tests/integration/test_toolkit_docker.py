@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Docker and Podman of Debian 13: real daemons, containers that go through the vendor's runtime, and live on."""
+"""Docker and Podman of Debian 13: real daemons, containers that go through the vendor's runtime, and live on.
+
+One host lives through all of that, in the fixtures; tests look at what was recorded on the way.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
@@ -17,8 +20,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker imp
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import shape
 
 from lab.stages import ROOT
-from tests.integration import user
-from tests.integration.conftest import LabHosts
+from tests.integration import series, user
+from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.series import Done, Play
 
 HOST, FILE = "gpu-d1", "/etc/docker/daemon.json"
 LOG = "/var/log/nvidia-container-runtime.log"
@@ -42,10 +46,68 @@ SHOW = "/usr/bin/dash -c 'echo $GPU /dev/nvidia*'"
 PODMAN = "podman --storage-driver vfs --root /var/lib/containerd/podman --cgroup-manager cgroupfs"
 
 
-def role(lab: LabHosts, *words: str, tasks: str = "host", **variables: object) -> user.Run:
-    """Runs a task file of the role container_toolkit."""
-    return user.playbook(user.role("container_toolkit", tasks), lab.hosts, *words, **{
-        "container_toolkit_runtime": "docker", "container_toolkit_settings": SETTINGS, **variables})
+# Inode, time and mode of the file, and the daemon's process.
+STATE = f"stat -c '%i %Y %a %U' {FILE}; systemctl show -p MainPID -p ExecMainStartTimestamp docker"
+LOOK = f"stat -c '%a %U %G' {FILE}; cat {FILE}; systemctl is-active docker"
+# The process of the container that was there from the beginning.
+KEEPER = "docker inspect -f '{{.State.Pid}} {{.State.Running}}' keeper"
+KEEP = "docker run -d --name keeper --network none {} tiny /usr/bin/sleep 100000"
+DEFAULT = "docker info -f '{{.DefaultRuntime}}'"
+# Docker does not start with a configuration that knows the runtime.
+UNIT = "/run/systemd/system/docker.service.d"
+REFUSE = f"""mkdir -p {UNIT}; cat > {UNIT}/refuse.conf <<'END'
+[Service]
+ExecStartPre=/bin/sh -c '! grep nvidia {FILE}'
+END
+systemctl daemon-reload"""
+
+
+class Refused(NamedTuple):
+    """Files that are broken, and a Docker that does not start; then one that does, and removal."""
+
+    comment: Done
+    option: Done
+    start: Done
+    done: Done
+    again: Done
+    removal: Done
+    look: str
+
+
+class Settled(NamedTuple):
+    """A run and one that changes nothing. keeper: before and after. state: after. said: what containers print."""
+
+    done: Done
+    again: Done
+    keeper: tuple[str, str]
+    state: str
+    said: list[str]
+
+
+class Default(NamedTuple):
+    """The runtime becomes the default one by a run that was killed and another, and is it no more."""
+
+    killed: Done
+    on: Settled
+    off: Settled
+
+
+class Removed(NamedTuple):
+    """Removal where Docker keeps containers alive."""
+
+    check: Done
+    done: Done
+    again: Done
+    keeper: str
+    snapshot: list[str]
+
+
+def play(level: str = "idle", tasks: str = "host", *, check: bool = False, script: str = "",
+         **variables: object) -> Play:
+    """The role container_toolkit."""
+    return Play({"container_toolkit_runtime": "docker", "container_toolkit_settings": SETTINGS,
+                 "container_toolkit_disruption": level, **variables}, tasks, check, first=script,
+                role="container_toolkit")
 
 
 def result(run: user.Run) -> dict[str, Any]:
@@ -59,78 +121,164 @@ def ids(steps: list[dict[str, Any]]) -> list[str]:
     return [step["id"] for step in steps if "docker" in step["id"]]
 
 
-def settle(lab: LabHosts, **variables: object) -> dict[str, Any]:
-    """A run, then one that changes nothing."""
-    done = result(role(lab, **variables))
-    before = state(lab)
-    again = result(role(lab, **variables))
-    assert again["plan"] == []
-    assert not again["changed"]
+def settled(found: Settled) -> dict[str, Any]:
+    """The result of a run after which another one changes nothing."""
+    done, again = result(found.done), result(found.again)
+    assert again["plan"] == [] and not again["changed"]
     assert ids(again["pending"]) == ids(done["pending"])
-    assert state(lab) == before
+    assert found.again.parts(HOST)[-1] == found.state
     return done
 
 
-def state(lab: LabHosts) -> str:
-    """Inode, time and mode of the file, and the daemon's process."""
-    return lab.sh(HOST, f"stat -c '%i %Y %a %U' {FILE}; systemctl show -p MainPID -p ExecMainStartTimestamp docker")
+def through(*words: str) -> str:
+    """Prints what a container prints, and the log of the vendor's program, by which Docker starts it."""
+    return f"rm -f {LOG}; docker run --rm --network none {' '.join(words)} tiny {SHOW}; echo ======; cat {LOG}"
 
 
-def running(lab: LabHosts) -> str:
-    """The process of the container that was there from the beginning."""
-    return lab.sh(HOST, "docker inspect -f '{{.State.Pid}} {{.State.Running}}' keeper")
-
-
-def through(lab: LabHosts, *words: str) -> str:
-    """What a container prints; Docker starts it through the vendor's program, which writes a log."""
-    lab.sh(HOST, f"rm -f {LOG}")
-    said = lab.sh(HOST, f"docker run --rm --network none {' '.join(words)} tiny {SHOW}").strip()
-    assert "Locating" in lab.sh(HOST, f"cat {LOG}")  # the low-level runtime, that is
-    return said
+# Docker's unit may be started three times a minute, and these tests start it as often as they come to it.
+UNCOUNTED = "systemctl reset-failed docker.service"
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A lab of its own with a host of Debian 13, which has Docker 26 and Podman 5."""
-    hosts = LabHosts("dockertest")
-    hosts("up", "--hosts", f"{HOST}=a100-80:1@trixie")
-    hosts("reset", HOST)
-    yield hosts
-    hosts("down")
+    with own_lab("dockertest", f"{HOST}=a100-80:1@trixie") as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> list[str]:
-    """The snapshot of the host as it is at first; then a container starts that nothing may stop unasked."""
-    found = lab.snapshot(HOST)
-    lab.sh(HOST, f"{IMAGE.format('docker')}; docker run -d --name keeper --network none tiny /usr/bin/sleep 100000")
-    return found
+    """The snapshot of the host as it is at first."""
+    return lab.snapshot(HOST)
 
 
-def test_reload_gives_the_runtime_while_the_restart_waits(lab: LabHosts, clean: list[str]) -> None:
-    keeper = running(lab)
-    preview = result(role(lab, "--check", container_toolkit_disruption="idle"))
-    done = settle(lab, container_toolkit_disruption="idle")
+@pytest.fixture(scope="module")
+def refused(lab: LabHosts, clean: list[str]) -> Refused:
+    """On a file that is somebody else's, which is the host's former one in the end."""
+    lab.sh(HOST, f"cp -p {FILE} /srv/former; chown nobody:adm {FILE}; chmod 640 {FILE}; cp -p {FILE} /srv/kept")
+    runs = series.run(
+        lab, play(script=f"sed -i '1a // ours' {FILE}; {STATE}"),
+        play(script=f"{STATE}; echo ======; sed -i '2d; s/^{{/{{ \"no-such-option\": 1,/' {FILE}; {STATE}"),
+        play("drain", script=f"{STATE}; echo ======; mv /srv/kept {FILE}\n{REFUSE}; {LOOK}"),
+        play("drain", script=f"{LOOK}; rm -r {UNIT}; systemctl daemon-reload; {UNCOUNTED}"),
+        play("drain", script=STATE),
+        play("drain", "remove", script=f"{UNCOUNTED}; {STATE}; echo ======; stat -c '%a %U %G' {FILE}"))
+    return Refused(*runs, lab.sh(HOST, f"{LOOK}; mv /srv/former {FILE}"))
+
+
+@pytest.fixture(scope="module")
+def reloaded(lab: LabHosts, refused: Refused) -> tuple[user.Run, Settled]:
+    """While a container runs that nothing may stop unasked: what check mode says; a run that may not restart Docker."""
+    lab.sh(HOST, f"{IMAGE.format('docker')}; {KEEP.format('')}")
+    keeper, first = lab.sh(HOST, KEEPER), play()
+    preview = user.playbook(user.role("container_toolkit"), lab.hosts, "--check", **first.variables)
+    done, again = series.run(lab, first, play(script=STATE))
+    said = lab.sh(HOST, f"{STATE}; echo ======; {KEEPER}; echo ======; {through('--runtime', 'nvidia')}; echo ======; "
+                        "docker info -f '{{.DefaultRuntime}} {{.CDISpecDirs}}'").split("======\n")
+    return preview, Settled(done, again, (keeper, said[1]), said[0].strip(), said[2:])
+
+
+@pytest.fixture(scope="module")
+def restarted(lab: LabHosts, reloaded: object) -> Settled:
+    """A run that may restart it."""
+    keeper = lab.sh(HOST, f"{UNCOUNTED}; {KEEPER}")
+    done, again = series.run(lab, play("drain"), play("drain", script=STATE))
+    wish = through("--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all")
+    said = lab.sh(HOST, f"{STATE}; echo ======; {KEEPER}; echo ======; {SPECIFICATION}{wish}; echo ======; "
+                        f"docker run --rm --network none --device nvidia.com/gpu=all tiny {SHOW}").split("======\n")
+    return Settled(done, again, (keeper, said[1]), said[0].strip(), said[2:])
+
+
+@pytest.fixture(scope="module")
+def default(lab: LabHosts, restarted: Settled) -> Default:
+    """Without a restart of Docker."""
+    lab.put_killer(HOST)
+    keeper = lab.sh(HOST, f"docker start keeper > /dev/null; {KEEPER}")
+    wish = {"container_toolkit_set_as_default": True}
+    killed, on, on_again, off, off_again = series.run(
+        lab, play("never", script="printf '%s\\n' before 'reload service: docker.service' > /run/kill-step", **wish,
+                  ansible_python_interpreter="/opt/killer/python3"),
+        play("never", script=f"rm -r /run/kill-step /opt/killer; grep default-runtime {FILE}; echo ======; {DEFAULT}",
+             **wish),
+        play("never", script=STATE, **wish), play("never", script=f"{STATE}; echo ======; {KEEPER}; echo ======; "
+                                                                  f"{through()}"), play("never", script=STATE))
+    state, alive, *said = off.parts(HOST)
+    after = lab.sh(HOST, f"{STATE}; echo ======; {KEEPER}; echo ======; cat {FILE}; echo ======; {DEFAULT}")
+    off_state, still_alive, *off_said = after.split("======\n")
+    return Default(killed, Settled(on, on_again, (keeper, alive), state, said),
+                   Settled(off, off_again, (keeper, still_alive), off_state.strip(), off_said))
+
+
+@pytest.fixture(scope="module")
+def podman(lab: LabHosts, default: Default) -> Settled:
+    """Podman beside it."""
+    done, again = series.run(lab, play(script=STATE, container_toolkit_runtime="podman"),
+                             play(script=STATE, container_toolkit_runtime="podman"))
+    state = lab.sh(HOST, STATE).strip()
+    # Put there anew: without a driver that is loaded a run takes it away.
+    said = lab.sh(HOST, f"{SPECIFICATION}{IMAGE.format(f'{PODMAN} --log-level error')} > /dev/null\n{PODMAN} run --rm "
+                        f"--network none --device nvidia.com/gpu=all tiny {SHOW} 2> /dev/null")
+    return Settled(done, again, ("", ""), state, [said])
+
+
+@pytest.fixture(scope="module")
+def removed(lab: LabHosts, podman: Settled) -> Removed:
+    """The user has edited the file meanwhile."""
+    keeper = lab.sh(HOST, f"""exec 3>&1 > /dev/null
+sed -i 's/"shutdown-timeout": 5/"shutdown-timeout": 5, "live-restore":true/' {FILE}
+systemctl reload docker
+timeout 60 sh -c 'until docker info -f "{{{{.LiveRestoreEnabled}}}}" | grep -qx true; do sleep 0.1; done'
+rm -f /var/run/cdi/nvidia.yaml
+docker rm -f keeper; {KEEP.format('--runtime nvidia')}; rm -f {LOG}
+rm -rf /var/lib/containerd/podman
+{KEEPER} >&3""")
+    check, done, again = series.run(lab, play(tasks="remove", check=True), play("never", "remove"), play(
+        tasks="remove", script=f"{KEEPER}; echo ======; docker info -f '{{{{len .CDISpecDirs}}}}{{{{range $name, $_ := "
+                               f".Runtimes}}}} {{{{$name}}}}{{{{end}}}}'; echo ======; cat {FILE}; docker rm -f keeper "
+                               f"> /dev/null; sed -i 's/, \"live-restore\":true//' {FILE}"))
+    return Removed(check, done, again, keeper.strip(), lab.snapshot(HOST))
+
+
+def test_a_broken_file_is_one_error(refused: Refused) -> None:
+    comment, = refused.comment.errors()
+    assert comment.startswith(f"{FILE}, line 2, column 1: a comment, which JSON does not have.")
+    assert refused.option.parts(HOST)[0] == refused.comment.parts(HOST)[0]
+    option, = refused.option.errors()
+    assert "dockerd rejects the candidate" in option and "no-such-option" in option
+    assert refused.start.parts(HOST)[0] == refused.option.parts(HOST)[1]
+
+
+def test_the_former_file_returns_when_docker_does_not(refused: Refused) -> None:
+    assert "former files are back and it runs with them" in refused.start.errors()[0], refused.start.output
+    before = refused.start.parts(HOST)[1]
+    assert before.startswith("640 nobody adm\n") and before.endswith("\nactive")
+    assert refused.done.parts(HOST) == [before]
+    state, owner = refused.removal.parts(HOST)
+    assert settled(Settled(refused.done, refused.again, ("", ""), state, []))["changed"]
+    assert owner == "640 nobody adm"
+    assert refused.removal.rc == 0 and refused.look.strip() == before
+
+
+def test_reload_gives_the_runtime_while_the_restart_waits(reloaded: tuple[user.Run, Settled]) -> None:
+    preview, found = result(reloaded[0]), reloaded[1]
+    done = settled(found)
     there = [step["id"] for step in done["plan"]]
     assert [step["id"] for step in preview["plan"] if not step["assumed"] or step["id"] in there] == there
     assert ids(done["plan"]) == [f"edit file: {FILE}", "reload service: docker.service"]
     assert ids(done["pending"]) == ["restart service: docker.service"]
     assert "needs 'drain'" in done["pending"][0]["pending_reason"]
     assert done["restart_required"] is True
-    assert running(lab) == keeper
-    assert through(lab, "--runtime", "nvidia") == "/dev/nvidia*"
-    assert lab.sh(HOST, "docker info -f '{{.DefaultRuntime}} {{.CDISpecDirs}}'").strip() == "runc []"
+    assert found.keeper[0] == found.keeper[1]
+    said, log, info = found.said
+    assert said.strip() == "/dev/nvidia*" and "Locating" in log  # the low-level runtime, that is
+    assert info.strip() == "runc []"
 
 
-def test_drain_restarts_and_cdi_is_there(lab: LabHosts) -> None:
-    done = settle(lab, container_toolkit_disruption="drain")
-    assert ids(done["plan"]) == ["restart service: docker.service"]
-    assert "false" in running(lab)
-    lab.sh(HOST, SPECIFICATION)
-    wish = ("-e", "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all")
-    assert through(lab, "--runtime", "nvidia", *wish) == "by-cdi /dev/nvidia0"
-    assert lab.sh(HOST, f"docker run --rm --network none --device nvidia.com/gpu=all tiny {SHOW}").strip() == (
-        "by-cdi /dev/nvidia0")
+def test_drain_restarts_and_cdi_is_there(restarted: Settled) -> None:
+    assert ids(settled(restarted)["plan"]) == ["restart service: docker.service"]
+    assert "true" in restarted.keeper[0] and "false" in restarted.keeper[1]
+    said, log, by_docker = restarted.said
+    assert said.strip() == by_docker.strip() == "by-cdi /dev/nvidia0" and "Locating" in log
 
 
 # What nvidia-ctk 1.20.1 does not handle: an empty file and a byte order mark stop it; arguments that a user gave are
@@ -173,86 +321,33 @@ def plain(text: str) -> Any:
         **({"args": runtime["args"]} if runtime.get("args") else {}), "path": Path(runtime["path"]).name}}}
 
 
-def test_default_runtime_by_reload_alone(lab: LabHosts) -> None:
-    lab.sh(HOST, "docker start keeper")
-    keeper = running(lab)
-    wish = {"container_toolkit_disruption": "never", "container_toolkit_set_as_default": True}
-    lab.put_killer(HOST)
-    lab.sh(HOST, "printf '%s\\n' before 'reload service: docker.service' > /run/kill-step")
-    killed = role(lab, **wish, ansible_python_interpreter="/opt/killer/python3")
-    assert [line["result"].get("rc") for line in killed.of(HOST, ("failed",))] == [137], killed.output
-    lab.sh(HOST, f"rm -r /run/kill-step /opt/killer; grep -q '\"default-runtime\": \"nvidia\"' {FILE}")
-    assert lab.sh(HOST, "docker info -f '{{.DefaultRuntime}}'").strip() == "runc"
-    assert ids(settle(lab, **wish)["plan"]) == ["reload service: docker.service"]
-    assert through(lab) == "/dev/nvidia*"
-    done = settle(lab, container_toolkit_disruption="never")
-    assert ids(done["plan"]) == [f"edit file: {FILE}", "reload service: docker.service"]
-    assert '"default-runtime": "runc"' in lab.sh(HOST, f"cat {FILE}")
-    assert lab.sh(HOST, "docker info -f '{{.DefaultRuntime}}'").strip() == "runc"
-    assert running(lab) == keeper
+def test_default_runtime_by_reload_alone(default: Default) -> None:
+    assert [line["result"].get("rc") for line in default.killed.of(HOST, ("failed",))] == [137], default.killed.output
+    written, still = default.on.done.parts(HOST)
+    assert '"default-runtime": "nvidia"' in written and still == "runc"
+    assert ids(settled(default.on)["plan"]) == ["reload service: docker.service"]
+    said, log = default.on.said
+    assert said == "/dev/nvidia*" and "Locating" in log
+    assert ids(settled(default.off)["plan"]) == [f"edit file: {FILE}", "reload service: docker.service"]
+    text, info = default.off.said
+    assert '"default-runtime": "runc"' in text and info.strip() == "runc"
+    assert default.on.keeper[0].strip() == default.on.keeper[1].strip() == default.off.keeper[1].strip()
 
 
-def test_podman_needs_the_specification_alone(lab: LabHosts) -> None:
-    before = state(lab)
-    found = result(role(lab, container_toolkit_runtime="podman"))
+def test_podman_needs_the_specification_alone(podman: Settled) -> None:
+    found = settled(podman)
     assert (found["plan"], found["runtime"]) == ([], "podman")
-    assert state(lab) == before
-    # Put there anew: without a driver that is loaded a run takes it away.
-    lab.sh(HOST, SPECIFICATION + IMAGE.format(f"{PODMAN} --log-level error"))
-    assert lab.sh(HOST, f"{PODMAN} run --rm --network none --device nvidia.com/gpu=all tiny {SHOW} 2> /dev/null"
-                  ).strip() == "by-cdi /dev/nvidia0"
+    assert podman.done.parts(HOST) == [podman.state]
+    assert podman.said[0].strip() == "by-cdi /dev/nvidia0"
 
 
-def test_removal_leaves_the_user_s_edit_and_a_container_with_live_restore(lab: LabHosts, clean: list[str]) -> None:
-    lab.sh(HOST, f"""sed -i 's/"shutdown-timeout": 5/"shutdown-timeout": 5, "live-restore":true/' {FILE}
-systemctl reload docker; until docker info -f '{{{{.LiveRestoreEnabled}}}}' | grep -qx true; do sleep 0.2; done
-rm -f /var/run/cdi/nvidia.yaml
-docker rm -f keeper; docker run -d --name keeper --runtime nvidia --network none tiny /usr/bin/sleep 100000; rm -f {LOG}
-rm -rf /var/lib/containerd/podman""")
-    keeper = running(lab)
-    check = result(role(lab, "--check", tasks="remove"))
-    gone = role(lab, tasks="remove", container_toolkit_disruption="never")
-    assert [step["id"] for step in result(gone)["plan"]] == [step["id"] for step in check["plan"]]
-    assert ids(result(gone)["plan"])[:2] == [f"edit file: {FILE}", "restart service: docker.service"]
-    assert running(lab) == keeper
-    assert lab.sh(HOST, "docker info -f '{{len .CDISpecDirs}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}'"
-                  ).split() == ["0", "io.containerd.runc.v2", "runc"]
-    text = lab.sh(HOST, f"cat {FILE}")
+def test_removal_leaves_the_user_s_edit_and_a_container_with_live_restore(removed: Removed, clean: list[str]) -> None:
+    done = result(removed.done)
+    assert [step["id"] for step in done["plan"]] == [step["id"] for step in result(removed.check)["plan"]]
+    assert ids(done["plan"])[:2] == [f"edit file: {FILE}", "restart service: docker.service"]
+    keeper, info, text = removed.again.parts(HOST)
+    assert keeper == removed.keeper and keeper.endswith("true")
+    assert info.split() == ["0", "io.containerd.runc.v2", "runc"]
     assert text.count("live-restore") == 1
-    lab.sh(HOST, f"docker rm -f keeper; sed -i 's/, \"live-restore\":true//' {FILE}")
-    assert lab.snapshot(HOST) == clean
-    assert role(lab, tasks="remove").changed(HOST) == []
-
-
-def test_the_former_file_returns_when_docker_does_not(lab: LabHosts) -> None:
-    unit = "/run/systemd/system/docker.service.d"
-    lab.sh(HOST, f"""mkdir -p {unit}; cat > {unit}/refuse.conf <<'END'
-[Service]
-ExecStartPre=/bin/sh -c '! grep nvidia {FILE}'
-END
-systemctl daemon-reload; chown nobody:adm {FILE}; chmod 640 {FILE}""")
-    look = f"stat -c '%a %U %G' {FILE}; cat {FILE}; systemctl is-active docker"
-    before = lab.sh(HOST, look)
-    failed = role(lab, container_toolkit_disruption="drain")
-    lab.sh(HOST, f"rm -r {unit}; systemctl daemon-reload")
-    assert "former files are back and it runs with them" in failed.errors()[0], failed.output
-    assert lab.sh(HOST, look) == before
-    settle(lab, container_toolkit_disruption="drain")
-    assert lab.sh(HOST, f"stat -c '%a %U %G' {FILE}").split() == ["640", "nobody", "adm"]
-    assert role(lab, tasks="remove", container_toolkit_disruption="drain").rc == 0
-    assert lab.sh(HOST, look) == before
-
-
-def test_a_broken_file_is_one_error(lab: LabHosts) -> None:
-    lab.sh(HOST, f"cp -p {FILE} /srv/kept; sed -i '1a // ours' {FILE}")
-    before = state(lab)
-    run = role(lab)
-    assert run.errors()[0].startswith(f"{FILE}, line 2, column 1: a comment, which JSON does not have.")
-    assert state(lab) == before
-    lab.sh(HOST, f"sed -i '2d; s/^{{/{{ \"no-such-option\": 1,/' {FILE}")
-    before = state(lab)
-    run = role(lab)
-    assert "dockerd rejects the candidate" in run.errors()[0]
-    assert "no-such-option" in run.errors()[0]
-    assert state(lab) == before
-    lab.sh(HOST, f"mv /srv/kept {FILE}")
+    assert not result(removed.again)["changed"]
+    assert removed.snapshot == clean

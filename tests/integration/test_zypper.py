@@ -12,9 +12,38 @@ import yaml
 
 from lab.packages.keys import keys
 from tests.integration.conftest import own_lab
-from tests.integration.driver import DriverHost
+from tests.integration.driver import DriverHost, Refused
+from tests.integration.series import Play
 
 OLD, MIDDLE, NEW = "580.126.20", "595.80.01", "595.91.07"
+SAID = {
+    "no such version": f"It has {NEW}, {MIDDLE}, {OLD}",
+    "another fingerprint": "has the fingerprint",
+    "no such server": "cannot be fetched",
+    "no such modules": "no proprietary kernel modules of branch",
+    "another signature": "is not signed by the key",
+    "lock": "has held its lock for over 3 s",
+}
+# A zypper that waits for commands has the lock.
+HOLD_LOCK = """mkfifo /run/held
+zypper --non-interactive shell < /run/held > /dev/null 2>&1 &
+sleep 600 > /run/held < /dev/null 2> /dev/null &
+timeout 60 sh -c 'until [ -s /run/zypp.pid ]; do sleep 0.1; done'"""
+FREE_LOCK = "pkill -x zypper; pkill -x sleep; rm /run/held"
+
+
+def refusals(server: str) -> dict[str, Play]:
+    """What is refused, by the case."""
+    return {
+        "no such version": Play({"driver_version": "595.1.1"}),
+        "another fingerprint": Play({"driver_repository_fingerprint": "0" * 40}),
+        "no such server": Play({"driver_repository_url": "http://192.0.2.1/nothing/",
+                                "driver_repository_key": "k.pub"}),
+        "no such modules": Play({"driver_version": NEW, "driver_kernel_module_type": "proprietary"}),
+        "another signature": Play({"driver_version": OLD, "driver_repository_key": f"{server}/wrong-key",
+                                   "driver_repository_fingerprint": keys()["stranger"].fingerprint}),
+        "lock": Play({"driver_version": OLD, "driver_lock_timeout": 3}, first=HOLD_LOCK, then=FREE_LOCK),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -26,88 +55,81 @@ def host() -> Iterator[DriverHost]:
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
-    """The snapshot of the host as it is at first."""
-    return host.snapshot()
+    """The state of the host as it is at first."""
+    return host.fresh_state()
 
 
-@pytest.mark.parametrize(("variables", "said"), [
-    ({"driver_version": "595.1.1"}, f"It has {NEW}, {MIDDLE}, {OLD}"),
-    ({"driver_repository_fingerprint": "0" * 40}, "has the fingerprint"),
-    ({"driver_repository_url": "http://192.0.2.1/nothing/", "driver_repository_key": "k.pub"}, "cannot be fetched"),
-    ({"driver_version": NEW, "driver_kernel_module_type": "proprietary"}, "no proprietary kernel modules of branch"),
-])
-def test_bad_input_changes_nothing(host: DriverHost, clean: list[str], variables: dict[str, str], said: str) -> None:
-    run = host.role(**variables)
-    assert run.rc != 0 and said in run.errors()[0], run.output
-    assert host.snapshot() == clean
-
-
-def test_metadata_that_another_key_has_signed_changes_nothing(host: DriverHost, clean: list[str]) -> None:
+@pytest.fixture(scope="module")
+def refused(host: DriverHost, clean: list[str]) -> Refused:
+    """All refusals, on one fresh host."""
+    host.start()
     hosts = yaml.safe_load(host.lab.hosts[0].read_text())["all"]["children"]["gpu_hosts"]["hosts"]
     server = hosts[host.name]["driver_repository_url"].partition("/compute/")[0]
-    run = host.role(driver_version=OLD, driver_repository_key=f"{server}/wrong-key",
-                    driver_repository_fingerprint=keys()["stranger"].fingerprint)
-    assert run.rc != 0 and "is not signed by the key" in run.errors()[0], run.output
-    assert host.snapshot() == clean
+    return Refused(host.run_each(refusals(server)), clean, host.state())
 
 
-def test_a_lock_is_waited_for_and_named(host: DriverHost, clean: list[str]) -> None:
-    host.sh("mkfifo /run/held; (zypper --non-interactive shell < /run/held > /dev/null 2>&1 &); "
-            "(sleep 600 > /run/held &) < /dev/null > /dev/null 2>&1; "
-            "timeout 300 sh -c 'until [ -s /run/zypp.pid ]; do sleep 0.2; done'")
-    try:
-        run = host.role(driver_version=OLD, driver_lock_timeout=3)
-    finally:
-        host.sh("pkill -x zypper; pkill -x sleep; rm -f /run/held")
-    assert run.rc != 0 and "has held its lock for over 3 s" in run.errors()[0], run.output
-    assert host.snapshot() == clean
+@pytest.fixture(scope="module")
+def middle(host: DriverHost, clean: list[str]) -> list[str]:
+    """The state C(middle) of the host, which has that version; the steps that check mode named and the run took."""
+    host.start()
+    steps = host.steps(host.role("--check", driver_version=MIDDLE))
+    assert host.state() == clean
+    run, = host.run(Play({"driver_version": MIDDLE}))
+    assert host.steps(run) == steps != []
+    host.save("middle")
+    return steps
 
 
-def test_first_installation_does_what_check_showed(host: DriverHost, clean: list[str]) -> None:
-    host.switch(driver_version=MIDDLE)
+@pytest.mark.parametrize(("case", "said"), SAID.items())
+def test_bad_input_a_wrong_signature_and_a_lock_are_named(host: DriverHost, refused: Refused, case: str,
+                                                          said: str) -> None:
+    assert said in host.refused(refused.runs[case])
+
+
+def test_what_is_refused_changes_nothing(refused: Refused) -> None:
+    assert refused.after == refused.before
+
+
+def test_first_installation_does_what_check_showed(host: DriverHost, middle: list[str]) -> None:
+    host.start("middle")
     assert set(host.brought().values()) == {MIDDLE}
     assert MIDDLE in host.sh("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
+    host.left("middle")
 
 
-def test_a_converged_host_is_left_alone_without_zypper(host: DriverHost) -> None:
+def test_a_converged_host_is_left_alone_without_zypper(host: DriverHost, middle: list[str]) -> None:
+    host.start("middle")
     stat = "stat -c '%n %Y' /var/cache/zypp/* /var/lib/zypp/* /var/log/zypp* /var/lib/rpm/rpmdb.sqlite"
     host.sh("mv /usr/bin/zypper /usr/bin/zypper.away; "
             "touch -d '1 hour ago' /var/cache/zypp/* /var/lib/rpm/rpmdb.sqlite")
     before = host.sh(stat)
-    try:
-        run = host.role(driver_version=MIDDLE)
-    finally:
-        host.sh("mv /usr/bin/zypper.away /usr/bin/zypper")
-    assert host.untouched(run)
+    host.untouched(host.run(Play({"driver_version": MIDDLE}))[0])
     assert host.sh(stat) == before
+    host.sh("mv /usr/bin/zypper.away /usr/bin/zypper")
+    host.left("middle")
 
 
-@pytest.mark.parametrize("command", ["update", "dist-upgrade"])
-def test_updates_leave_the_version_even_with_the_vendors_own_repository(host: DriverHost, command: str) -> None:
+def test_updates_leave_the_version_even_with_the_vendors_own_repository(host: DriverHost, middle: list[str]) -> None:
+    host.start("middle")
     before = host.brought()
     url = host.sh("sed -n s/^baseurl=//p /etc/zypp/repos.d/gpuops-driver.repo").strip()
     host.sh(f"printf '[cuda]\\nname=cuda\\nbaseurl={url}\\ngpgcheck=0\\nenabled=1\\npriority=10\\n' "
             "> /etc/zypp/repos.d/cuda.repo; zypper -n --no-gpg-checks refresh cuda")
-    try:
-        assert NEW in host.sh("zypper -n --no-refresh search -s nvidia-compute-utils-G07")
-        said = host.sh(f"zypper -n --no-refresh {command}")
-    finally:
-        host.sh("rm /etc/zypp/repos.d/cuda.repo; rm -r /var/cache/zypp/*/cuda")
-    assert "Nothing to do" in said
-    assert host.brought() == before
+    assert NEW in host.sh("zypper -n --no-refresh search -s nvidia-compute-utils-G07")
+    for command in ("update", "dist-upgrade"):
+        assert "Nothing to do" in host.sh(f"zypper -n --no-refresh {command}"), command
+        assert host.brought() == before, command
 
 
-def test_up_and_down_between_versions_and_generations(host: DriverHost) -> None:
+def test_up_and_down_between_versions_generations_and_flavours(host: DriverHost, middle: list[str]) -> None:
+    host.start("middle")
     host.switch(driver_version=NEW)
     assert set(host.brought().values()) == {NEW}
     assert "Nothing to do" in host.sh("zypper -n --no-refresh update")
-    host.switch(driver_branch="580")
+    host.switch(driver_branch="580", twice=True)
     assert set(host.brought().values()) == {OLD} and all("G06" in name for name in host.brought())
     assert OLD in host.sh("cat /proc/driver/nvidia/version")
-    assert host.untouched(host.role(driver_branch="580"))
-
-
-def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
+    # Open and proprietary modules of one version.
     host.switch(driver_version=OLD, driver_kernel_module_type="proprietary")
     assert "nvidia-driver-G06" in host.brought() and "nvidia-open-driver-G06" not in host.brought()
     assert host.sh("modinfo -F license nvidia").strip() == "NVIDIA"
@@ -115,16 +137,13 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost) -> None:
     assert "Open Kernel Module" in host.sh("cat /proc/driver/nvidia/version")
 
 
-def test_a_run_killed_in_the_transaction_goes_on(host: DriverHost) -> None:
-    with host.killed_in_transaction(NEW, "zypper", "rpm"):
-        cut = host.role(driver_version=NEW)
+def test_a_run_killed_in_the_transaction_goes_on_and_removal_leaves_nothing(host: DriverHost, clean: list[str],
+                                                                            middle: list[str]) -> None:
+    host.start("middle")
+    with host.killed_in_transaction(OLD, "zypper", "rpm"):
+        cut, = host.run(Play({"driver_version": OLD}))
     assert cut.rc != 0, cut.output
-    assert host.switch(driver_version=NEW)
-    assert set(host.brought().values()) == {NEW}
-    assert host.untouched(host.role(driver_version=NEW))
-
-
-def test_removal_leaves_nothing(host: DriverHost, clean: list[str]) -> None:
-    host.switch(tasks="remove")
-    assert host.snapshot() == clean
-    assert host.untouched(host.role(tasks="remove"))
+    assert host.switch(driver_version=OLD, twice=True)
+    assert set(host.brought().values()) == {OLD}
+    host.switch(tasks="remove", twice=True)
+    assert host.state() == clean

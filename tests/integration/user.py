@@ -6,22 +6,29 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab import venv
 from lab.stages import ROOT
 from lab.tools import write_whole
+from tests.integration.warm import Pool
 
 HOME = ROOT / ".build" / "user"
+# The default looks for a result a thousand times a second, for 3 % of a processor in each run.
+CONFIGURATION = "[defaults]\ninternal_poll_interval = 0.01\n"
+KEPT = 4  # installed collections beside a new one
 CALLBACKS = Path(__file__).parent / "callbacks"
+WARM = Pool(HOME / "venv" / "bin" / "python", HOME, {})
 # Actions that run no module on the host.
 ON_CONTROLLER = {"ansible.builtin.assert", "ansible.builtin.debug", "ansible.builtin.set_fact", "ansible.builtin.meta",
                  "ansible.builtin.validate_argument_spec",
@@ -64,8 +71,14 @@ class Run:
         return [str(line["result"].get("msg")) for line in self.results if line["kind"] in ("failed", "unreachable")]
 
 
+@functools.cache
+def collections() -> Path:
+    """The folder of the collection as it is in the checkout when this process asks first; later edits get their own."""
+    return HOME / "collections" / tree_digest()[:12]
+
+
 def tree_digest() -> str:
-    """Changes with any file that git does not ignore."""
+    """Changes with any file of what Galaxy ships that git does not ignore."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z", "galaxy.yml", "meta", "playbooks",
                             "plugins", "roles", "requirements.txt", "examples"], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.split("\0")
@@ -77,55 +90,64 @@ def tree_digest() -> str:
 
 
 def install() -> Path:
-    """Builds the tarball and installs it; again only when something changed. Returns the bin folder."""
+    """Builds the tarball and installs it, unless this state of the checkout is there. Returns the bin folder."""
     env = environment()
     with open(HOME / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _install(env)
+        write_whole(HOME / "ansible.cfg", CONFIGURATION)
+        bin_folder = venv.make(HOME / "venv", [ROOT / "requirements.txt"], "run")
+        if not collections().exists():
+            _install(bin_folder / "ansible-galaxy", env)
+        return bin_folder
 
 
-def _install(env: dict[str, str]) -> Path:
-    bin_folder = HOME / "venv" / "bin"
-    needed, installed = ROOT / "requirements.txt", HOME / "venv" / "requirements.txt"
-    if not installed.exists() or installed.read_text() != needed.read_text():
-        subprocess.run([sys.executable, "-m", "venv", str(HOME / "venv")], check=True)
-        subprocess.run([str(bin_folder / "pip"), "install", "-q", "--disable-pip-version-check", "-r", str(needed)],
-                       check=True)
-        shutil.copy(needed, installed)
-    stamp = HOME / "digest"
-    if not stamp.exists() or stamp.read_text() != tree_digest():
-        shutil.rmtree(HOME / "collections", ignore_errors=True)
-        for old in HOME.glob("*.tar.gz"):
-            old.unlink()
-        galaxy = [str(bin_folder / "ansible-galaxy"), "collection"]
-        for words in (["build", "--force", "--output-path", str(HOME), str(ROOT)],
-                      ["install", str(HOME / "gpuops-nvidia-0.1.0.tar.gz"), "-p", str(HOME / "collections")]):
-            subprocess.run([*galaxy, *words], check=True, cwd=HOME, env=env, capture_output=True)
-        stamp.write_text(tree_digest())
-    return bin_folder
+def _install(galaxy: Path, env: dict[str, str]) -> None:
+    collections().parent.mkdir(parents=True, exist_ok=True)
+    # Those of other states stay for the runs that use them; a few are enough.
+    for old in sorted(collections().parent.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(dir=HOME) as folder:
+        def run(*words: str) -> None:
+            done = subprocess.run([str(galaxy), "collection", *words], check=False, cwd=HOME, env=env, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+            if done.returncode:
+                raise SystemExit(f"ansible-galaxy collection {' '.join(words)}: {done.stdout}")
+
+        run("build", "--output-path", folder, str(ROOT))
+        run("install", *map(str, Path(folder).glob("*.tar.gz")), "-p", f"{folder}/installed")
+        Path(folder, "installed").rename(collections())
 
 
 def environment() -> dict[str, str]:
-    """The environment of that user: nothing of the checkout, nothing of this machine's Ansible."""
+    """The environment of that user: nothing of the checkout, of this machine's Ansible, or of the test that runs."""
     HOME.mkdir(parents=True, exist_ok=True)
     env = {key: value for key, value in os.environ.items()
-           if not key.startswith("ANSIBLE_") and key not in ("PYTHONPATH", "MYPYPATH", "VIRTUAL_ENV")}
-    env.update({"ANSIBLE_HOME": str(HOME / "ansible"), "ANSIBLE_COLLECTIONS_PATH": str(HOME / "collections"),
+           if not key.startswith(("ANSIBLE_", "PYTEST_")) and key not in ("PYTHONPATH", "MYPYPATH", "VIRTUAL_ENV")}
+    env.update({"ANSIBLE_HOME": str(HOME / "ansible"), "ANSIBLE_CONFIG": str(HOME / "ansible.cfg"),
+                "ANSIBLE_COLLECTIONS_PATH": str(collections()),
                 "PATH": f"{HOME / 'venv' / 'bin'}:{os.environ['PATH']}", "ANSIBLE_NOCOWS": "1", "LC_ALL": "C.UTF-8",
                 "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": "10",
                 "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "record"})
     return env
 
 
-def ansible(program: str, *arguments: str, timeout: float = 1800) -> Run:
-    """Runs a program of ansible from a folder outside the checkout's tree of collections."""
+def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = False) -> Run:
+    """Runs a program of ansible from a folder outside the checkout's tree of collections.
+
+    timeout: seconds after which a run is killed and fails. cold: start the program itself; else runs of
+    ansible-playbook share the import of Ansible.
+    """
     record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
-    done = subprocess.run([str(HOME / "venv" / "bin" / program), *arguments], cwd=HOME, timeout=timeout, check=False,
-                          env={**environment(), "RECORD_FILE": str(record)}, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    argv, env = [str(HOME / "venv" / "bin" / program), *arguments], {**environment(), "RECORD_FILE": str(record)}
+    if program == "ansible-playbook" and not cold:
+        code, output = WARM.run(argv, env, timeout)
+    else:
+        done = subprocess.run(argv, cwd=HOME, timeout=timeout, check=False, env=env, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        code, output = done.returncode, done.stdout
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    return Run(done.returncode, done.stdout, lines)
+    return Run(code, output, lines)
 
 
 def role(name: str, tasks: str = "host") -> str:
@@ -139,8 +161,8 @@ def role(name: str, tasks: str = "host") -> str:
     return str(play)
 
 
-def playbook(name: str, inventories: Sequence[Path], *arguments: str, **variables: Any) -> Run:
-    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables."""
+def playbook(name: str, inventories: Sequence[Path], *arguments: str, cold: bool = False, **variables: Any) -> Run:
+    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold: as of C(ansible)."""
     return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,
                    *(["-e", json.dumps(variables)] if variables else []),
-                   name if "/" in name else f"gpuops.nvidia.{name}")
+                   name if "/" in name else f"gpuops.nvidia.{name}", cold=cold)

@@ -9,18 +9,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
+from lab import runs
 from lab.controlplane import binary
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
 
+runs.begin()
 pytest.register_assert_rewrite("tests.integration_cluster.drifts")
-NAME = f"itest-{os.getpid()}"  # sessions side by side have a cluster each
+NAME = "itest"
 _NUMBERS = itertools.count()
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
@@ -37,8 +40,16 @@ class Audit:
         self.offset = self.path.stat().st_size if self.path.exists() else 0
 
     @property
+    def tries(self) -> list[str]:
+        """The URIs of dry runs."""
+        return [one["uri"] for one in self._read() if "dryRun" in one["uri"]]
+
+    @property
     def requests(self) -> list[dict[str, Any]]:
-        """C([{verb, uri, resource, name, code}]), dry runs left out."""
+        """C([{verb, uri, agent, code, stage, resource, name}]), dry runs left out."""
+        return [one for one in self._read() if "dryRun" not in one["uri"]]
+
+    def _read(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
@@ -47,10 +58,9 @@ class Audit:
         # A request of somebody else may be half written at both ends; one's own are there before their answers are.
         lines = [json.loads(line) for line in parts[1 if self.offset else 0:-1]]
         return [{"verb": line["verb"], "uri": line["requestURI"], "agent": line.get("userAgent", ""),
-                 "code": line.get("responseStatus", {}).get("code", 0),
+                 "code": line.get("responseStatus", {}).get("code", 0), "stage": line["stage"],
                  "resource": line.get("objectRef", {}).get("resource"),
-                 "name": line.get("objectRef", {}).get("name")}
-                for line in lines if "dryRun" not in line["requestURI"]]
+                 "name": line.get("objectRef", {}).get("name")} for line in lines]
 
     @property
     def writes(self) -> list[dict[str, Any]]:
@@ -59,13 +69,32 @@ class Audit:
                 if one["verb"] in WRITES and one["resource"] != "selfsubjectaccessreviews"]
 
 
+@contextmanager
+def running(name: str, *words: str) -> Iterator[clusters.Cluster]:
+    """A cluster that goes at the end. words: options about its nodes."""
+    lab = [sys.executable, "-m", "lab", "cluster"]
+    try:
+        subprocess.run([*lab, "up", "--name", name, *words], cwd=ROOT, check=True, timeout=1800)
+        yield clusters.load(name)
+    finally:
+        if name in clusters.names():
+            subprocess.run([*lab, "down", "--name", name], cwd=ROOT, check=True, timeout=120)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def surroundings() -> Iterator[None]:
+    """No cluster is taken from the environment; lines are as wide on every machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", "/nonexistent")
+        patch.setenv("COLUMNS", "100")
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[clusters.Cluster]:
-    """A cluster of its own, up for the session."""
-    lab = [sys.executable, "-m", "lab", "cluster"]
-    subprocess.run([*lab, "up", "--name", NAME], cwd=ROOT, check=True, timeout=1800)
-    yield clusters.load(NAME)
-    subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True, timeout=120)
+    """One for the session, with the Nodes gpu-1, gpu-2 and cpu-1; tests that write Nodes make their own."""
+    with running(NAME, "--nodes", "plain", "--gpu", "2", "--cpu", "1") as made:
+        yield made
 
 
 class Kubectl:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.integration_cluster.conftest import Audit
-from tests.integration_cluster.world import Object, World
+from tests.integration_cluster.world import ROWS, Object, World
 
 Act = Callable[[World], object]
 
@@ -35,19 +35,30 @@ class Drift(NamedTuple):
 
     def seen(self, world: World) -> Object:
         """What the target holds beside its state; empty where it is gone."""
-        words = ("--ignore-not-found", "--output", "name", self.kind, self.name)
-        return content(world.get(self.kind, self.name)) if world.kubectl("get", *words) else {}
+        found = world.find(self.kind.lower(), self.name)
+        return content(found) if found else {}
 
 
 def patch(kind: str, name: str, op: str, path: str, value: Any = None) -> Act:
     """One operation of a JSON patch."""
     operation = {"op": op, "path": os.path.normpath(path), **({} if op == "remove" else {"value": value})}
-    return lambda world: world.patch(kind, name, operation)
+    return lambda world: world.patch(kind.lower(), name, operation)
 
 
 def ds(path: str, op: str, value: Any = None) -> Act:
     """The same below the pods of the sample."""
     return patch("daemonset", "agent", op, f"/spec/template/spec/{path}", value)
+
+
+def reordered(path: str) -> Act:
+    """A list below the pods of the sample in the reverse order."""
+    def act(world: World) -> None:
+        found: Any = world.get("daemonset", "agent")["spec"]["template"]["spec"]
+        for part in path.split("/"):
+            found = found[int(part) if part.isdigit() else part]
+        ds(path, "replace", found[::-1])(world)
+
+    return act
 
 
 def hand(*words: str, **more: Any) -> Act:
@@ -64,6 +75,13 @@ def container(**more: Any) -> Object:
     """The sample's container alone, for a server-side apply."""
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"},
             "spec": {"template": {"spec": {"containers": [{"name": "agent", **more}]}}}}
+
+
+def headless(item: Object) -> None:
+    """A Service without an address of its own."""
+    for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+        item["spec"].pop(key, None)
+    item["spec"]["clusterIP"] = "None"
 
 
 def relabelled(item: Object) -> None:
@@ -84,7 +102,8 @@ def repaired(world: World, audit: Audit, drift: Drift) -> None:
     done = world.run()
     assert [(step["action"], step["target"]) for step in done["plan"]] == [(drift.action, drift.target)]
     assert preview["plan"] == done["plan"] and preview["diff"] == done["diff"]
-    assert {one["name"] for one in audit.writes} == {drift.name}
+    # Nothing else: no other object moves.
+    assert {(one["resource"], one["name"]) for one in audit.writes} == {(ROWS[drift.kind.lower()].plural, drift.name)}
     # Refused is what loses a race with a controller that writes the status.
     assert sum(one["code"] < 300 for one in audit.writes) <= 3
     assert drift.seen(world) == before
@@ -95,11 +114,15 @@ def repaired(world: World, audit: Audit, drift: Drift) -> None:
 
 
 def content(item: Object) -> Object:
-    """An object without its state and without what controllers count in it."""
+    """An object without its state, without what controllers count in it and whatever address a Service got."""
     metadata = {part: {key: value for key, value in (item["metadata"].get(part) or {}).items()
                        if not key.startswith(("deprecated.daemonset.", "deployment.kubernetes.io/"))}
                 for part in ("labels", "annotations")}
-    return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}
+    found = {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}
+    if item["kind"] == "Service":
+        spec = {key: value for key, value in item["spec"].items() if key != "clusterIPs"}
+        found["spec"] = {**spec, "clusterIP": "None" if spec["clusterIP"] == "None" else "an address"}
+    return found
 
 
 def holds(have: Any, want: Any) -> bool:
@@ -134,6 +157,14 @@ ON_SAMPLES: dict[str, Drift] = {
     "volume changed": Drift(AGENT, ds("volumes/0/hostPath/path", "replace", "/")),
     "an empty volume set": Drift(AGENT, ds("volumes/2/emptyDir/medium", "add", "Memory"), True),
     "mount removed": Drift(AGENT, ds("containers/0/volumeMounts/1", "remove")),
+    # Nothing that was there is gone.
+    "init containers in another order": Drift(AGENT, reordered("initContainers"), True),
+    "env that names another before it": Drift(AGENT, reordered("containers/0/env"), True),
+    "a value becomes a reference": Drift(AGENT, ds("containers/0/env/0", "replace", {
+        "name": "MODE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})),
+    "a volume of another kind": Drift(AGENT, ds("volumes/0", "replace", {"name": "run", "emptyDir": {}})),
+    "a probe of another kind": Drift(AGENT, ds("containers/0/livenessProbe", "replace", {
+        "httpGet": {"path": "/", "port": 9400}, "periodSeconds": 5})),
     "limits changed": Drift(AGENT, ds("containers/0/resources/limits/cpu", "replace", "2")),
     "command argument added": Drift(AGENT, ds("initContainers/0/command/-", "add", "x"), True),
     "label in the pod template": Drift(AGENT, ds("../metadata/labels/extra", "add", "x"), True),
@@ -159,6 +190,9 @@ ON_SAMPLES: dict[str, Drift] = {
     "ConfigMap key added": Drift(SETTINGS, patch("configmap", "settings", "add", "/data/more", "x"), True),
     "ConfigMap binary key added": Drift(SETTINGS, patch("configmap", "settings", "add", "/binaryData",
                                                         {"b": "eA=="}), True),
+    "data becomes binary": Drift(SETTINGS, lambda world: world.patch(
+        "configmap", "settings", {"op": "remove", "path": "/data/config.yaml"},
+        {"op": "add", "path": "/binaryData", "value": {"config.yaml": "eA=="}})),
     "ConfigMap sealed": Drift(SETTINGS, patch("configmap", "settings", "add", "/immutable", True), True, "replace"),
     "Secret edited": Drift(TOKEN, patch("secret", "token", "replace", "/data/password", "eA==")),
     "Secret key added": Drift(TOKEN, patch("secret", "token", "add", "/data/more", "eA=="), True),
@@ -174,6 +208,9 @@ ON_SAMPLES: dict[str, Drift] = {
     "deleted": Drift(SETTINGS, hand("delete", "configmap", "settings"), action="create"),
     "DaemonSet deleted": Drift(AGENT, hand("delete", "daemonset", "agent"), action="create"),
     "RuntimeClass deleted": Drift("RuntimeClass drift", hand("delete", "runtimeclass", "drift"), action="create"),
+    "value set under our name": Drift(AGENT, lambda world: world.under_our_name(
+        "daemonset", "agent", lambda item: item["spec"]["template"]["spec"]["containers"][0].update(image="evil:5"))),
+    "made again headless": Drift("Service drift/metrics", recreate("service", "metrics", headless), action="replace"),
     "made again with another handler": Drift("RuntimeClass drift", recreate(
         "runtimeclass", "drift", lambda item: item.update(handler="runc")), action="replace"),
     "made again for another role": Drift("ClusterRoleBinding drift", recreate(

@@ -9,9 +9,6 @@ owned by the ClusterPolicy, written by its hand with variables of its own in the
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +29,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
-from lab.stages import ROOT
-from tests.integration_cluster.conftest import NAME, Audit, Kubectl
-from tests.integration_cluster.test_operands import crd
-from tests.integration_cluster.test_playbooks import LOCAL, playbook
+from tests.integration_cluster.conftest import NAME, Audit, Kubectl, running
+from tests.integration_cluster.definitions import crd, create
+from tests.integration_cluster.plays import LOCAL, playbook
 from tests.unit.cluster.clusters import plan
+from tests.waiting import until
 
 SPACE = "gpu-operator"
 # Node Feature Discovery is left to others, as where the operator's chart has brought it.
@@ -93,6 +90,7 @@ class Land:
 
     def settle(self) -> None:
         """What the operator does, and then its resources are the owners of all."""
+        items: list[dict[str, Any]] = []
         for component, item in [(name, one) for name in ORDER for one in render(name, self.plan)]:
             if item["kind"] in ("Namespace", "CustomResourceDefinition"):
                 continue
@@ -111,11 +109,12 @@ class Land:
                 else:
                     pod["containers"][0].setdefault("env", []).append({"name": "OF_THE_OPERATOR", "value": "1"})
             self.made[item["metadata"]["name"]] = item
-            self.kubectl("create", "--field-manager", "gpu-operator", "--filename", "-", stdin=item)
+            items.append(item)
         # What only the operator needs.
-        self.kubectl("create", "--filename", "-", stdin={
-            "apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 8080}]},
-            "metadata": {"name": "gpu-operator", "namespace": SPACE, "ownerReferences": [self.owners[0]]}})
+        items.append({"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 8080}]},
+                      "metadata": {"name": "gpu-operator", "namespace": SPACE, "ownerReferences": [self.owners[0]]}})
+        self.kubectl("create", "--field-manager", "gpu-operator", "--filename", "-",
+                     stdin={"apiVersion": "v1", "kind": "List", "items": items})
 
     def owned(self) -> dict[str, tuple[bool, bool]]:
         """By object that is wanted: whether the operator's policy owns it, and whether it is ours."""
@@ -130,25 +129,28 @@ class Land:
 
     def pods(self, app: str | None = None) -> dict[str, str]:
         """By Node the uid of its pod, of the driver's unless said, once it has one."""
-        for _try in range(360):
+        found: dict[str, str] = {}
+
+        def there() -> bool:
             pods = self.client.list("v1", "Pod", SPACE, f"app={app or self.driver}")
-            found = {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
-                     if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]}
-            if set(found) == {"gpu-1", "gpu-2"}:
-                return found
-            time.sleep(0.5)
-        raise AssertionError(pods)
+            found.clear()
+            found.update({one["spec"]["nodeName"]: one["metadata"]["uid"] for one in pods
+                          if one["spec"].get("nodeName") and "deletionTimestamp" not in one["metadata"]})
+            return set(found) == {"gpu-1", "gpu-2"}
+
+        until(there, "each Node has a pod")
+        return found
 
     def comes_to_newest(self) -> None:
         """Waits until both driver pods are of their DaemonSet's newest revision."""
-        status: dict[str, Any] = {}
-        for _try in range(360):
-            daemon = self.kubectl.get("--namespace", SPACE, "daemonset", self.driver)
-            status, now = daemon["status"], daemon["metadata"]["generation"]
-            if (status.get("observedGeneration"), status.get("updatedNumberScheduled")) == (now, 2):
-                return
-            time.sleep(0.5)
-        raise AssertionError(status)
+        def newest() -> bool:
+            daemon = self.client.get("apps/v1", "DaemonSet", self.driver, SPACE)
+            assert daemon is not None
+            status = daemon["status"]
+            return (status.get("observedGeneration"), status.get("updatedNumberScheduled")) == (
+                daemon["metadata"]["generation"], 2)
+
+        until(newest, "the pods are of the newest revision")
 
     def labels(self) -> dict[str, str]:
         return {key: value for key, value in self.kubectl.get("node", "gpu-1")["metadata"]["labels"].items()
@@ -161,16 +163,10 @@ class Land:
 @contextmanager
 def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
     """A cluster whose GPU Operator follows a policy."""
-    lab, name = [sys.executable, "-m", "lab", "cluster"], f"{NAME}-{name}"
-    subprocess.run([*lab, "up", "--name", name, "--nodes", "plain", "--gpu", "2", "--cpu", "1", "--os", "ubuntu22.04"],
-                   cwd=ROOT, check=True, timeout=1800)
-    try:
-        made = clusters.load(name)
+    with running(f"{NAME}-{name}", "--nodes", "plain", "--gpu", "2", "--cpu", "1", "--os", "ubuntu22.04") as made:
         kubectl = Kubectl(str(made.kubeconfig))
-        for kind, plural, version in (("ClusterPolicy", "clusterpolicies", "v1"),
-                                      ("NVIDIADriver", "nvidiadrivers", "v1alpha1")):
-            kubectl("create", "--filename", "-", stdin=crd("nvidia.com", kind, plural, version))
-            clusters.wait_established(kubectl, f"{plural}.nvidia.com")
+        create(kubectl, crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"),
+               crd("nvidia.com", "NVIDIADriver", "nvidiadrivers", "v1alpha1"))
         kubectl("create", "namespace", SPACE)
         for item in (*policy, OPERATOR):
             kubectl("create", "--filename", "-", stdin=item)
@@ -179,8 +175,6 @@ def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
                 "nvidia.com/gpu.present=true")
         found.settle()
         yield found
-    finally:
-        subprocess.run([*lab, "down", "--name", name], cwd=ROOT, check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +239,14 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
     assert land.replicas() == 1
 
 
-def test_a_run_that_is_killed_is_continued(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+def test_taken_over_and_handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+    """By a run that is killed at first. At its end the cluster is in the operator's hands as at its beginning."""
+    taken_over(land, inventory, tmp_path)
+    changes_nothing(land, inventory, tmp_path)
+    handed_back(land, inventory, tmp_path)
+
+
+def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     """The preview first, which writes nothing. After each end an object is the operator's or ours, never both."""
     before, drivers, alike = land.labels(), land.pods(), land.pods(ALIKE)
     land.audit.start()
@@ -268,7 +269,8 @@ def test_a_run_that_is_killed_is_continued(land: Land, inventory: dict[str, Any]
     assert land.labels() == {**kept, "nvidia.com/gpu.deploy.client": "true"}
 
 
-def test_a_second_run_changes_nothing(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+def changes_nothing(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+    """A second run."""
     for name in ("adopt", "site"):
         land.audit.start()
         out = playbook(tmp_path, name, inventory)
@@ -282,7 +284,7 @@ def test_a_second_run_changes_nothing(land: Land, inventory: dict[str, Any], tmp
     assert operator.owns(land.kubectl.get("--namespace", SPACE, "service", "gpu-operator"))
 
 
-def test_hand_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
+def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     drivers, labels = land.pods(), land.labels()
     inventory["all"]["vars"]["gpu_policy"] = {**POLICY, "spec": {**POLICY["spec"], "driver": {
         "enabled": True, "version": "580.173.02"}}}
@@ -330,7 +332,7 @@ def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:
         daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
         assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
         assert not [key for key in daemon["metadata"]["annotations"] if key.startswith("gpuops")]
-        playbook(tmp_path, "adopt", inventory)
+        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
         land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
         land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
         land.audit.start()

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, node_feature, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
 
-from lab.controlplane.cluster import wait_established
+from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.definitions import crd, create, removed
 from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired
-from tests.integration_cluster.test_operands import crd
-from tests.integration_cluster.world import Object, World
+from tests.integration_cluster.test_fleet import TOLD, two_hosts
+from tests.integration_cluster.world import ROWS, Object, World
 from tests.unit.cluster.clusters import facts, node, plan
 from tests.unit.cluster.test_switching import CLIENTS, EVERYTHING, NAMES
+from tests.waiting import until
 
 SPACE = COMPONENTS
 MONITORS = [crd("monitoring.coreos.com", kind, f"{kind.lower()}s", "v1", "Namespaced")
@@ -35,29 +37,39 @@ class Whole(World):
 
     cluster: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.objects = wanted(self.cluster)
+
     def run(self, check: bool = False) -> Object:
-        """What site.yml does."""
-        return run(self.client, self.cluster, check)
+        """What operands does with them."""
+        return deliver.present(self.client, self.objects, list(ORDER), check)
 
 
 @pytest.fixture(scope="module")
-def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[dict[str, Any]]:
+def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[Whole]:
     """The plan with everything switched on, delivered."""
     client = Client(kubeconfig)
-    for one in MONITORS:
-        kubectl("apply", "--server-side", "--filename", "-", stdin=one)
-        wait_established(kubectl, one["metadata"]["name"])
-    whole = plan(EVERYTHING, SEEN, namespace=SPACE, node_os=["ubuntu22.04"])
-    assert {action for action, count in run(client, whole)["counts"].items() if count} <= {"create", "update"}
-    yield whole
-    deliver.absent(client, list(ORDER), 180, False)
-    kubectl("delete", "namespace", SPACE)
-    kubectl("delete", "crd", *(one["metadata"]["name"] for one in MONITORS))
+    with removed(kubectl, client, *MONITORS):
+        create(kubectl, *MONITORS)
+        whole = Whole(kubectl, client, SPACE, cluster=plan(EVERYTHING, SEEN, namespace=SPACE, node_os=["ubuntu22.04"]))
+        assert {action for action, count in whole.run()["counts"].items() if count} <= {"create", "update"}
+        yield whole
+        deliver.absent(client, list(ORDER), 180, False)
+        kubectl("delete", "namespace", SPACE)
+    until(lambda: not client.serves(ROWS["nodefeature"]), "NFD's kinds are no longer served")
 
 
-def run(client: Client, cluster: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    wanted = objects.wanted({name: render(name, cluster) for name in ORDER})
-    return deliver.present(client, wanted, list(ORDER), check)
+@pytest.fixture
+def whole(made: Whole, request: pytest.FixtureRequest) -> Iterator[Whole]:
+    """The same; what a test that fails has left is mended for the next one."""
+    failed = request.session.testsfailed
+    yield made
+    if request.session.testsfailed > failed:
+        made.run()
+
+
+def wanted(cluster: dict[str, Any]) -> list[objects.Wanted]:
+    return objects.wanted({name: render(name, cluster) for name in ORDER})
 
 
 def without(cluster: dict[str, Any], component: str) -> dict[str, Any]:
@@ -66,37 +78,73 @@ def without(cluster: dict[str, Any], component: str) -> dict[str, Any]:
                 node_os=["ubuntu22.04"])
 
 
-def test_nothing_is_written_twice(made: dict[str, Any], client: Client, audit: Audit) -> None:
+def test_nothing_is_written_twice(made: Whole, audit: Audit) -> None:
     audit.start()
-    again = run(client, made)
+    again = made.run()
     assert not again["changed"] and not audit.writes
+    # A value that the server writes in its own way is known: nothing has to be asked.
+    assert not audit.tries
     assert again["counts"]["keep"] >= 80
 
 
 @pytest.mark.parametrize("component", NAMES)
-def test_off_and_on_again(made: dict[str, Any], client: Client, kubectl: Kubectl, component: str) -> None:
-    own = {objects.label_of(one) for one in render(component, made)}
-    off = run(client, without(made, component))
+def test_off_and_on_again(whole: Whole, client: Client, kubectl: Kubectl, component: str) -> None:
+    own = {objects.label_of(one) for one in render(component, whole.cluster)}
+    others = wanted(without(whole.cluster, component))
+    off = deliver.present(client, others, list(ORDER), False)
     done = {step["id"] for step in off["plan"]}
     clients = {f"update: {name.replace('gpu-operator', SPACE)}" for name in CLIENTS.get(component, ())}
     assert done == {f"delete: {label}" for label in own} | clients
     # Kinds of NFD's go with their definitions, while this looks.
     kinds = [kind for kind in kubectl("api-resources", "--verbs", "list", "--cached=false", "--output", "name").split()
              if component != "nfd" or not kind.endswith(".nfd.k8s-sigs.io")]
-    for _try in range(240):  # those with pods go after them
-        left = kubectl("get", ",".join(kinds), "--all-namespaces", "--output", "name", "--ignore-not-found",
-                       "--selector", f"gpuops.nvidia/component={component}")
-        if not left:
-            break
-        time.sleep(0.5)
-    assert left == ""
-    assert not run(client, without(made, component))["changed"]
-    on = run(client, made)
-    assert on["counts"]["create"] == len(own)
-    assert not run(client, made)["changed"]
+
+    def gone() -> bool:
+        """Those with pods go after them."""
+        return not kubectl("get", ",".join(kinds), "--all-namespaces", "--output", "name", "--ignore-not-found",
+                           "--selector", f"gpuops.nvidia/component={component}")
+
+    until(gone, f"nothing of {component} is left", pause=1)
+    assert not deliver.present(client, others, list(ORDER), True)["changed"]
+    assert whole.run()["counts"]["create"] == len(own)
+    assert not whole.run(check=True)["changed"]
 
 
 @pytest.mark.parametrize("drift", ON_COMPONENTS)
-def test_a_drift_is_repaired(made: dict[str, Any], client: Client, kubectl: Kubectl, audit: Audit,
-                             drift: str) -> None:
-    repaired(Whole(kubectl, client, SPACE, cluster=made), audit, ON_COMPONENTS[drift])
+def test_a_drift_is_repaired(whole: Whole, audit: Audit, drift: str) -> None:
+    repaired(whole, audit, ON_COMPONENTS[drift])
+
+
+def test_what_hosts_have_told(made: Whole, cluster: clusters.Cluster, client: Client, audit: Audit, tmp_path: Path,
+                              fresh: Callable[[], str]) -> None:
+    """One task for all Nodes, and one for all NodeFeatures; the second run writes nothing, removal leaves nothing.
+
+    It is here for the definitions of NFD, which nobody else in this cluster makes.
+    """
+    with two_hosts(cluster, client, tmp_path, fresh()) as fleet:
+        before = {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names}
+        hosts = [f"host-{name}" for name in fleet.names]
+        features = {"target": "node_feature", "namespace": "default"}
+        labels = {"target": "node", "nodes": fleet.names, "deploy": {"components": {"device_plugin": True}}}
+        audit.start()
+        assert fleet.play(*({**task, "state": "present", "hosts": hosts} for task in (features, labels))) == 2
+        assert sorted(one["name"] for one in audit.writes if one["agent"] == "gpuops.nvidia") == sorted([
+            *fleet.names, *(f"gpuops-{name}" for name in fleet.names)])
+        for name in fleet.names:
+            made = fleet.client.get(node_feature.API, node_feature.KIND, f"gpuops-{name}", "default")
+            assert made is not None and made["spec"] == {"labels": TOLD}
+            assert made["metadata"]["labels"][node_feature.NODE_LABEL] == name
+            assert fleet.node(name)["metadata"]["labels"] == {
+                **before[name], **TOLD, "nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": "true",
+                "nvidia.com/gpu.deploy.device-plugin": "true"}
+        told, given = dict.fromkeys(fleet.names, TOLD), {
+            "kubeconfig": fleet.kubeconfig, "context": None, "adopt": [], "gone_after": 600, "wait_for_nfd": 0,
+            "deploy": None, "nodes": fleet.names, "namespace": "default"}
+        audit.start()
+        assert not node_feature.publish({**given, "state": "present"}, False, told)["changed"]
+        assert not deploy.label_nodes({**given, **labels, "state": "present"}, False, told)["changed"]
+        assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+        for take in (node_feature.publish, deploy.label_nodes):
+            assert take({**given, "state": "absent"}, False, None)["counts"]["changed"] == 2
+        assert {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names} == before
+        assert fleet.client.list(node_feature.API, node_feature.KIND) == []

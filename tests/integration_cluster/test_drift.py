@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import threading
-import time
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,26 +17,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.drifts import ENV, ON_COMPONENTS, ON_SAMPLES, container, ds, patch, repaired
+from tests.integration_cluster.proxy import Flaky
 from tests.integration_cluster.world import World
+from tests.waiting import until
 
 
-@pytest.fixture(scope="module")
-def world(kubectl: Kubectl, kubeconfig: str) -> World:
-    made = World(kubectl, Client(kubeconfig), "drift", samples.objects("drift"))
+@pytest.fixture
+def world(kubectl: Kubectl, client: Client) -> World:
+    """The same objects for each test, which finds them as they are wanted, whatever a former test has left."""
+    made = World(kubectl, client, "drift", samples.objects("drift"))
     made.run()
     return made
 
 
 @pytest.mark.parametrize("drift", ON_SAMPLES)
 def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
-    found = ON_SAMPLES[drift]
-    assert not world.run()["changed"], "the former test left something"
-    before = world.settled()
-    repaired(world, audit, found)
-    after = world.settled()
-    moved = {key for key in after if before.get(key) != after[key]}
-    assert all(re.search(rf"'{found.kind}', .*'{found.name}'", key) for key in moved)
-    assert not world.run(check=True)["changed"]
+    repaired(world, audit, ON_SAMPLES[drift])
 
 
 def test_drifts_are_many_and_a_third_of_them_additions() -> None:
@@ -64,7 +58,6 @@ KEPT: dict[str, Callable[[World], object]] = {
 
 @pytest.mark.parametrize("act", KEPT)
 def test_what_is_theirs_stays(world: World, audit: Audit, act: str) -> None:
-    world.run()
     KEPT[act](world)
     before = world.settled()
     audit.start()
@@ -88,28 +81,23 @@ def test_a_repair_leaves_what_is_theirs(world: World) -> None:
 
 
 def test_replicas_that_we_do_not_name_are_the_autoscalers(world: World) -> None:
-    manifest = world.wanted("Deployment")
-    former = manifest["spec"].pop("replicas")
+    del world.wanted("Deployment")["spec"]["replicas"]
     world.run()
     world.kubectl("scale", "deployment", "master", "--replicas", "4")
     assert not world.run()["changed"]
     assert world.get("deployment", "master")["spec"]["replicas"] == 4
-    manifest["spec"]["replicas"] = former
-    world.run()
 
 
 def test_what_we_no_longer_want_goes(world: World) -> None:
-    pod = world.wanted("DaemonSet")["spec"]["template"]["spec"]
-    variable = pod["containers"][0]["env"].pop(0)
+    world.wanted("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["env"].pop(0)
     done = world.run()
     assert [step["id"] for step in done["plan"]] == ["update: DaemonSet drift/agent"]
     assert [one["reasons"] for one in done["objects"] if one["action"] == "update"] == [
         ["spec.template.spec.containers[0].env"]]
     assert "MODE" in done["diff"][0]["before"] and "MODE" not in done["diff"][0]["after"]
     found = world.get("daemonset", "agent")["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert [one["name"] for one in found] == ["NOTHING", "NODE_NAME"]
-    pod["containers"][0]["env"].insert(0, variable)
-    assert world.run()["changed"] and not world.run()["changed"]
+    assert [one["name"] for one in found] == ["NOTHING", "NODE_NAME", "TARGET"]
+    assert not world.run()["changed"]
 
 
 def test_the_diff_of_a_repair_shows_the_drift_and_nothing_else(world: World) -> None:
@@ -118,7 +106,6 @@ def test_the_diff_of_a_repair_shows_the_drift_and_nothing_else(world: World) -> 
     before, after = entry["before"].splitlines(), entry["after"].splitlines()
     assert [line.strip() for line in before if line not in after] == ["- name: ADDED", "value: x"]
     assert [line for line in after if line not in before] == []
-    world.run()
 
 
 INJECT: dict[str, Any] = {
@@ -130,56 +117,51 @@ INJECT: dict[str, Any] = {
         "reinvocationPolicy": "Never",
         "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": (
             "Object{spec: Object.spec{template: Object.spec.template{metadata: Object.spec.template.metadata{"
-            "annotations: {'injected': 'yes'}}}}}")}}]}}
+            "annotations: {'injected': 'yes'}}, "
+            "spec: Object.spec.template.spec{priorityClassName: 'system-cluster-critical'}}}}")}}]}}
 BOUND = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
          "metadata": {"name": "inject"}, "spec": {"policyName": "inject", "matchResources": {
              "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "drift"}}}}}
 
 
-def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit) -> None:
-    for one in (INJECT, BOUND):
-        world.kubectl("apply", "--server-side", "--filename", "-", stdin=one)
-
-    def injected() -> bool:
-        annotations = world.get("daemonset", "agent")["spec"]["template"]["metadata"].get("annotations") or {}
-        return "injected" in annotations
-
-    for number in range(60):  # it takes the server a moment to take notice of the policy
-        ds("containers/0/image", "replace", f"evil:{number}")(world)
-        assert world.run()["counts"]["repair"] == 1
-        if injected():
-            break
-        time.sleep(0.5)
-    audit.start()
-    assert injected() and not world.run()["changed"] and not audit.writes
+@pytest.fixture
+def admission(world: World) -> Iterator[None]:
+    """A policy of the server that adds an annotation to each DaemonSet of the namespace that is written, and sets
+    another value of a field of ours."""
+    world.kubectl("apply", "--server-side", "--filename", "-", stdin={
+        "apiVersion": "v1", "kind": "List", "items": [INJECT, BOUND]})
+    yield
     world.kubectl("delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "inject")
 
 
-def test_an_addition_that_comes_back_ends_no_run_late(world: World) -> None:
-    over = threading.Event()
+def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit, admission: None) -> None:
+    images = (f"evil:{number}" for number in itertools.count())
 
-    def stubborn() -> None:
-        """Writes hostPID whenever it is not there."""
-        hand = Client(world.tool.kubeconfig)
-        while not over.is_set():
-            found = hand.get("apps/v1", "DaemonSet", "agent", "drift") or {}
-            if "hostPID" not in found["spec"]["template"]["spec"]:
-                with contextlib.suppress(ClusterError):
-                    hand.merge_patch("apps/v1", "DaemonSet", "agent", "drift", {
-                        "spec": {"template": {"spec": {"hostPID": True}}}}, field_manager="stubborn")
+    def injected() -> bool:
+        """Whether a repair of another image has come with it: the server takes notice of the policy after a moment."""
+        ds("containers/0/image", "replace", next(images))(world)
+        assert world.run()["counts"]["repair"] == 1
+        return "injected" in (world.get("daemonset", "agent")["spec"]["template"]["metadata"].get("annotations") or {})
 
-    other = threading.Thread(target=stubborn)
-    other.start()
-    try:
-        for _time in range(3):
-            while "hostPID" not in world.get("daemonset", "agent")["spec"]["template"]["spec"]:
-                time.sleep(0.1)
-            try:
-                assert world.run()["counts"]["repair"] == 1
-            except ClusterError as error:
-                assert "others write it faster than it can be repaired: stubborn" in error.message
-    finally:
-        over.set()
-        other.join()
-    world.run()
-    assert not world.run()["changed"]
+    until(injected, "the server's policy takes effect")
+    audit.start()
+    assert not world.run()["changed"] and not audit.writes
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_another_writer_that_does_not_rest_ends_the_run(world: World, kubeconfig: str, tmp_path: Path,
+                                                        each: int) -> None:
+    """It writes before each request of ours and wins every race, or adds something after each taking over."""
+    sent = itertools.count(1)
+
+    def rival(number: int, method: str, path: str) -> None:
+        if method == "PATCH" and (count := next(sent)) % each == 0:
+            ds("hostname", "add", f"rival-{count}")(world)
+
+    ds("hostname", "add", "rival-0")(world)
+    with Flaky(kubeconfig, rival) as server:
+        bothered = World(world.tool, Client(server.kubeconfig(tmp_path)), world.name, world.manifests)
+        with pytest.raises(ClusterError, match="others write it faster than it can be repaired: kubectl-patch"):
+            bothered.run()
+    assert next(sent) <= 13
+    assert world.run()["counts"]["repair"] == 1 and not world.run()["changed"]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.waiting import until
 
 DRIVER = "nvidia-driver-daemonset"
 DEPLOY = "nvidia.com/gpu.deploy.driver"
@@ -74,21 +74,19 @@ class Fleet:
         for pod in self.client.list("v1", "Pod", self.name):
             owner, = pod["metadata"]["ownerReferences"]
             tag = pod["spec"]["containers"][0]["image"].rpartition(":")[2]
-            if "deletionTimestamp" not in pod["metadata"]:
+            if "deletionTimestamp" not in pod["metadata"] and made_for(pod) in found:
                 found[made_for(pod)].append((owner["name"], tag))
         return found
 
     def comes_to(self, expected: dict[str, tuple[str, str]]) -> None:
         """Waits until exactly these pods are there."""
-        end = time.monotonic() + 180
-        while self.served() != {name: [one] for name, one in expected.items()}:
-            assert time.monotonic() < end, self.served()
-            time.sleep(0.5)
+        until(lambda: self.served() == {name: [one] for name, one in expected.items()}, f"driver pods are {expected}")
 
     def pods(self) -> dict[str, str]:
         """By Node the uid of its pod."""
         return {made_for(pod): pod["metadata"]["uid"]
-                for pod in self.client.list("v1", "Pod", self.name) if "deletionTimestamp" not in pod["metadata"]}
+                for pod in self.client.list("v1", "Pod", self.name)
+                if "deletionTimestamp" not in pod["metadata"] and made_for(pod) in self.names}
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet through Ansible on a real API server: what hosts have told, NodeFeatures, startup taints, the inventory."""
+"""A fleet through Ansible on a real API server: what hosts have told, startup taints, the inventory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy, node_feature
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
-from lab.stages import ROOT
-from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.conftest import Kubectl
+from tests.integration_cluster.plays import play
 
 TAINT = {"key": "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "value": "true", "effect": "NoSchedule"}
 OTHER = {"key": "example.com/team", "value": "a", "effect": "PreferNoSchedule"}
@@ -52,62 +52,25 @@ class Fleet:
         tell = {"name": "Tell", "ansible.builtin.set_fact": {"gpu_labels": TOLD, "cacheable": True}}
         asked = [{"name": "Do", "run_once": True, "gpuops.nvidia.gpu_labels": {
             "kubeconfig": self.kubeconfig, **task}} for task in tasks]
-        (self.folder / "play.yml").write_text(json.dumps([{
-            "hosts": "all", "gather_facts": False, "tasks": [tell, *asked]}]))
-        ran = subprocess.run(
-            ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), str(self.folder / "play.yml"), "--limit", limit],
-            check=False, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        self.said = ran.stdout + ran.stderr
-        return sum(int(count) for count in re.findall(r"changed=(\d+)", ran.stdout))
+        ran = play(self.folder, [tell, *asked], "-i", str(self.folder / "hosts.yml"), "--limit", limit, hosts="all")
+        assert ran.rc == 0, ran.output
+        self.said = ran.output
+        return sum(int(count) for count in re.findall(r"changed=(\d+)", ran.output))
 
 
-@pytest.fixture
-def fleet(cluster: clusters.Cluster, client: Client, tmp_path: Path, fresh: Callable[[], str]) -> Fleet:
+@contextmanager
+def two_hosts(made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> Iterator[Fleet]:
     """Fresh Nodes."""
-    return Fleet(cluster, client, tmp_path, fresh())
+    found = Fleet(made, client, folder, prefix)
+    yield found
+    for name in found.names:
+        client.delete("v1", "Node", name)
 
 
 @pytest.fixture
-def nfd(kubectl: Kubectl) -> Iterator[None]:
-    """The definition of NodeFeature that this collection ships, without anybody who reads such objects."""
-    text = (ROOT / "roles" / "nfd" / "templates" / "crds.yaml.j2").read_text()
-    definitions = [one for one in yaml.safe_load_all(re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL)) if one]
-    made, = [one for one in definitions if one["spec"]["names"]["kind"] == "NodeFeature"]
-    kubectl("create", "--filename", "-", stdin=made)
-    clusters.wait_established(kubectl, made["metadata"]["name"])
-    yield
-    kubectl("delete", "crd", made["metadata"]["name"])
-
-
-def test_what_hosts_have_told(fleet: Fleet, nfd: None, audit: Audit) -> None:
-    """One task for all Nodes, and one for all NodeFeatures; the second run writes nothing, removal leaves nothing."""
-    before = {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names}
-    hosts = [f"host-{name}" for name in fleet.names]
-    features = {"target": "node_feature", "namespace": "default"}
-    labels = {"target": "node", "nodes": fleet.names, "deploy": {"components": {"device_plugin": True}}}
-    audit.start()
-    assert fleet.play(*({**task, "state": "present", "hosts": hosts} for task in (features, labels))) == 2
-    assert sorted(one["name"] for one in audit.writes if one["agent"] == "gpuops.nvidia") == sorted([
-        *fleet.names, *(f"gpuops-{name}" for name in fleet.names)])
-    for name in fleet.names:
-        made = fleet.client.get(node_feature.API, node_feature.KIND, f"gpuops-{name}", "default")
-        assert made is not None and made["spec"] == {"labels": TOLD}
-        assert made["metadata"]["labels"][node_feature.NODE_LABEL] == name
-        assert fleet.node(name)["metadata"]["labels"] == {
-            **before[name], **TOLD, "nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": "true",
-            "nvidia.com/gpu.deploy.device-plugin": "true"}
-    told, given = dict.fromkeys(fleet.names, TOLD), {
-        "kubeconfig": fleet.kubeconfig, "context": None, "adopt": [], "gone_after": 600, "wait_for_nfd": 0,
-        "deploy": None, "nodes": fleet.names, "namespace": "default"}
-    audit.start()
-    assert not node_feature.publish({**given, "state": "present"}, False, told)["changed"]
-    assert not deploy.label_nodes({**given, **labels, "state": "present"}, False, told)["changed"]
-    assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
-    for take in (node_feature.publish, deploy.label_nodes):
-        assert take({**given, "state": "absent"}, False, None)["counts"]["changed"] == 2
-    assert {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names} == before
-    assert fleet.client.list(node_feature.API, node_feature.KIND) == []
+def fleet(cluster: clusters.Cluster, client: Client, tmp_path: Path, fresh: Callable[[], str]) -> Iterator[Fleet]:
+    with two_hosts(cluster, client, tmp_path, fresh()) as found:
+        yield found
 
 
 def test_hosts_that_a_limit_leaves_out(fleet: Fleet) -> None:

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy impo
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
+from tests.integration import user
+from tests.integration_cluster.plays import play
 from tests.integration_cluster.proxy import Flaky
+from tests.waiting import until
 
 D = "nvidia.com/gpu.deploy."
 NFD = "feature.node.kubernetes.io/"
@@ -48,11 +48,8 @@ class Fleet:
         self.names = [node.name for node in wanted]
         self.a, self.b, self.cpu = self.names
         self.deploy = {"components": COMPONENTS, "on_host": {}, "mig_default": "all-disabled"}
-        end = time.monotonic() + 120
         # A controller annotates each new Node, maybe after kwok has made it Ready.
-        while not all(TTL in one["annotations"] for one in self.all_metadata().values()):
-            assert time.monotonic() < end, f"no {TTL}"
-            time.sleep(0.1)
+        until(lambda: all(TTL in one["annotations"] for one in self.all_metadata().values()), f"{TTL} comes")
         self.start = self.all_metadata()
 
     def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,
@@ -77,10 +74,19 @@ class Fleet:
         self.client.merge_patch("v1", "Node", name, None, {"metadata": patch}, field_manager=OTHER)
 
 
-@pytest.fixture
-def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Fleet:
+@contextmanager
+def three_nodes(made: clusters.Cluster, client: Client, prefix: str) -> Iterator[Fleet]:
     """Fresh Nodes."""
-    return Fleet(cluster, client, fresh())
+    found = Fleet(made, client, prefix)
+    yield found
+    for name in found.names:
+        client.delete("v1", "Node", name)
+
+
+@pytest.fixture
+def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Fleet]:
+    with three_nodes(cluster, client, fresh()) as found:
+        yield found
 
 
 def test_once_and_not_again(fleet: Fleet, audit: Any) -> None:
@@ -112,11 +118,11 @@ def test_removal_leaves_exactly_what_was_there(fleet: Fleet) -> None:
     before = fleet.all_metadata()
     fleet.run()
     assert fleet.metadata(fleet.b)["annotations"][ANNOTATION] == ",".join(sorted(set(WANTED) - {f"{D}driver"}))
-    fleet.write(fleet.a, labels={f"{D}driver": "pre-installed", f"{D}device-plugin": "paused-for-mig-change"})
+    paused = {f"{D}driver": "paused-for-driver-upgrade", f"{D}device-plugin": "paused-for-mig-change"}
+    fleet.write(fleet.a, labels=paused)
     assert not fleet.run()["changed"]
     gone = fleet.run("absent", deploy=None)
-    assert gone["nodes"][fleet.a]["removed"] == {**WANTED, f"{D}driver": "pre-installed",
-                                                 f"{D}device-plugin": "paused-for-mig-change"}
+    assert gone["nodes"][fleet.a]["removed"] == {**WANTED, **paused}
     assert fleet.all_metadata() == before
     assert not fleet.run("absent", deploy=None)["changed"]
 
@@ -227,36 +233,25 @@ def test_a_run_that_was_cut_off_is_gone_on_with(fleet: Fleet, tmp_path: Path, mo
     assert list(fleet.run()["nodes"]) == list(result["failures"])
 
 
-def test_another_writer_at_the_same_time_loses_nothing(fleet: Fleet) -> None:
+def test_another_writer_at_the_same_time_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
     """A patch of single keys without a resourceVersion: both sides' keys are there in the end."""
-    stop = threading.Event()
-    failed: list[Exception] = []
     count = 0
 
-    def hammer() -> None:
+    def other(number: int, method: str, path: str) -> None:
+        """Writes the Node between our reading and our writing."""
         nonlocal count
-        other = Client(str(fleet.made.kubeconfig))
-        while not stop.is_set():
-            try:
-                other.merge_patch("v1", "Node", fleet.a, None, {"metadata": {"labels": {"example.com/n": str(count)}}},
-                                  field_manager=OTHER)
-            except Exception as error:
-                failed.append(error)
-                return
+        if method == "PATCH" and path.partition("?")[0].endswith(f"/{fleet.a}"):
             count += 1
+            fleet.write(fleet.a, labels={"example.com/n": str(count)})
 
-    thread = threading.Thread(target=hammer)
-    thread.start()
-    try:
-        for _number in range(10):
-            assert fleet.run()["changed"] and fleet.run("absent", deploy=None)["changed"]
-        fleet.run()
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed and count > 20
+    with Flaky(str(fleet.made.kubeconfig), other) as server:
+        kubeconfig = server.kubeconfig(tmp_path)
+        assert fleet.run(kubeconfig=kubeconfig)["changed"]
+        assert fleet.run("absent", deploy=None, kubeconfig=kubeconfig)["changed"]
+        assert fleet.run(kubeconfig=kubeconfig)["changed"]
+    assert count == 3
     assert fleet.metadata(fleet.a)["labels"] == {
-        **fleet.start[fleet.a]["labels"], **WANTED, "example.com/n": str(count - 1)}
+        **fleet.start[fleet.a]["labels"], **WANTED, "example.com/n": str(count)}
 
 
 def test_a_name_that_is_no_node_changes_nothing(fleet: Fleet) -> None:
@@ -265,24 +260,21 @@ def test_a_name_that_is_no_node_changes_nothing(fleet: Fleet) -> None:
     assert fleet.all_metadata() == fleet.start
 
 
-def test_from_a_playbook_without_a_connection(fleet: Fleet, tmp_path: Path) -> None:
+def test_from_a_playbook_without_a_connection(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The play's host cannot be reached and is not asked; a kubeconfig of the environment is not used."""
-    play = tmp_path / "play.yml"
     options = {"state": "present", "target": "node", "nodes": fleet.names, "deploy": fleet.deploy}
-    task = {"name": "Label", "gpuops.nvidia.gpu_labels": options}
-    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
 
-    def ansible(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["ansible-playbook", "-i", "192.0.2.1,", str(play), *more], capture_output=True,
-                              check=False, text=True, timeout=120,
-                              env={**os.environ, "KUBECONFIG": str(fleet.made.kubeconfig)})
+    def label(*words: str, **more: str) -> user.Run:
+        task = {"name": "Label", "gpuops.nvidia.gpu_labels": {**options, **more}}
+        return play(tmp_path, [task], "-i", "192.0.2.1,", *words, hosts="all")
 
-    refused = ansible()
-    assert refused.returncode and "kubeconfig" in refused.stdout and fleet.all_metadata() == fleet.start
-    options["kubeconfig"] = str(fleet.made.kubeconfig)
-    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
-    shown = ansible("--check", "--diff")
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert f"+label {D}driver=true" in shown.stdout and "changed=1" in shown.stdout
+    kubeconfig = str(fleet.made.kubeconfig)
+    with monkeypatch.context() as patch:
+        patch.setenv("KUBECONFIG", kubeconfig)
+        refused = label()
+    assert refused.rc and "kubeconfig" in refused.output and fleet.all_metadata() == fleet.start
+    shown = label("--check", "--diff", kubeconfig=kubeconfig)
+    assert shown.rc == 0, shown.output
+    assert f"+label {D}driver=true" in shown.output and "changed=1" in shown.output
     assert fleet.all_metadata() == fleet.start
-    assert "changed=1" in ansible().stdout and "changed=0" in ansible().stdout
+    assert [f"changed={count}" in label(kubeconfig=kubeconfig).output for count in (1, 0)] == [True, True]

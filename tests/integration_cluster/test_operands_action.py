@@ -5,31 +5,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.plays import module
 
 
-def operands(*flags: str, **options: Any) -> dict[str, Any]:
-    """The result of C(ansible -m operands), and as C(shown) the difference that was printed."""
-    ansible = Path(sys.executable).with_name("ansible")
-    done = subprocess.run(
-        [str(ansible), "localhost", "-m", "gpuops.nvidia.operands", "-a", json.dumps(options), *flags],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "NO_COLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal"})
-    shown, _mark, result = done.stdout.rpartition("localhost | ")
-    found: dict[str, Any] = json.loads(result[result.index("{"):])
-    return {**found, "shown": shown}
+@pytest.fixture
+def operands(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The module's result."""
+    return functools.partial(module, tmp_path, "operands")
 
 
-def test_from_preview_to_removal(kubeconfig: str, kubectl: Kubectl, audit: Audit, fresh: Callable[[], str]) -> None:
+def test_from_preview_to_removal(operands: Callable[..., dict[str, Any]], kubeconfig: str, kubectl: Kubectl,
+                                 audit: Audit, fresh: Callable[[], str]) -> None:
     name = fresh()
     options = {"kubeconfig": kubeconfig, "component": name, "manifests": samples.objects(name)}
     preview = operands("--check", "--diff", **options)
@@ -48,7 +43,7 @@ def test_from_preview_to_removal(kubeconfig: str, kubectl: Kubectl, audit: Audit
     assert not operands(kubeconfig=kubeconfig, state="absent", components=[name])["changed"]
 
 
-def test_a_refusal_is_one_clear_message(kubeconfig: str, fresh: Callable[[], str]) -> None:
+def test_a_refusal_is_one_clear_message(operands: Callable[..., dict[str, Any]], kubeconfig: str) -> None:
     result = operands(kubeconfig=kubeconfig, component="x", manifests=[
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Upper", "namespace": "default"}}])
     assert not result["changed"] and result["error"]["kind"] == "cluster" and result["error"]["status"] == 422

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,22 +13,10 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
 from tests.integration_cluster.conftest import Kubectl
+from tests.integration_cluster.plays import LOCAL, playbook
 
 NODE = "playbook-node"
 DEPLOYED = {"nvidia.com/gpu.deploy.device-plugin": "true"}
-LOCAL = {"ansible_connection": "local", "ansible_become": False,
-         "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
-
-
-def playbook(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> str:
-    """The output of a playbook; its inventory is in the folder, the working directory is another."""
-    (folder / "inventory.json").write_text(json.dumps(inventory))
-    program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run([str(program), "-i", str(folder / "inventory.json"), f"gpuops.nvidia.{name}", *words],
-                          capture_output=True, text=True, check=False, timeout=300, cwd="/",
-                          env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode in (0, 4), done.stdout + done.stderr  # 4: no host of gpu_hosts answers
-    return done.stdout
 
 
 @pytest.fixture

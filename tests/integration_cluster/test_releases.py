@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +15,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
-from lab.stages import ROOT
-from tests.integration_cluster.conftest import Audit
-from tests.integration_cluster.test_playbooks import LOCAL, playbook
+from tests.integration_cluster.conftest import NAME, Audit, running
+from tests.integration_cluster.plays import LOCAL, playbook
 from tests.unit.cluster.clusters import plan
+from tests.waiting import until
 
-NAME, SPACE = f"releases-{os.getpid()}", "gpu-operator"
+SPACE = "gpu-operator"
 OLD, NEW = "24.6.2", "26.7.0"
 
 
@@ -73,11 +69,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    lab = [sys.executable, "-m", "lab", "cluster"]
-    subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", "--gpu", "2", "--os", "ubuntu22.04"], cwd=ROOT,
-                   check=True, timeout=1800)
-    yield Site(clusters.load(NAME), tmp_path_factory.mktemp("releases"))
-    subprocess.run([*lab, "down", "--name", NAME], cwd=ROOT, check=True, timeout=120)
+    with running(f"{NAME}-releases", "--nodes", "plain", "--gpu", "2", "--os", "ubuntu22.04") as made:
+        yield Site(made, tmp_path_factory.mktemp("releases"))
 
 
 DRIVER = "nvidia-driver-daemonset"
@@ -133,10 +126,8 @@ def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> N
     label = "nvidia.com/gpu.deploy.dcgm-exporter"
     assert labels["gpu-1"][label] == "true"
     site.run(OLD, gpu_sharing=shared(4), gpu_policy={"dcgmExporter": {"enabled": False}})
-    end = time.monotonic() + 120
-    while "nvidia-dcgm-exporter" in site.pods():  # they go after the run: a garbage collector takes them
-        assert time.monotonic() < end, "pods stay"
-        time.sleep(0.3)
+    # They go after the run: a garbage collector takes them.
+    until(lambda: "nvidia-dcgm-exporter" not in site.pods(), "the exporter's pods go")
     assert site.pods() == {name: pods for name, pods in here.items() if name != "nvidia-dcgm-exporter"}
     assert site.labels() == {node: {key: value for key, value in mine.items() if key != label}
                              for node, mine in labels.items()}

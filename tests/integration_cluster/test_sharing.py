@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster, read_named
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring, sharing
@@ -15,16 +16,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext imp
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.integration_cluster.test_labels import Fleet
+from tests.integration_cluster.test_labels import Fleet, three_nodes
 from tests.unit.cluster.clusters import facts, node, objects
 
 LABEL = "nvidia.com/device-plugin.config"
 
 
-def test_the_label_follows_the_inventory(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str],
-                                         audit: Audit) -> None:
-    fleet = Fleet(cluster, client, fresh())
+@pytest.fixture
+def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Fleet]:
+    with three_nodes(cluster, client, fresh()) as found:
+        yield found
 
+
+def test_the_label_follows_the_inventory(fleet: Fleet, audit: Audit) -> None:
     def run(**configs: str) -> dict[str, Any]:
         fleet.deploy = {**fleet.deploy, "plugin_configs": {getattr(fleet, name): one for name, one in configs.items()}}
         result = fleet.run()

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
 from lab.stages import ROOT
+from tests.integration import user
+from tests.integration_cluster.plays import play
+from tests.unit.cluster.fakes import Clock
+from tests.waiting import until
 
 INITS = {
     "driver": ["k8s-driver-manager"],
@@ -31,13 +33,15 @@ Object = dict[str, Any]
 
 
 class Site:
-    """A namespace of its own with operands on two simulated nodes; faults concern it alone."""
+    """Two simulated nodes and a namespace with operands on them; faults concern these alone."""
 
     def __init__(self, made: clusters.Cluster, client: Client, namespace: str) -> None:
         self.made, self.client, self.namespace = made, client, namespace
         self.label = f"{namespace}.example/gpu"
-        self.nodes = sorted(item["metadata"]["name"] for item in client.list("v1", "Node", metadata_only=True)
-                            if item["metadata"]["name"].startswith("sim-"))[:2]
+        place = namespace.rpartition("-")[2]
+        self.nodes = [f"node-{place}-{number}" for number in (1, 2)]
+        lab_nodes.create(made, [lab_nodes.Node(node, model="a100-80", gpus=8) for node in self.nodes],
+                         lab_nodes.Labels())
         self.faults: list[tuple[str, ...]] = []
         for node in self.nodes:
             client.merge_patch("v1", "Node", node, None, {"metadata": {"labels": {self.label: "true"}}})
@@ -75,10 +79,16 @@ class Site:
                 "components": {name: {"state": "present"} for name in INITS},
                 "nodes": {"gpu": self.nodes, "cpu": 0, "by_host": {}}, "deploy": {"components": {}, "on_host": {}}}
 
-    def follow(self, *components: str, timeout: float = 120) -> dict[str, Object]:
-        """The checks by component."""
+    def follow(self, *components: str, timeout: float = 180) -> dict[str, Object]:
+        """The checks by component, once all come up."""
         checks = Rollout(self.client, self.plan, components).follow(timeout)
         return {check["component"]: check for check in checks}
+
+    def conclude(self, *components: str, timeout: float) -> tuple[dict[str, Object], float]:
+        """The same of a cluster that does not move, and how many seconds it waited; these take no time here."""
+        clock = Clock()
+        checks = Rollout(self.client, self.plan, components, clock=clock, sleep=clock.sleep).follow(timeout)
+        return {check["component"]: check for check in checks}, clock.now - Clock().now
 
     def fault(self, kind: str, component: str, *words: str, node: str) -> None:
         """Sets a fault of the lab, once the pods are Ready: those that come at that moment may miss it."""
@@ -99,11 +109,7 @@ class Site:
                        check=True, timeout=120)
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Waits at most 180 s."""
-        end = time.monotonic() + 180
-        while not done():
-            assert time.monotonic() < end, "it did not come so far"
-            time.sleep(0.3)
+        until(done, "the cluster comes so far")
 
     def ready(self, component: str) -> int:
         """How many pods the DaemonSet's controller counts as ready."""
@@ -111,12 +117,17 @@ class Site:
         assert found is not None
         return int(found["status"]["numberReady"])
 
+    def observed(self) -> bool:
+        """Whether the controller has seen what the driver's DaemonSet is to be now."""
+        found = self.client.get("apps/v1", "DaemonSet", self.app("driver"), self.namespace)
+        return bool(found and found["status"].get("observedGeneration") == found["metadata"]["generation"])
+
     def close(self) -> None:
         """Leaves the cluster as it was."""
         self.heal()
         self.client.delete("v1", "Namespace", self.namespace)
         for node in self.nodes:
-            self.client.merge_patch("v1", "Node", node, None, {"metadata": {"labels": {self.label: None}}})
+            self.client.delete("v1", "Node", node)
 
 
 @pytest.fixture
@@ -143,7 +154,7 @@ def test_a_held_validator_is_named_with_node_container_and_cause(site: Site) -> 
     assert site.follow(*INITS)["validator"]["ok"]
     site.fault("validator", "validator", "--running", node=site.nodes[1])
     site.until(lambda: site.ready("validator") == 1)
-    checks = site.follow(*INITS, timeout=3)
+    checks, _waited = site.conclude(*INITS, timeout=3)
     assert [checks[name]["state"] for name in INITS] == ["ok", "failed", "ok"]
     detail = checks["validator"]["detail"]
     assert detail.startswith(f"1/2 ready; {site.nodes[1]}: toolkit-validation Init:1/4")
@@ -159,7 +170,7 @@ def test_the_first_component_that_fails_on_a_node_is_the_cause(site: Site) -> No
     site.fault("crash", "validator", "--container", "driver-validation", "--running", node=site.nodes[0])
     site.fault("crash", "device_plugin", "--container", "toolkit-validation", "--running", node=site.nodes[0])
     site.until(lambda: [site.ready(name) for name in INITS] == [1, 1, 1])
-    checks = site.follow(*INITS, timeout=2)
+    checks, _waited = site.conclude(*INITS, timeout=2)
     assert [check["state"] for check in checks.values()] == ["failed", "pending", "pending"]
     assert "k8s-driver-manager Init:0/1, CrashLoopBackOff" in checks["driver"]["detail"]
     assert checks["validator"]["detail"] == f"1/2 ready; waits for driver on {site.nodes[0]}"
@@ -170,7 +181,7 @@ def test_an_image_that_cannot_be_pulled_is_named(site: Site) -> None:
     site.deliver("driver", image="registry.example:5000/driver:595-ubuntu24.04")
     site.fault("pull", "driver", node=site.nodes[0])
     site.until(lambda: site.ready("driver") == 1)
-    check = site.follow("driver", timeout=2)["driver"]
+    check = site.conclude("driver", timeout=2)[0]["driver"]
     assert check["state"] == "failed" and "registry.example:5000" in check["detail"]
     assert [one["node"] for one in check["nodes"]] == [site.nodes[0]]
 
@@ -179,9 +190,10 @@ def test_pods_of_a_former_revision_wait_for_their_restart(site: Site) -> None:
     site.deliver("driver", update="OnDelete")
     assert site.follow("driver")["driver"]["ok"]
     site.deliver("driver", image="example.org/x:2", update="OnDelete")
-    begin = time.monotonic()
-    check = site.follow("driver", timeout=300)["driver"]
-    assert time.monotonic() - begin < 60, "there is nothing to wait for"
+    site.until(site.observed)
+    checks, waited = site.conclude("driver", timeout=300)
+    check = checks["driver"]
+    assert waited <= 30, "there is nothing to wait for"
     assert (check["state"], check["ready"]) == ("pending", 2) and "former revision" in check["detail"]
     assert "wanted is 2)" in check["detail"] and f"drain {site.nodes[0]}" in check["nodes"][0]["do"][0]
     assert sorted(one["node"] for one in check["nodes"]) == site.nodes
@@ -203,9 +215,9 @@ def test_a_lost_node_is_named_as_such(site: Site) -> None:
     site.follow("driver")
     site.fault("node-lost", "driver", node=site.nodes[1])
     site.until(lambda: site.ready("driver") == 1)
-    begin = time.monotonic()
-    check = site.follow("driver", timeout=300)["driver"]
-    assert time.monotonic() - begin < 90
+    checks, waited = site.conclude("driver", timeout=300)
+    check = checks["driver"]
+    assert waited <= 60
     assert check["state"] == "pending" and f"{site.nodes[1]}:" in check["detail"] and "NotReady" in check["detail"]
 
 
@@ -213,7 +225,9 @@ def test_pods_that_admission_refuses_are_told_by_the_controllers_event(site: Sit
     site.namespace_with(enforce="baseline")
     site.until(lambda: refused(site))
     site.deliver("driver")
-    check = site.follow("driver", timeout=10)["driver"]
+    # The controller of DaemonSets tells it by an event.
+    site.until(lambda: site.client.list("v1", "Event", namespace=site.namespace, field_selector="type=Warning"))
+    check = site.conclude("driver", timeout=10)[0]["driver"]
     assert check["state"] == "failed" and "pod security level" in check["detail"]
     assert "psa.enabled" in check["hint"] and check["ready"] == 0
 
@@ -229,32 +243,30 @@ def refused(site: Site) -> bool:
     return False
 
 
-def play(site: Site, folder: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A playbook of one task, as a user runs it, with a cluster in the environment that must not be used."""
-    task = {"name": "Verify", "gpuops.nvidia.gpu_verify": {"cluster": site.plan, **options}}
-    path = folder / "play.yml"
-    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
-    return subprocess.run(["ansible-playbook", str(path), *words], capture_output=True, text=True, check=False,
-                          env={**os.environ, "KUBECONFIG": "/nonexistent", "COLUMNS": "100"}, timeout=120)
+def verify(site: Site, folder: Path, *words: str, **options: Any) -> user.Run:
+    """A playbook of one task, as a user runs it, with a cluster in the environment that must not be used. The plan has
+    no objects to compare with."""
+    return play(folder, [{"name": "Verify", "gpuops.nvidia.gpu_verify": {
+        "cluster": site.plan, "compare": False, **options}}], *words)
 
 
 def test_a_user_sees_progress_and_the_reason(site: Site, kubeconfig: str, tmp_path: Path) -> None:
     site.deliver("driver", "validator")
     site.fault("validator", "validator", "--running", node=site.nodes[0])
     site.until(lambda: site.ready("validator") == 1)
-    run = play(site, tmp_path, kubeconfig=kubeconfig, timeout=3, components=["driver", "validator"])
-    assert run.returncode == 2, run.stdout
-    lines = [line for line in run.stdout.splitlines() if line.startswith(" 0:0")]
+    run = verify(site, tmp_path, kubeconfig=kubeconfig, timeout=3, components=["driver", "validator"])
+    assert run.rc == 2, run.output
+    lines = [line for line in run.output.splitlines() if line.startswith(" 0:0")]
     assert lines and "validator " in lines[0] and f"1/2, waiting: {site.nodes[0]} (toolkit-validation)" in lines[0]
-    assert f"{site.nodes[0]}: toolkit-validation Init:1/4" in run.stdout + run.stderr
+    assert f"{site.nodes[0]}: toolkit-validation Init:1/4" in run.output
     site.heal()
-    run = play(site, tmp_path, kubeconfig=kubeconfig, timeout=60, components=["driver", "validator"])
-    assert run.returncode == 0, run.stdout
+    run = verify(site, tmp_path, kubeconfig=kubeconfig, timeout=180, components=["driver", "validator"])
+    assert run.rc == 0, run.output
 
 
 def test_check_mode_waits_for_nothing(site: Site, kubeconfig: str, tmp_path: Path) -> None:
-    run = play(site, tmp_path, "--check", "-v", kubeconfig=kubeconfig, timeout=600)  # play() gives it less
-    assert run.returncode == 0 and "check mode: nothing of it is in the cluster" in run.stdout
+    run = verify(site, tmp_path, "--check", "-v", kubeconfig=kubeconfig, timeout=3600)  # a run here gets less
+    assert run.rc == 0 and "check mode: nothing of it is in the cluster" in run.output
 
 
 def test_no_cluster_is_taken_from_the_environment(site: Site, kubeconfig: str, tmp_path: Path,
@@ -262,5 +274,5 @@ def test_no_cluster_is_taken_from_the_environment(site: Site, kubeconfig: str, t
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text(Path(kubeconfig).read_text())
-    run = play(site, tmp_path)
-    assert run.returncode == 2 and "never taken from the environment" in run.stdout + run.stderr
+    run = verify(site, tmp_path)
+    assert run.rc == 2 and "never taken from the environment" in run.output

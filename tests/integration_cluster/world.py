@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, live, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, live, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import MANAGER, Client
 
 from tests.integration_cluster.conftest import Kubectl
 
 Object = dict[str, Any]
+ROWS = {row.kind.lower(): row for row in kinds.KINDS.values()}
 
 
 @dataclass
@@ -41,12 +41,24 @@ class World:
         return self.tool("--namespace", self.name, *words, **more)
 
     def patch(self, kind: str, name: str, *operations: Object) -> None:
-        """A JSON patch by another user."""
-        self.kubectl("patch", kind, name, "--type", "json", "--patch", json.dumps(list(operations)))
+        """A JSON patch by another user, as C(kubectl patch --type json) sends it."""
+        row = ROWS[kind]
+        self.client.json_patch(row.api_version, row.kind, name, self.name if row.namespaced else None, operations,
+                               field_manager="kubectl-patch")
 
     def server_side(self, item: Object) -> None:
         """A server-side apply by another manager."""
         self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", "someone", "--filename", "-",
+                     stdin=item)
+
+    def under_our_name(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
+        """A server-side apply of all that is there, by somebody who gives our manager's name."""
+        item = self.get(kind, name)
+        for key in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
+            item["metadata"].pop(key, None)
+        item.pop("status", None)
+        change(item)
+        self.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager", MANAGER, "--filename", "-",
                      stdin=item)
 
     def replace(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
@@ -64,9 +76,16 @@ class World:
         self.kubectl("delete", kind, name)
         self.kubectl("create", "--filename", "-", stdin=item)
 
+    def find(self, kind: str, name: str) -> Object | None:
+        """An object as it is now, None where it is gone. kind: in small letters."""
+        row = ROWS[kind]
+        return self.client.get(row.api_version, row.kind, name, self.name if row.namespaced else None)
+
     def get(self, kind: str, name: str) -> Object:
-        """An object as it is now."""
-        return self.tool.get("--namespace", self.name, kind, name)
+        """One that is there."""
+        found = self.find(kind, name)
+        assert found is not None, f"there is no {kind} {name}"
+        return found
 
     def wanted(self, kind: str) -> Object:
         """The manifest of a kind."""

@@ -1,0 +1,38 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Three hosts that site.yml has converged, once for all files that start from there."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tests.integration import user
+from tests.integration.conftest import LabHosts
+
+HOSTS = ("gpu-a1", "gpu-a2", "gpu-l1")
+
+
+@dataclass
+class Converged:
+    """How they came to it. By host: before, previewed: snapshots before --check and after it; disks: for lab.reset."""
+
+    before: dict[str, list[str]]
+    preview: user.Run
+    previewed: dict[str, list[str]]
+    first: user.Run
+    disks: dict[str, str]
+
+
+@functools.cache
+def converge(lab: LabHosts) -> Converged:
+    """Brings fresh hosts to what the demo wants of them: C(--check), then the first run, by the program itself."""
+    for host in HOSTS:
+        lab.reset(host)
+    before = {host: lab.snapshot(host) for host in HOSTS}
+    preview = user.playbook("site", lab.wishes, "--check", "--diff")
+    previewed = {host: lab.snapshot(host) for host in HOSTS}
+    first = user.playbook("site", lab.wishes, "--diff", cold=True)
+    assert first.rc == 0, first.output
+    return Converged(before, preview, previewed, first, {host: lab.save(host) for host in HOSTS})

@@ -1,0 +1,58 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What site.yml has made of a host is there after a reboot, without a further run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lab.stages import ROOT
+from tests.integration import user
+from tests.integration.conftest import own_lab
+from tests.integration.test_mig import boot
+
+HOST = "gpu-r1"
+LAYOUT = {"version": "v1", "mig-configs": {"two": [
+    {"devices": [0], "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "2g.20gb": 1}},
+    {"devices": [1], "mig-enabled": False}]}}
+# The driver and what holds it, GPUs and instances with their UUIDs, the files and names of CDI, services of ours and
+# the vendor's, and what containerd, which reads its configuration when it starts, knows of the runtime.
+LOOK = {
+    "driver": "cat /sys/module/nvidia/version && lsmod | grep -o '^nvidia[a-z_]*' | sort",
+    "GPUs": "nvidia-smi -L",
+    "CDI": "nvidia-ctk cdi list 2>/dev/null | sort",
+    "services": "systemctl list-units --type=service --state=active --plain --no-legend 'nvidia*' containerd.service | "
+                "cut -d ' ' -f 1 | sort; systemctl list-unit-files --state=enabled --no-legend 'nvidia*' 'gpuops*' | "
+                "cut -d ' ' -f 1 | sort; systemctl --failed --plain --no-legend",
+    "runtime": "containerd config dump | grep -A 12 'runtimes.nvidia'",
+}
+
+
+@pytest.mark.timeout(1800)
+def test_all_comes_back(tmp_path: Path) -> None:
+    layout = tmp_path / "layout.yml"
+    layout.write_text(json.dumps(LAYOUT))
+    policy = yaml.safe_load((ROOT / "lab" / "demo" / "policy.yml").read_text())
+    policy["spec"]["mig"]["strategy"] = "mixed"
+    wishes = {"gpu_policy": policy, "gpu_disruption": "idle",
+              "mig_manager_config_file": str(layout), "mig_manager_selected": "two"}
+    with own_lab("reboot", f"{HOST}=a100-80:2") as lab:
+        done = user.playbook("site", lab.hosts, **wishes)
+        assert done.rc == 0, done.output
+        before = {what: lab.sh(HOST, script) for what, script in LOOK.items()}
+        assert before["driver"].split()[:2] == ["595.91.07", "nvidia"]
+        assert before["GPUs"].count("MIG ") == 2 and before["GPUs"].count("GPU ") == 2
+        assert before["CDI"].count("nvidia.com/gpu=") > 2 and "nvidia-container-runtime" in before["runtime"]
+        assert {"containerd.service", "nvidia-persistenced.service", "gpuops-mig.service"} <= set(
+            before["services"].split())
+        assert boot(lab, HOST) == "running"
+        assert {what: lab.sh(HOST, script) for what, script in LOOK.items()} == before
+        verify = user.playbook("verify", lab.hosts, **wishes)
+        assert verify.rc == 0, verify.output
+        again = user.playbook("site", lab.hosts, **wishes)
+        assert again.rc == 0 and again.changed(HOST) == [], again.output

@@ -1,0 +1,89 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs of ansible-playbook that share one start: warm_server.py imports Ansible once and forks a process for each run.
+
+A start takes three quarters of a second of a processor, and the gates make some 500.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SERVER = Path(__file__).with_name("warm_server.py")
+
+
+class Warm:
+    """The server for one environment; it ends with this process."""
+
+    def __init__(self, python: Path, env: dict[str, str], folder: Path) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen([str(python), str(SERVER)], env=env, cwd=folder, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._line() == "ready", "Ansible cannot be imported in the user's environment"
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, "the server of ansible-playbook runs has ended"
+        return line.strip()
+
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
+        """Exit code and output of one run. One that takes longer than limit seconds is killed: an AssertionError."""
+        assert self.process.stdin
+        output = self.folder / f"output-{os.getpid()}"
+        order = {"argv": list(argv), "env": env, "cwd": str(self.folder), "output": str(output)}
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        try:
+            return self._end(int(self._line()), argv, output, limit)
+        except BaseException:
+            # A test that was interrupted has not read all that the server says of its run.
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _end(self, child: int, argv: Sequence[str], output: Path, limit: float) -> tuple[int, str]:
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+
+        timer = threading.Timer(limit, kill)
+        timer.start()
+        try:
+            code = int(self._line())
+        except BaseException:
+            kill()
+            raise
+        finally:
+            timer.cancel()
+        text = output.read_text(errors="replace")
+        assert not late.is_set(), f"{' '.join(argv)} took longer than {limit:.0f} s:\n{text}"
+        return code, text
+
+
+@dataclass
+class Pool:
+    """A server for each environment that runs have."""
+
+    python: Path
+    folder: Path
+    servers: dict[str, Warm]
+
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
+        """As Warm.run; Ansible reads its own settings when it is imported, so these are a server's for good."""
+        settings = json.dumps({key: value for key, value in env.items() if key != "RECORD_FILE"}, sort_keys=True)
+        if settings not in self.servers or self.servers[settings].process.poll() is not None:
+            self.servers[settings] = Warm(self.python, env, self.folder)
+        return self.servers[settings].run(argv, env, limit)

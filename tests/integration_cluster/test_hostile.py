@@ -1,0 +1,213 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kubelets in wrong hands: what their Nodes and pods say is data of those Nodes, and everybody else is served.
+
+A kubelet writes the status of its Node and of its pods, events, and what the API server lets it say in labels and
+annotations. No simulated kubelet (kwok) looks after these Nodes, so what is written stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.fleet import is_address
+
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
+from tests.integration import user
+from tests.integration_cluster.conftest import Kubectl
+from tests.integration_cluster.plays import play
+from tests.waiting import until
+
+Object = dict[str, Any]
+NAMESPACE, SOUND, MARK = "hostile", "hostile-sound", "hostile.example/gpu"
+CANARY = "/tmp/gpuops-kubelet-canary"
+SHELL, TEMPLATE = f"$(touch {CANARY}); `touch {CANARY}`", f"{{{{ lookup('pipe', 'touch {CANARY}') }}}}"
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\r\u202egnp\u2066\x08\x7f"
+HUGE = f"{ESCAPE}serviceaccount " * 5000
+WORDS = (ESCAPE, TEMPLATE, SHELL, f"-oProxyCommand=touch {CANARY}", HUGE, "../../../etc/passwd", "\ufeff\u200b")
+# No address of a host: its Node is named once, and its host has no ansible_host.
+ADDRESSES = (
+    f"-oProxyCommand=touch {CANARY}", "-", "-p22", SHELL, f"10.0.0.1; touch {CANARY}", "10.0.0.1 -p 22", ESCAPE,
+    TEMPLATE, f"10.0.0.1\n-oProxyCommand=touch {CANARY}", "fe80::1%eth0", f"::1%{SHELL}", "root@10.0.0.1",
+    "ssh://10.0.0.1", "[::1]:22", "10.0.0.1:22", "\u0661\u0660.0.0.1", "10.0.0.1\u202e", "a" * 254, "..",
+    "/etc/passwd", "host_name", "*", "~", "\\x", "'", '"', "|id", "&", "a,b", "a=b")
+LABELS: tuple[dict[str, str], ...] = (
+    {"nvidia.com/gpu.count": "9" * 63}, {"nvidia.com/gpu.count": "0x10"}, {"nvidia.com/gpu.count": "1e9"},
+    {"nvidia.com/gpu.product": "gpu_hosts"}, {"nvidia.com/gpu.product": "A" * 63}, {"nvidia.com/mig.strategy": "all"},
+    {"nvidia.com/mig.config": "no-such-layout"}, {"nvidia.com/mig.config.state": "ungrouped"},
+    {"nvidia.com/gpu-driver-upgrade-state": "localhost"}, {"nvidia.com/cuda.driver-version.full": "None"},
+    {"nvidia.com/cuda.driver.major": "true"}, {"nvidia.com/gpu.memory": "9" * 60},
+    {"nvidia.com/mig.capable": "perhaps"}, {"nvidia.com/gpu.compute.major": "x"},
+    {"feature.node.kubernetes.io/system-os_release.ID": "debian..evil"},
+    {"feature.node.kubernetes.io/system-os_release.VERSION_ID": "x" * 63}, {"kubernetes.io/hostname": SOUND},
+    {"nvidia.com/vgpu.host-driver-version": "x"}, {"nvidia.com/gpu.deploy.operands": "x"})
+NOTES = ("gpuops.nvidia/labels", "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since",
+         "nfd.node.kubernetes.io/feature-labels", "nfd.node.kubernetes.io/extended-resources")
+AMOUNTS = ("9223372036854775807", "1E", "1000000k", "18446744073709551616")
+INFO = ("osImage", "kernelVersion", "containerRuntimeVersion", "kubeletVersion", "architecture")
+# Names that mean something else to Ansible, and one at the limit.
+NAMES = ("localhost", "127.0.0.1", "all", "ungrouped", ".".join(["h" * 63] * 3 + ["h" * 61]))
+UNUSABLE = NAMES[:4]
+
+
+@dataclass
+class Hostile:
+    """The Nodes, by name what each says beside. values: how many forged values the API server took."""
+
+    kubeconfig: str
+    nodes: dict[str, Object] = field(default_factory=dict)
+    values: int = 0
+
+
+def forged() -> dict[str, Object]:
+    """By name a Node: C({labels, annotations, addresses, info, amounts})."""
+    made: dict[str, Object] = {}
+    for number in range(max(len(ADDRESSES), len(LABELS))):
+        word = WORDS[number % len(WORDS)]
+        made[f"hostile-{number}"] = {
+            "address": ADDRESSES[number % len(ADDRESSES)], "labels": LABELS[number % len(LABELS)],
+            "annotations": {NOTES[number % len(NOTES)]: word[:20_000]}, "info": dict.fromkeys(INFO, word[:20_000]),
+            "amount": AMOUNTS[number % len(AMOUNTS)], "message": word}
+    for name in NAMES:
+        made[name] = {**made["hostile-0"], "address": "192.0.2.1"}
+    return made
+
+
+def write(kubectl: Kubectl, name: str, said: Object) -> int:
+    """A Node that says so; how many forged values it has."""
+    kubectl("create", "--filename", "-", stdin={"apiVersion": "v1", "kind": "Node", "metadata": {
+        "name": name, "annotations": said["annotations"], "labels": {
+            "feature.node.kubernetes.io/pci-10de.present": "true", MARK: "true", **said["labels"]}}})
+    zero = dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion", "operatingSystem"), "")
+    status = {"addresses": [{"type": "InternalIP", "address": said["address"]}],
+              "nodeInfo": {**zero, **said["info"]}, "capacity": {"nvidia.com/gpu": said["amount"], "pods": "110"},
+              "allocatable": {"nvidia.com/gpu": said["amount"], "pods": "110"},
+              "conditions": [{"type": "Ready", "status": "True", "reason": "Forged", "message": said["message"]}]}
+    kubectl("patch", "node", name, "--subresource", "status", "--type", "merge", "--patch-file", "/dev/stdin",
+            stdin={"status": status})
+    return 4 + len(said["info"]) + len(said["labels"])
+
+
+@pytest.fixture(scope="module")
+def hostile(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl) -> Iterator[Hostile]:
+    """All of them beside one sound Node; they go at the end."""
+    Path(CANARY).unlink(missing_ok=True)
+    made = Hostile(kubeconfig)
+    try:
+        for name, said in forged().items():
+            made.nodes[name] = said
+            made.values += write(kubectl, name, said)
+        lab_nodes.create(cluster, [lab_nodes.Node(SOUND, model="a100-80", gpus=8)], lab_nodes.Labels(described=True))
+        kubectl("label", "node", SOUND, f"{MARK}=true")
+        yield made
+    finally:
+        kubectl("delete", "node", "--ignore-not-found", SOUND, *made.nodes)
+
+
+def calm(output: str) -> None:
+    """Nothing of it is an order to a terminal, and nothing of it was executed."""
+    found = re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]", output)
+    assert found is None, repr(output[max(0, found.start() - 200):found.start() + 100])
+    assert "Traceback" not in output and not Path(CANARY).exists()
+
+
+def test_there_are_a_hundred_forged_values(hostile: Hostile) -> None:
+    assert hostile.values + len(POD_WORDS) * 4 >= 100
+
+
+def test_the_inventory_takes_no_argument_from_a_kubelet(hostile: Hostile, tmp_path: Path) -> None:
+    """Each Node with a bad address is named once, and is there without one; Ansible's own names are left out."""
+    path = tmp_path / "fleet.gpu_nodes.yml"
+    path.write_text(json.dumps({"plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": hostile.kubeconfig,
+                                "address_types": ["InternalIP"]}))
+    user.install()
+    ran = user.ansible("ansible-inventory", "-i", str(path), "--list", "--export")
+    assert ran.rc == 0, ran.output
+    calm(ran.output)
+    told = " ".join(ran.output.split())
+    start = ran.output.index("\n{") if not ran.output.startswith("{") else 0
+    shown = json.JSONDecoder().raw_decode(ran.output[start:].strip())[0]
+    hosts = shown["_meta"]["hostvars"]
+    for name, said in hostile.nodes.items():
+        bad = not is_address(said["address"])
+        assert told.count(f"Node {name}: its InternalIP") == bad, name
+        assert (name in hosts) == (name not in UNUSABLE), name
+        assert "ansible_host" not in hosts.get(name, {}) or not bad
+    assert told.count("is left out") == len(UNUSABLE)
+    address = hosts[SOUND]["ansible_host"]
+    assert is_address(address["__ansible_unsafe"] if isinstance(address, dict) else address)
+    assert hosts[SOUND]["gpu_node"]["ready"]
+    groups = {name for name in shown if name != "_meta"}
+    assert not groups & {"gpu_hosts", "gpu_control", "localhost"}
+    assert all(name in ("all", "ungrouped") or name.startswith("gpu_") for name in groups)
+
+
+POD_WORDS = (ESCAPE, TEMPLATE, SHELL, HUGE, "\u202etxt.exe", "back-off \x1b[2J")
+DRIVER = "hostile-driver"
+
+
+@pytest.fixture
+def pods(hostile: Hostile, kubectl: Kubectl, client: Client) -> Iterator[list[Object]]:
+    """The pods of an operand on six hostile Nodes and the sound one, with what the kubelets say of them."""
+    kubectl("create", "namespace", NAMESPACE)
+    chosen = [*[f"hostile-{number}" for number in range(len(POD_WORDS))], SOUND]
+    for name in chosen:
+        kubectl("label", "node", name, f"{MARK}.pods=true")
+    kubectl("create", "--filename", "-", stdin={
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": DRIVER, "namespace": NAMESPACE, "labels": {
+            "app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "driver"}},
+        "spec": {"selector": {"matchLabels": {"app": DRIVER}}, "template": {
+            "metadata": {"labels": {"app": DRIVER}},
+            "spec": {"nodeSelector": {f"{MARK}.pods": "true"}, "tolerations": [{"operator": "Exists"}],
+                     "containers": [{"name": "nvidia-driver-ctr", "image": "example.org/x:1"}]}}}})
+
+    def found() -> list[Object]:
+        return [one for one in client.list("v1", "Pod", NAMESPACE) if one["spec"].get("nodeName")]
+
+    until(lambda: len(found()) == len(chosen), "each Node has its pod")
+    there = {one["spec"]["nodeName"]: one for one in found()}
+    for number, word in enumerate(POD_WORDS):
+        pod = there[f"hostile-{number}"]["metadata"]
+        state = {"waiting": {"reason": "CrashLoopBackOff" if number % 2 else word[:200], "message": word}}
+        kubectl("--namespace", NAMESPACE, "patch", "pod", pod["name"], "--subresource", "status", "--type", "merge",
+                "--patch-file", "/dev/stdin", stdin={"status": {"phase": "Running", "containerStatuses": [{
+                    "name": "nvidia-driver-ctr", "image": word[:200], "imageID": "", "ready": False,
+                    "restartCount": 2147483647, "state": state, "lastState": {"terminated": {
+                        "exitCode": 1, "reason": word[:200], "message": word}}}]}})
+        kubectl("create", "--filename", "-", stdin={
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"forged-{number}", "namespace": NAMESPACE},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "namespace": NAMESPACE,
+                               "uid": pod["uid"]},
+            "type": "Warning", "reason": "Forged", "message": word[:1000], "lastTimestamp": "2026-01-01T00:00:00Z"})
+    yield list(there.values())
+    kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_what_kubelets_say_of_pods(pods: list[Object], kubeconfig: str, tmp_path: Path) -> None:
+    """The sound Node's pod counts as ready, the others are named with what was said of them, cut and readable."""
+    names = [one["spec"]["nodeName"] for one in pods]
+    plan = {"namespace": NAMESPACE, "server": Client(kubeconfig).server, "components": {"driver": {"state": "present"}},
+            "nodes": {"gpu": names, "cpu": 0, "by_host": {}}, "deploy": {"components": {}, "on_host": {}}}
+    labels = {"target": "node", "kubeconfig": kubeconfig, "nodes": names, "deploy": {
+        "components": {"driver": True, "mig_manager": True}, "mig_default": "all-disabled"}}
+    following = {"cluster": plan, "kubeconfig": kubeconfig, "timeout": 3, "compare": False}
+    done = play(tmp_path, [
+        {"name": "Look", "gpuops.nvidia.gpu_labels": {**labels, "state": "gathered"}},
+        {"name": "Label", "gpuops.nvidia.gpu_labels": {**labels, "state": "present"}},
+        {"name": "Take", "gpuops.nvidia.gpu_labels": {**labels, "deploy": None, "state": "absent"}},
+        {"name": "Verify", "gpuops.nvidia.gpu_verify": following}], "-v")
+    calm(done.output)
+    assert done.rc == 2 and len(done.output) < 200_000, done.output[-3000:]
+    check = done.result("localhost", "gpu_verify")["checks"][0]
+    assert (check["ready"], check["desired"]) == (1, len(names))
+    labelled = next(line["result"] for line in done.results if line["task"] == "Label")
+    assert SOUND in labelled["nodes"] and not set(labelled["nodes"]) - set(names)

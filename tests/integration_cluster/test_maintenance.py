@@ -1,0 +1,123 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbook site on hosts that are Nodes: what disturbs a host goes through its Node, some after the others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import maintenance
+
+from tests.integration import user
+from tests.integration_cluster.conftest import Audit
+from tests.integration_cluster.test_mig import PLUGIN, Site, site  # noqa: F401 - a fixture
+
+Object = dict[str, Any]
+LAYOUT = {"mig_manager_selected": "all-1g.10gb"}
+
+
+def run(site: Site, *words: str, disruption: str = "drain", **more: Any) -> user.Run:  # noqa: F811
+    """C(ansible-playbook gpuops.nvidia.site) for a MIG layout; nothing is delivered in the cluster."""
+    placed = {"gpu_placement": {**dict.fromkeys(PARTS, "none"), "mig_manager": "host"}}
+    return site.play(*words, disruption=disruption, playbook="site", **{**LAYOUT, **placed, **more})
+
+
+PARTS = ("nfd", "driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm",
+         "dcgm_exporter", "mig_manager", "node_status_exporter", "cuda")
+
+
+class Watcher:
+    """What the API server saw the collection do to Nodes and pods, in order."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+        audit.start()
+
+    @property
+    def record(self) -> list[str]:
+        """C(evict) for each eviction, C(Node NAME) for each write of a Node."""
+        ours = [one for one in self.audit.writes if one["agent"] == "gpuops.nvidia"]
+        return ["evict" if one["uri"].endswith("/eviction") else f"Node {one['name']}" for one in ours]
+
+
+# Table 8 of the design: whether a layout comes by level, with a GPU pod on the first Node and none on the second.
+@pytest.mark.parametrize(("level", "first", "second", "evictions"), [
+    ("never", 0, 0, 0), ("idle", 0, 14, 0), ("drain", 14, 14, 1)])
+def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, first: int, second: int,  # noqa: F811
+                                       evictions: int) -> None:
+    site.deploy("trainer")
+    busy, free = site.nodes
+    plugins = {node: site.plugin(node) for node in site.nodes}
+    watcher = Watcher(audit)
+    preview = run(site, "--check", "--diff", disruption=level)
+    assert preview.rc == 0, preview.output
+    assert not watcher.record
+    done = run(site, "--diff", disruption=level)
+    assert done.rc == 0, done.output
+    assert (site.instances(busy), site.instances(free)) == (first, second), done.output
+    assert watcher.record.count("evict") == evictions
+    for node, changed in ((busy, first), (free, second)):
+        # Out of service and back are one write each, a cordon is a third; who is not changed is not written.
+        assert watcher.record.count(f"Node {node}") == (2 + (level == "drain") if changed else 0)
+        assert site.state(node) == (False, None) and site.metadata(node)["labels"][PLUGIN] == "true"
+        assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
+        if not changed:
+            assert site.plugin(node) == plugins[node]
+    assert done.output.count("MIG") and steps(done) == steps(preview)
+    watcher = Watcher(audit)
+    again = run(site, disruption=level)
+    assert again.rc == 0 and not watcher.record and again.output.count("changed=0") == 3, again.output
+
+
+def steps(done: user.Run) -> list[str]:
+    """The steps that the diff names."""
+    return [line for line in done.output.splitlines() if line.startswith("+") and ": " in line]
+
+
+def test_a_node_that_fails_stops_those_after_it_and_nobody_else(site: Site, audit: Audit) -> None:  # noqa: F811
+    """A disruption budget keeps the first Node from being emptied."""
+    site.deploy("server", budget=1)
+    watcher = Watcher(audit)
+    done = run(site, maintenance_drain_timeout=3)
+    first, second = site.nodes
+    assert done.rc == 2, done.output
+    assert f"Not begun: {first} failed before" in done.output and "The disruption budget server needs 1" in done.output
+    assert (site.instances(first), site.instances(second)) == (0, 0) and "server" in site.pods()
+    assert site.state() == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert f"Node {second}" not in watcher.record
+    done = run(site, maintenance_drain_timeout=3, gpu_max_fail_percentage=50)
+    assert done.rc == 2 and (site.instances(first), site.instances(second)) == (0, 14), done.output
+
+
+def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_layout(site: Site) -> None:  # noqa: F811
+    first, second = site.nodes
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    done = run(site, only={first: gone})
+    assert done.rc != 0 and site.instances(second) == 14, done.output
+    strict = run(site, only={first: gone}, gpu_strict=True, mig_manager_selected="all-disabled")
+    assert strict.rc != 0 and f"gpu_strict is set, and {first} failed" in strict.output
+    assert site.instances(second) == 14
+
+
+def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  # noqa: F811
+    """Killed while an eviction waits: held, paused, cordoned. The next run has another pod's budget out of its way."""
+    site.deploy("server", budget=1)
+    first = site.nodes[0]
+    child = subprocess.Popen(["sleep", "60"])
+    held = maintenance.Holder.of_process(child.pid)
+    site.client.merge_patch("v1", "Node", first, None, {
+        "metadata": {"annotations": {maintenance.HELD: held.text, maintenance.cordon.ANNOTATION: "false"},
+                     "labels": {PLUGIN: maintenance.PAUSED}}, "spec": {"unschedulable": True}})
+    done = run(site, hosts=(first,))
+    assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in done.output, done.output
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    site.client.delete("policy/v1", "PodDisruptionBudget", "server", site.name)
+    done = run(site, hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14, done.output
+    assert site.state() == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})

@@ -1,0 +1,54 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""preflight asks the cluster what a run would write, and what stands in its way is a finding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.plays import LOCAL, run
+from tests.integration_cluster.test_compared import POLICY
+
+SPACE = "preflight"
+
+
+def preflight(folder: Path, kubeconfig: Path | str, rc: int) -> tuple[str, str]:
+    """(what it prints, its errors) where it ends so."""
+    report = folder / "report.json"
+    variables: dict[str, Any] = {"gpu_placement": "cluster", "gpu_kubeconfig": str(kubeconfig), "gpu_policy": POLICY,
+                                 "gpu_namespace": SPACE, "gpu_report_json": str(report)}
+    done = run(folder, "preflight", {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}})
+    assert done.rc == rc, done.output
+    found = json.loads(report.read_text())["findings"]
+    return done.output, "; ".join(one["text"] for one in found if one["severity"] == "error")
+
+
+def test_steps_and_errors_of_the_cluster(kubectl: Kubectl, kubeconfig: str, tmp_path: Path, audit: Audit) -> None:
+    kubectl("create", "namespace", SPACE)
+    try:
+        said, errors = preflight(tmp_path, kubeconfig, 0)
+        for one in ("Steps in the cluster:", "DaemonSet", "label 2 Nodes: gpu-1, gpu-2", "changed=0"):
+            assert one in said, said
+        assert not errors
+        # A user who only reads.
+        kubectl("create", "serviceaccount", "reader", "--namespace", SPACE)
+        kubectl("create", "clusterrole", SPACE, "--verb=get,list", "--resource=*.*")
+        kubectl("create", "clusterrolebinding", SPACE, f"--clusterrole={SPACE}", f"--serviceaccount={SPACE}:reader")
+        config = yaml.safe_load(Path(kubeconfig).read_text())
+        config["users"][0]["user"] = {"token": kubectl("create", "token", "reader", "--namespace", SPACE).strip()}
+        reader = tmp_path / "reader.conf"
+        reader.write_text(yaml.safe_dump(config))
+        _said, errors = preflight(tmp_path, reader, 2)
+        assert "The user of this kubeconfig may not patch namespaces, nodes; create" in errors
+        kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")
+        assert "the API server refuses the pods of" in preflight(tmp_path, kubeconfig, 2)[1]
+        assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+    finally:
+        kubectl("delete", "--ignore-not-found", "clusterrolebinding,clusterrole", SPACE)
+        kubectl("delete", "namespace", SPACE)

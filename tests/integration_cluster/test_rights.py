@@ -1,0 +1,92 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The documented ClusterRole on a real API server: enough for what a run does, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, drift, guard, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+
+from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.unit.cluster.clusters import facts, node, plan
+from tests.unit.cluster.test_rights import documented
+from tests.waiting import until
+
+SPACE, OPERANDS = "rights", "rights-operands"
+USER = f"system:serviceaccount:{SPACE}:runner"
+
+
+@pytest.fixture
+def runner(kubectl: Kubectl, tmp_path: Path) -> Iterator[Client]:
+    """A user who has this role and no other."""
+    role = documented()
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": SPACE},
+               "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                           "name": role["metadata"]["name"]},
+               "subjects": [{"kind": "ServiceAccount", "name": "runner", "namespace": SPACE}]}
+    kubectl("create", "namespace", SPACE)
+    kubectl("create", "serviceaccount", "runner", "--namespace", SPACE)
+    kubectl("create", "--filename", "-", stdin={"apiVersion": "v1", "kind": "List", "items": [role, binding]})
+    config = yaml.safe_load(Path(kubectl.kubeconfig).read_text())
+    config["users"][0]["user"] = {"token": kubectl("create", "token", "runner", "--namespace", SPACE).strip()}
+    path = tmp_path / "runner.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    yield Client(str(path))
+    kubectl("delete", "--ignore-not-found", "clusterrolebinding", SPACE)
+    kubectl("delete", "clusterrole", role["metadata"]["name"])
+    kubectl("delete", "--ignore-not-found", "namespace", SPACE, OPERANDS)
+
+
+def can_i(kubectl: Kubectl, verb: str, resource: str) -> bool:
+    """As kubectl auth can-i says it of the user."""
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+        "user": USER, "groups": ["system:serviceaccounts", "system:authenticated"],
+        "resourceAttributes": {"verb": verb, "resource": resource}}}
+    answer = kubectl("create", "--filename", "-", "--output", "json", stdin=review)
+    return bool(yaml.safe_load(answer)["status"]["allowed"])
+
+
+def test_the_documented_role_serves_a_run(runner: Client, client: Client, kubectl: Kubectl, audit: Audit) -> None:
+    until(lambda: can_i(kubectl, "patch", "nodes"), "the server knows the role")
+    for verb, resource in (("get", "secrets"), ("delete", "nodes"), ("create", "pods"), ("delete", "pods"),
+                           ("impersonate", "users")):
+        assert not can_i(kubectl, verb, resource)
+    whole: dict[str, Any] = plan({"nodeStatusExporter": {"enabled": True}}, facts(node()), namespace=OPERANDS)
+    guard.refuse_operator(runner)
+    assert read.read_cluster(runner)["nodes"]
+    done = deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
+    assert done["counts"]["create"] > 50
+    assert not deliver.present(runner, *deliver.of_plan(whole, None), check=True, labels=True)["changed"]
+    assert [one.component for one in drift.differences(runner, whole, None) if one.component != "nodes"] == []
+    assert Rollout(runner, whole, [*whole["components"]]).now()
+    for part in whole["components"].values():
+        part.update(state="absent", because=["not wanted"])
+    deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
+    assert not [one for one in audit.requests if one["code"] == 403]
+
+
+def test_one_right_less_is_named_before_the_first_write(runner: Client, kubectl: Kubectl, audit: Audit) -> None:
+    until(lambda: can_i(kubectl, "patch", "nodes"), "the server knows the role")
+    role = documented()
+    role["rules"] = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb not in ("escalate", "bind")]}
+                     for rule in role["rules"] if rule["resources"] != ["nodes"] and {*rule["verbs"]} - {
+                         "escalate", "bind"}] + [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
+    kubectl("replace", "--filename", "-", stdin=role)
+    until(lambda: not can_i(kubectl, "patch", "nodes"), "the server knows the smaller role")
+    whole = plan({"nfd": {"enabled": False}}, facts(node()), namespace=OPERANDS)
+    audit.start()
+    with pytest.raises(ClusterError) as caught:
+        deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
+    kinds = {one.partition(" in ")[0] for one in caught.value.details["missing"]}
+    assert {"patch nodes", "escalate clusterroles.rbac.authorization.k8s.io",
+            "bind clusterroles.rbac.authorization.k8s.io"} <= kinds
+    assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
