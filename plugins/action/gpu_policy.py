@@ -136,7 +136,8 @@ class ActionModule(ControllerAction):
             error.details["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
             raise
         found = preflight.checks(plan, facts, seen)
-        plan["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
+        nodes = (plan["cluster"] or {}).get("rejected") or {}
+        plan["checks"] = preflight.listed([*preflight.of_rejected(rejected), *preflight.of_nodes(nodes), *found])
         plan["rejected"] = rejected
         return plan
 

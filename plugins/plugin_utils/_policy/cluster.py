@@ -35,7 +35,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import (
+    Concerned,
+    Refusals,
+    Refused,
+    left_out,
+    policy_error,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
@@ -69,10 +75,11 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
 
     facts: what read_cluster returned, None where manifests are only rendered. places: of components.placements.
     inventory_hosts: by host of the inventory the name of its Node. settings: C({namespace, image_registry,
-    pull_secrets, proxy, node_os, placement, profiles, sharing, monitoring, plugin_configs}), all optional; proxy: of
-    L(_proxy.read); placement: gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has them;
-    sharing: L(sharing.read) of gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by Node
-    the name of its configuration. Raises PolicyError with every reason.
+    pull_secrets, proxy, node_os, placement, profiles, sharing, monitoring, plugin_configs, strict}), all optional.
+    proxy: of L(_proxy.read); placement: gpu_placement as the user gave it; profiles: L(cluster_profiles.theirs) has
+    them; sharing: L(sharing.read) of gpu_sharing; monitoring: L(monitoring.read) of gpu_monitoring; plugin_configs: by
+    Node the name of its configuration; strict: whether one Node without a driver that suits it leaves all without a
+    plan. Raises PolicyError with every reason.
     """
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
@@ -98,7 +105,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         if context.sharing and not allows(disruption, "drain"):
             notes += cluster_sharing.hold(context.sharing, configs, _nodes(facts), disruption)
     found: list[pools.Pool] = []
-    parts = _parts(context, places, facts, gpu, on_host, settings, found, reasons)
+    refused: list[Concerned] = []
+    parts = _parts(context, places, facts, gpu, on_host, settings, found, refused, reasons)
     notes += _partly(context, parts, on_host, by_host)
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
@@ -115,7 +123,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
-        "pools": served,
+        "pools": served, "rejected": left_out(refused),
         "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
                    "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
                    "held": _held(context, parts, [_nodes(facts)[name]["labels"] for name in gpu]),
@@ -180,8 +188,8 @@ def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str]
 
 def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, gpu: t.Sequence[str],
            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
-           reasons: list[Refused]) -> dict[str, Plan]:
-    """By component its plan. found: gets the pools of drivers; reasons: gets what cannot be."""
+           refused: list[Concerned], reasons: list[Refused]) -> dict[str, Plan]:
+    """By component its plan. found: gets the pools of drivers; refused: Nodes without one; reasons: what cannot be."""
     parts: dict[str, Plan] = {}
     for component in components.IN_CLUSTERS:
         try:
@@ -189,7 +197,7 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
             parts[component.name] = ({"state": "absent", "because": [absent]} if absent
                                      else part(context, component.name, component.section or component.name))
             if absent is None and component.name == "driver":
-                _driver(context, parts["driver"], facts, gpu, on_host, settings, found)
+                _driver(context, parts["driver"], facts, gpu, on_host, settings, found, refused)
             if absent is None:
                 context.present.add(component.name)
         except (Refused, Refusals) as error:
@@ -239,9 +247,10 @@ def _asked_systems(settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
     return [system for system in parsed if system is not None]
 
 
-def _sites(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]
-           ) -> list[cluster_driver.Site]:
-    """Systems and kernels for which there must be a driver container. Raises Refused."""
+def _sites(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
+           refused: list[Concerned]) -> list[cluster_driver.Site]:
+    """Systems and kernels for which there must be a driver container. refused: gets the Nodes whose system is not
+    known. Raises Refused where it is known of none."""
     every = _nodes(facts)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names:
@@ -250,8 +259,10 @@ def _sites(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.
     unknown = [name for name in names if not every[name].get("os")]
     # Where no Node has NFD's labels yet, one without a GPU may have any system.
     if unknown and (gpu or len(unknown) == len(names)):
-        raise Refused(f"the operating system of {', '.join(sorted(unknown))} is not known",
-                      "Let NFD label the Nodes, or set gpu_node_os.")
+        reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
+        if len(unknown) == len(names):
+            raise reason.of(unknown)
+        refused.append((reason, unknown))
     return sorted({((every[name]["os"]["id"], every[name]["os"]["version"]), str(every[name].get("kernel") or ""))
                    for name in names if name not in unknown})
 
@@ -353,20 +364,25 @@ def _number(text: t.Any) -> int | str:
 
 
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
-            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool]) -> None:
-    """Completes the plan of the driver. found: gets the pools. Raises Refused and Refusals."""
-    served = {name: _nodes(facts)[name] for name in gpu if "driver" not in on_host.get(name, ())}
+            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
+            refused: list[Concerned]) -> None:
+    """Completes the plan of the driver. found: gets the pools; refused: the Nodes that have none. Raises Refused and
+    Refusals: where gpu_strict is set also for those Nodes."""
     asked = _asked_systems(settings)
-    sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host)
-    reasons: list[Refused] = []
-    found += pools.pools(context.policy, context.release, served, reasons)
+    sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host, refused)
+    unknown = {name for _reason, names in refused for name in names}
+    served = {name: _nodes(facts)[name] for name in gpu
+              if "driver" not in on_host.get(name, ()) and name not in unknown}
+    found += pools.pools(context.policy, context.release, served, refused)
+    strict = settings.get("strict", True) or not found
+    reasons = [one.of(names) for one, names in refused] if strict else []
     every = [(pool.policy, name) for pool in found for name in pool.nodes]
     if not gpu:
         every = [(context.policy, name) for name in _nodes(facts) if "driver" not in on_host.get(name, ())]
     reasons += cluster_openshift.needs_toolkit(context.policy, every, _nodes(facts), asked)
     if reasons:
         raise Refusals(reasons)
-    lone = sorted(set(served).difference(*(pool.nodes for pool in found)))
+    lone = sorted(set(served).difference(*(pool.nodes for pool in found), *(names for _reason, names in refused)))
     if lone:
         context.said.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no driver "
                             "is delivered there.")

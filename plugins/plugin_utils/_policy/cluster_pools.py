@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.node_facts import facts_of_node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Concerned, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
@@ -59,8 +59,9 @@ class Delivered:
     because: t.Tuple[str, ...]
 
 
-def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]) -> list[Pool]:
-    """The pools of Nodes that take their driver from the cluster, by their first Node. reasons: gets the refusals."""
+def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned]) -> list[Pool]:
+    """The pools of Nodes that take their driver from the cluster, by their first Node. refused: gets Nodes that no
+    driver suits, or several NVIDIADrivers select."""
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
     contested: dict[str, list[str]] = {}
@@ -79,8 +80,8 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             here = replace(here, kernel="", kernel_flavour=None)
         # What is on its board and how it boots is the container's business.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
-    reasons += [Refused(f"NVIDIADrivers {rivals} select the same Nodes: {some_of(names)}",
-                        "Give them nodeSelectors that never hold for one Node together.")
+    refused += [(Refused(f"NVIDIADrivers {rivals} select the same Nodes",
+                         "Give them nodeSelectors that never hold for one Node together."), names)
                 for rivals, names in contested.items()]
     found = []
     for (which, here), names in grouped.items():
@@ -89,7 +90,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, reasons: list[Refused]
             choice = None if _digest(mine) else choose(here, wish, release)
             found.append(Pool(tuple(names), mine, wish, here, choice))
         except Refusals as error:
-            reasons += [one.of(names) for one in error.reasons]
+            refused += [(one, names) for one in error.reasons]
     return found
 
 

@@ -91,6 +91,12 @@ def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
             for host, one in rejected.items()]
 
 
+def of_nodes(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
+    """Nodes for which the plan has no driver, in the same form, as errors."""
+    return [Finding(node, "policy", "error", f"no driver is planned for this Node: {_sentence(one['message'])}",
+                    _sentence(one["hint"])) for node, one in rejected.items()]
+
+
 def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:
     """Findings with the errors of modules that were asked what they would do: C({HOST: {COMPONENT: error}})."""
     errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))

@@ -61,7 +61,21 @@ class PolicyError(GpuopsError):
     kind = "policy"
 
 
-def policy_error(policy: str, release: str, refused: t.Iterable[tuple[Refused, t.Sequence[str]]], where: str = "",
+# A reason, and whom it concerns.
+Concerned = t.Tuple[Refused, t.Sequence[str]]
+
+
+def left_out(refused: t.Iterable[Concerned]) -> dict[str, dict[str, str]]:
+    """By host or Node that cannot follow the policy C({path, message, hint}): why, and what to do."""
+    found: dict[str, list[Refused]] = {}
+    for reason, names in refused:
+        for name in names:
+            found.setdefault(name, []).append(reason)
+    return {name: {"path": "gpu_policy", "message": "".join(f"{one.reason}. " for one in reasons).strip(),
+                   "hint": " ".join(one.remedy for one in reasons)} for name, reasons in found.items()}
+
+
+def policy_error(policy: str, release: str, refused: t.Iterable[Concerned], where: str = "",
                  **details: t.Any) -> PolicyError:
     """One error of all reasons, each with those whom it concerns. policy: where it comes from; release: its version."""
     given = list(refused)

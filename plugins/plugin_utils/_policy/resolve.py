@@ -27,7 +27,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.profiles import Profile
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused, policy_error
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import (
+    Refusals,
+    Refused,
+    left_out,
+    policy_error,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import short_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
@@ -80,17 +85,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     notes += [f"{some_of(having, _SHOWN)}: {text}" for text, having in heard.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations,
-            "refused": _by_host(refusals.values())}
-
-
-def _by_host(refusals: t.Iterable[tuple[Refused, t.Sequence[str]]]) -> dict[str, dict[str, str]]:
-    """By host that cannot follow the policy why, and what to do."""
-    found: dict[str, list[Refused]] = {}
-    for reason, hosts in refusals:
-        for host in hosts:
-            found.setdefault(host, []).append(reason)
-    return {host: {"path": "gpu_policy", "message": "".join(f"{one.reason}. " for one in reasons).strip(),
-                   "hint": " ".join(one.remedy for one in reasons)} for host, reasons in found.items()}
+            "refused": left_out(refusals.values())}
 
 
 def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,

@@ -258,7 +258,7 @@ def test_a_mapping_places_each() -> None:
     ({"devicePlugin": {"config": {"create": True, "data": {}}}}, None, ["devicePlugin.config.create"]),
     ({"driver": {"version": "nonsense"}}, None, ["'nonsense'"]), ({"driver": {"version": "999"}}, None, ["branch 999"]),
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
-    ({}, facts(node(None)), ["operating system of n1"]), ({}, facts(), ["node_os"]),
+    ({}, facts(node(None)), ["n1: the operating system"]), ({}, facts(), ["node_os"]),
     ({"driver": {"version": "595.91.07"}}, facts(node(**{"nvidia.com/gpu.family": "volta"})),
      ["n1: driver.version of gpu_policy asks for driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
     ({}, facts(node(**{"nvidia.com/gpu.family": "volta"}), node(**{"nvidia.com/gpu.family": "hopper"})),
@@ -272,6 +272,22 @@ def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     assert "Nothing was changed." in text
     assert all(one["reason"] and one["remedy"] for one in caught.value.details["refusals"])
     assert len(caught.value.details["refusals"]) >= len([word for word in words if "." in word and " " not in word])
+
+
+@pytest.mark.parametrize(("policy", "bad", "words"), [
+    ({}, node(None), "operating system is not known."),
+    ({"driver": {"version": "595.91.07"}}, node(**{"nvidia.com/gpu.family": "volta"}), "(volta)"),
+])
+def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy: Any, bad: Any, words: str) -> None:
+    sound = [node(("rhel", "9.4")), node()]
+    alone = plan(policy, cluster=facts(*sound), strict=False)
+    made = plan(policy, cluster=facts(*sound, bad), strict=False)
+    assert list(made["rejected"]) == ["n3"] and words in made["rejected"]["n3"]["message"]
+    assert made["components"] == alone["components"] and made["pools"] == alone["pools"]
+    assert not any("no NVIDIADriver" in note for note in made["notes"])
+    for strict, nodes in ((True, [*sound, bad]), (False, [bad])):
+        with pytest.raises(PolicyError):
+            plan(policy, cluster=facts(*nodes), strict=strict)
 
 
 def test_pools() -> None:
