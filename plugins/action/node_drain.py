@@ -10,6 +10,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
@@ -37,7 +38,7 @@ class ActionModule(ControllerAction):
         wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
         request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],
                           arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),
-                          arguments["cordoned"])
+                          arguments["cordoned"], Holder.of_run())
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         drain = Drain(client, request, tell)
         result = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
@@ -41,8 +40,7 @@ class ActionModule(ControllerAction):
         wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
                                   arguments["disruption"], bool(self._task.check_mode))
-        # Ansible forks a process for each task; the run is the process that forks.
-        request = Request(evictions, Holder.of_process(os.getppid()), arguments["clients"], arguments["reason"],
+        request = Request(evictions, Holder.of_run(), arguments["clients"], arguments["reason"],
                           arguments["begun"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()

@@ -8,6 +8,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_layouts import refuse_unknown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
@@ -44,7 +45,7 @@ class ActionModule(ControllerAction):
                              value=arguments["at_once"])
         request = Request(names, arguments["layout"], arguments["asked"], arguments["outcome"], arguments["reason"],
                           arguments["labels"], arguments["namespace"], arguments["at_once"], arguments["timeout"],
-                          bool(self._task.check_mode))
+                          bool(self._task.check_mode), Holder.of_run())
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         if state == "requested" and arguments["layout"]:
             refuse_unknown(client, arguments["namespace"], arguments["layout"], names)

@@ -12,7 +12,8 @@ description:
   - O(state=started) holds the Node for this run of Ansible, pauses its GPU operands by their deploy labels, and waits
     until the pods of the operands have ended. With O(disruption=drain) or V(reboot) it then cordons the Node and evicts
     the pods that use a GPU, as M(gpuops.nvidia.node_drain) does.
-  - O(state=ended) resumes the operands, gives the Node back its former schedulability, and releases it.
+  - O(state=ended) waits until the Node is Ready, if it was Ready before, then resumes the operands, gives the Node back
+    its former schedulability, and releases it.
   - Everything that is needed to go on stands on the Node. The annotation C(gpuops.nvidia/held-by) names the run, the
     labels of paused operands have the value C(paused-for-driver-upgrade), and C(gpuops.nvidia/cordoned-before) says
     whether the Node was cordoned before. Where a run was killed, the next one goes on. A run on another machine waits
@@ -56,7 +57,7 @@ options:
     type: int
   timeout:
     description:
-      - Seconds to wait for the pods of the operands, and again for the evicted pods.
+      - Seconds to wait for the pods of the operands, again for the evicted pods, and with O(state=ended) for the Node.
     type: int
     default: 300
   delete_emptydir_data:
@@ -115,6 +116,11 @@ EXAMPLES = r"""
 RETURN = r"""
 started:
   description: Whether the Node is out of service now, in check mode would be.
+  returned: success
+  type: bool
+  sample: true
+ready:
+  description: Whether the Node is Ready.
   returned: success
   type: bool
   sample: true

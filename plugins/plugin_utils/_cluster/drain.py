@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Pod, Sorted, Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder, refuse_held
 
 # Seconds between two looks, and between two requests for a pod whose budget does not say when to ask again.
 _PAUSE, _AGAIN = 1.0, 5.0
@@ -35,7 +36,7 @@ Result = t.Dict[str, t.Any]
 class Request:
     """What a task asks. names: of Nodes; grace_period: seconds for every pod, None for its own; timeout: seconds for
     all Nodes together; level: the disruption that is allowed; seen: Nodes that an earlier task of the same run would
-    have cordoned, in check mode."""
+    have cordoned, in check mode; holder: this run, for which no Node may be held by another one."""
 
     names: t.Sequence[str]
     wish: Wish = Wish()
@@ -44,6 +45,7 @@ class Request:
     level: str = "never"
     check: bool = False
     seen: t.Collection[str] = ()
+    holder: Holder | None = None
 
 
 @dataclass
@@ -67,6 +69,8 @@ class Drain:
     def drained(self) -> Result:
         """Cordons and evicts. Raises GpuopsError before anything is changed, or with all Nodes as they were."""
         nodes = self._nodes()
+        for one in nodes.values():
+            refuse_held(self._request.holder, one)
         looks = self._look(self._request.names)
         if allows(self._request.level, "drain"):  # otherwise nobody is evicted anyway
             _refuse(looks)

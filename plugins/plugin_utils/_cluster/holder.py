@@ -13,6 +13,10 @@ import time
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+
+# The annotation that names the run.
+HELD = "gpuops.nvidia/held-by"
 # Seconds after which a run on another controller counts as gone: longer than a driver's installation with a reboot.
 EXPIRES = 3600
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -28,6 +32,11 @@ class Holder:
     pid: int
     started: int
     since: float
+
+    @classmethod
+    def of_run(cls) -> Holder:
+        """This run. Ansible forks a process for each task; the run is the process that forks."""
+        return cls.of_process(os.getppid())
 
     @classmethod
     def of_process(cls, pid: int) -> Holder:
@@ -56,6 +65,16 @@ class Holder:
         if self.controller == other.controller:
             return _lives(other.pid) and _started(other.pid) == other.started
         return abs(self.since - other.since) < EXPIRES
+
+
+def refuse_held(me: Holder | None, node: t.Mapping[str, t.Any]) -> None:
+    """Raises ClusterError where another run works on a Node. me: this run, None where it does not matter."""
+    name = node["metadata"]["name"]
+    holder = Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
+    if me and holder and me.must_wait_for(holder):
+        raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
+                           "Wait until it has ended. Where it is gone for good, remove the annotation: kubectl "
+                           f"annotate node {name} {HELD}-", verb="patch", object=f"Node {name}", reason="Held")
 
 
 def _lives(pid: int) -> bool:

@@ -24,16 +24,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, mig, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import HELD, Holder, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
 
 PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
-# Annotations: the run that holds the Node, and why the last one failed.
-HELD, REASON = "gpuops.nvidia/held-by", "gpuops.nvidia/maintenance-failed"
+# The annotation that says why the last maintenance failed.
+REASON = "gpuops.nvidia/maintenance-failed"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
 _KEPT = 1000  # characters of a reason
+_PAUSE = 1.0  # seconds between two looks
 
 Object = t.Mapping[str, t.Any]
 Result = t.Dict[str, t.Any]
@@ -84,20 +85,22 @@ class Maintenance:
         preview = self._drain(check=True)
         obstacles = self._obstacles(preview)
         if obstacles:
-            return outcome([], obstacles, started=False, paused=[], cordoned=[], evicted=[], staying=preview["staying"])
+            return outcome([], obstacles, started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[],
+                           staying=preview["staying"])
         steps = _steps(self._request.name, one) + [_again(step) for step in preview["plan"]]
-        result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, paused=_to_pause(one),
-                         cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
+        result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
+                         paused=_to_pause(one), cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
         return result if self._request.drain.check else {**result, **self._start()}
 
     def ended(self) -> Result:
         """Puts the Node back into service. With a reason it stays cordoned, where this collection has cordoned it.
 
-        A Node that no run of this collection holds, or has left behind, is not touched.
+        A Node that no run of this collection holds, or has left behind, is not touched. Raises ClusterError where it
+        was Ready before and is not in time.
         """
         one, begun = self._node(), self._request.begun
         if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
-            return outcome([], started=False, paused=[], cordoned=[], evicted=[], staying=[])
+            return outcome([], started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[], staying=[])
         reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
         paused = _paused(one) or list(begun.get("paused") or ())
         steps = [Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused]
@@ -107,23 +110,29 @@ class Maintenance:
             steps.append(Step("uncordon", f"Node {self._request.name}", "it gets back its former state"))
         steps.append(Step("release", f"Node {self._request.name}"))
         if not self._request.drain.check:
+            if not reason and begun.get("ready", True):
+                one = self._await_ready(one)
             node.write(self._client, self._request.name, lambda live: self._released(live, reason))
-        return outcome(steps, (), plan_diff("node_maintenance", steps), started=False, paused=[], cordoned=[],
-                       evicted=[], staying=[])
+        return outcome(steps, (), plan_diff("node_maintenance", steps), started=False, ready=_ready(one), paused=[],
+                       cordoned=[], evicted=[], staying=[])
+
+    def _await_ready(self, one: Object) -> Object:
+        """The Node once its kubelet is back, which may take a while after a reboot or a restart of the runtime."""
+        end = self._clock() + self._request.drain.timeout
+        while not _ready(one):
+            if self._clock() >= end:
+                raise ClusterError(f"Node {self._request.name} is not Ready {self._request.drain.timeout:g} s after "
+                                   "its host was changed.", "Look at the kubelet and the container runtime of the host "
+                                   "(journalctl -u kubelet), and run again.", verb="get",
+                                   object=f"Node {self._request.name}", reason="NotReady")
+            self._sleep(_PAUSE)
+            one = self._node()
+        return one
 
     def _node(self) -> Object:
         one = node.named(self._client, [self._request.name])[self._request.name]
-        self._refuse_held(one)
+        refuse_held(self._request.holder, one)
         return one
-
-    def _refuse_held(self, one: Object) -> None:
-        """Raises ClusterError where another run works on the Node."""
-        holder = Holder.read(_annotations(one).get(HELD, ""))
-        if holder and self._request.holder.must_wait_for(holder):
-            raise ClusterError(f"Node {self._request.name} is held by another run ({holder.text}).",
-                               f"Wait until it has ended. Where it is gone for good, remove the annotation: kubectl "
-                               f"annotate node {self._request.name} {HELD}-", verb="patch",
-                               object=f"Node {self._request.name}", reason="Held")
 
     def _refuse_upgrade(self, one: Object) -> None:
         state = operand_pods.labels(one).get(UPGRADE, "")
@@ -173,15 +182,20 @@ class Maintenance:
 
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
         """The patch that makes the Node this run's and pauses its operands."""
-        self._refuse_held(live)
+        refuse_held(self._request.holder, live)
         return {"metadata": {"annotations": {HELD: self._request.holder.text},
                              "labels": dict.fromkeys(_to_pause(live), PAUSED)}}
 
     def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
-        self._refuse_held(live)
+        refuse_held(self._request.holder, live)
         patch = (None if reason else cordon.uncordon(live)) or {}
         annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None, REASON: reason or None}
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
+
+
+def _ready(one: Object) -> bool:
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True"
+               for condition in (one.get("status") or {}).get("conditions") or ())
 
 
 def _steps(name: str, one: Object) -> list[Step]:

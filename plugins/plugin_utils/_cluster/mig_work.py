@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig import Stand
 
 _PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
@@ -29,7 +30,8 @@ class Request:
     """What a task asks. names: of Nodes, empty for all of the vendor's manager; layout: empty for the one that a
     Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
     its labels as an earlier task of the same run would have left them, in check
-    mode; at_once: Nodes that change together; namespace: of the operands; timeout: seconds for a wait."""
+    mode; at_once: Nodes that change together; namespace: of the operands; timeout: seconds for a wait; holder: this
+    run, for which no Node may be held by another one."""
 
     names: t.Sequence[str]
     layout: str = ""
@@ -41,6 +43,7 @@ class Request:
     at_once: int = 1
     timeout: float = 300
     check: bool = False
+    holder: Holder | None = None
 
 
 class Protocol:
@@ -58,6 +61,7 @@ class Protocol:
     def changing(self) -> Result:
         """Says pending and stops the operands. Raises ClusterError where their pods do not end in time."""
         nodes = self._ours()
+        self._refuse_held(nodes)
         changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
@@ -90,6 +94,7 @@ class Protocol:
         if strangers:
             raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
                              f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=strangers)
+        self._refuse_held(nodes)
         asked = {name: mig.stand(one) for name, one in nodes.items()}
         asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
         steps = [step for name, one in asked.items() for step in mig.steps(name, self._ask(one))]
@@ -107,6 +112,11 @@ class Protocol:
                 result.update(failed=True, left=todo, failed_nodes=list(bad), msg="\n".join(told))
                 break
         return result
+
+    def _refuse_held(self, nodes: t.Mapping[str, Object]) -> None:
+        """Raises ClusterError where another run works on one of the Nodes."""
+        for one in nodes.values():
+            refuse_held(self._request.holder, one)
 
     def _nodes(self) -> dict[str, dict[str, t.Any]]:
         if not self._request.names:

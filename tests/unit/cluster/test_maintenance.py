@@ -12,17 +12,15 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import EXPIRES, Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import (
-    HELD,
-    PAUSED,
-    REASON,
-    Maintenance,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import EXPIRES, HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import PAUSED, REASON, Maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Request as MigRequest
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_drain import Cluster, pod
 
 Object = dict[str, Any]
@@ -135,6 +133,37 @@ def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
     result = Site(operand()).run("started", "idle", clients=process)
     assert [step["id"] for step in result["pending"]] == ["stop: train (pid 7)"] and not result["started"]
     assert Site(operand()).run("started", "drain", clients=process)["started"]
+
+
+def test_a_node_that_was_ready_is_waited_for() -> None:
+    site = Site(operand())
+    site.run("started")
+    site.nodes["n1"]["status"]["conditions"][0]["status"] = "Unknown"
+    with pytest.raises(ClusterError, match="not Ready 60 s after its host was changed") as caught:
+        site.run("ended")
+    assert caught.value.reason == "NotReady" and HELD in site.annotations
+    assert site.labels[f"{D}device-plugin"] == PAUSED
+    # With a reason nobody waits: the Node stays cordoned anyway.
+    site.run("ended", reason=str(caught.value))
+    assert site.nodes["n1"]["spec"]["unschedulable"] and HELD not in site.annotations
+    # One that was not Ready before is not waited for.
+    assert site.run("started")["ready"] is False
+    site.run("ended", begun={"ready": False})
+    assert site.annotations == {} and not site.nodes["n1"]["spec"].get("unschedulable")
+
+
+@pytest.mark.parametrize(("act", "labels"), [
+    (lambda site: drain.Drain(site, drain.Request(["n1"], level="drain", holder=MINE)).drained(), LABELS),
+    (lambda site: Protocol(site, MigRequest(["n1"], "all-1g.10gb", holder=MINE)).changing(), LABELS),
+    (lambda site: Protocol(site, MigRequest(["n1"], "all-1g.10gb", holder=MINE)).requested(),
+     {**LABELS, MIG_MANAGER: "true"}),
+])
+def test_who_drains_or_changes_mig_waits_for_the_run_that_holds_the_node(act: Any, labels: dict[str, str]) -> None:
+    site = Site(pod("job"), labels=labels)
+    site.nodes["n1"]["metadata"]["annotations"] = {HELD: OTHER.text}
+    with pytest.raises(ClusterError, match="held by another run"):
+        act(site)
+    assert not site.bodies and not site.asked
 
 
 def test_a_failure_says_why_and_keeps_the_cordon_until_a_run_succeeds() -> None:
