@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_fi
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress, title_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_answers, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, piped, style
 
 Data = t.Dict[str, t.Any]
@@ -31,6 +31,7 @@ class ActionModule(ControllerAction):
         "labels": {"type": "dict"},
         "samples": {"type": "list", "elements": "dict"},
         "pending": {"type": "dict"},
+        "asked": {"type": "bool", "default": False},
         "cluster": {"type": "dict"},
         "kubeconfig": {"type": "str"},
         "context": {"type": "str"},
@@ -77,6 +78,9 @@ class ActionModule(ControllerAction):
 
         def judged(facts: Data) -> list[Data]:
             found = verify(expected, facts, arguments["components"], arguments["labels"], samples)
+            if arguments["asked"]:
+                found = with_answers(found, gathered.listed(task_vars, host, "plan"), pending,
+                                     gathered.errors(task_vars, host))
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
         checks = judged(known or self._gather(task_vars))

@@ -311,7 +311,7 @@ hosts:
       C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan, and MIG beside a driver that does, as its reload
-      takes the instances.
+      takes the instances. C(delivered) names all components that the host gets as a host.
     - C(node) is empty for a host that is no Node of the cluster. Otherwise C(name) is the Node's, and C(left) says
       whether a run that was killed or has failed has left it out of service.
   returned: success
@@ -343,6 +343,7 @@ hosts:
         because: ["driver 595.91.07: the default of release 26.7.0"]
       profile: {name: null, because: ""}
       preview: [driver]
+      delivered: [driver, container_toolkit, mig_manager, feature_discovery, dcgm, dcgm_exporter, validator]
       node: {name: gpu01, left: false}
 cluster:
   description:

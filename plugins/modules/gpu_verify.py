@@ -61,6 +61,13 @@ options:
         is pending and no failure.
       - Without it they are taken from what the roles registered on this host in this run.
     type: dict
+  asked:
+    description:
+      - Whether the modules of the components were asked in check mode earlier in this run, and registered by the roles
+        of this collection. Then a step that they plan is a difference, also where the facts do not tell of it, and an
+        error of a module is a failure.
+    type: bool
+    default: false
   cluster:
     description:
       - The plan of a cluster, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:cluster).

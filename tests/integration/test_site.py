@@ -107,13 +107,14 @@ def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts,
     library = lab.sh("gpu-l1", "readlink -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").strip()
     # Not the first node, by whose closing the lab notices that somebody has let the GPUs go.
     lab.sh("gpu-l1", f"rm {library} /dev/nvidia2; chmod 000 /dev/nvidia3")
-    lab.sh("gpu-a2", "rm /usr/bin/nvidia-ctk /etc/nvidia-container-runtime/config.toml")
+    lab.sh("gpu-a2", "rm /usr/bin/nvidia-ctk /etc/nvidia-container-runtime/config.toml; "
+                     "rm /etc/modprobe.d/gpuops-nouveau.conf")
     lab.sh("gpu-a1", "touch /etc/containerd/config.toml")
     began = lab.sh("gpu-a1", "systemctl show -p MainPID --value containerd")
     verify = user.playbook("verify", lab.wishes)
     assert verify.rc != 0
     for words in (library, "/dev/nvidia2: missing", "/dev/nvidia3: mode 0000", "/usr/bin/nvidia-ctk",
-                  "containerd runs with an older configuration"):
+                  "containerd runs with an older configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
         assert words in verify.output, verify.output
     check = user.playbook("site", lab.wishes, "--check", "--diff")
     repair = user.playbook("site", lab.wishes, "--diff")

@@ -49,7 +49,7 @@ NAMES = frozenset({
     "mig_manager_plan", "mig_manager_preview", "mig_manager_result", "mig_manager_selected", "mig_manager_timeout",
     "nfd_cluster", "nfd_result", "node_status_exporter_cluster", "node_status_exporter_folder",
     "node_status_exporter_interval", "node_status_exporter_plan", "node_status_exporter_result", "operands_result",
-    "preflight_checked", "preflight_cluster", "preflight_cuda_samples", "preflight_cuda_timeout",
+    "preflight_ask", "preflight_checked", "preflight_cluster", "preflight_cuda_samples", "preflight_cuda_timeout",
     "preflight_disruption", "preflight_found", "preflight_labelled", "preflight_placement", "preflight_plan",
     "preflight_policy", "preflight_release", "preflight_report", "preflight_report_html", "preflight_report_json",
     "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components", "software_driver_cuda",

@@ -50,9 +50,9 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     facts: by host what gpu_info returned, None where a host could not be asked (it is left out, and said so).
     overrides: by host the role variables that its inventory sets. strict: whether one host that cannot follow the
     policy leaves all without a plan. Raises PolicyError with every refusal of every host where strict, and where no
-    host is left. Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview}}, notes,
-    explanations: {HOST: [text]}, refused: {HOST: {path, message, hint}}}). Hosts to which nothing is delivered as
-    hosts are left out.
+    host is left. Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview,
+    delivered}}, notes, explanations: {HOST: [text]}, refused: {HOST: {path, message, hint}}}). Hosts to which
+    nothing is delivered as hosts are left out.
     """
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
@@ -124,6 +124,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     said += _left(plan, facts)
     plan["software"] = host_software.options(plan)
     plan["preview"] = _preview(plan, facts)
+    plan["delivered"] = [one.name for one in components.ON_HOSTS if plan[one.name]["placement"] == "host"]
     explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
     return plan, explained, said
 

@@ -23,6 +23,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 Facts = t.Mapping[str, t.Any]
 Expected = t.Mapping[str, t.Any]
 Sample = t.Mapping[str, t.Any]
+# By component steps of its module, as plain data.
+Steps = t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,36 @@ def _refused(check: Check, fault: t.Mapping[str, str]) -> Check:
     return Check(check.component, "failed", f"{fault['message'].rstrip('.')}{more}", fault["hint"])
 
 
-def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]],
-                 check_mode: bool = False) -> list[Check]:
+def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
+                 errors: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Check]:
+    """Checks that are ok by the facts, and by what the modules have answered in check mode are not.
+
+    plans, pending: by component the steps of its module; errors: C({message, hint}) of those that refuse to run.
+    """
+    result = []
+    for check in checks:
+        steps, waiting = plans.get(check.component), pending.get(check.component)
+        error = errors.get(check.component)
+        if error:
+            more = "" if check.ok else f"; {check.detail}"
+            result.append(Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}",
+                                str(error["hint"])))
+        elif check.ok and steps:
+            result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
+                                "Run site.yml; it repairs exactly this."))
+        elif check.ok and waiting:
+            result.append(Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}"))
+        else:
+            result.append(check)
+    return result
+
+
+def _first(steps: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    """The first of some steps, and how many follow."""
+    return f"{steps[0]['id']}{f' and {len(steps) - 1} more' if len(steps) > 1 else ''}"
+
+
+def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = False) -> list[Check]:
     """Checks that are not ok because a step was not allowed become C(pending), with that reason.
 
     pending: by component what its module returned; what waits for the driver waits too. In check mode nothing has been
@@ -93,9 +123,8 @@ def with_pending(checks: t.Sequence[Check], pending: t.Mapping[str, t.Sequence[t
         waiting = pending.get(check.component) or []
         if waiting and not check.ok:
             first = waiting[0]
-            more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
             level = first.get("needs") or "never"  # which allows such a step, so that it waits for something else
-            result.append(Check(check.component, "pending", f"{first['id']}{more}: {first['pending_reason']}",
+            result.append(Check(check.component, "pending", f"{_first(waiting)}: {first['pending_reason']}",
                                 check.hint if level == "never" else f"Allow it by gpu_disruption: {level}."))
         elif pending.get("driver") and not check.ok:
             result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))

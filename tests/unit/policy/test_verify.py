@@ -9,7 +9,12 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import Check, verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import (
+    Check,
+    verify,
+    with_answers,
+    with_pending,
+)
 from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, changed, facts
 
 DRIVER = {"placement": "host", "version": "595.91.07", "branch": 595, "kernel_module_type": "open"}
@@ -271,3 +276,17 @@ def test_pending_of_another_component_excuses_nothing() -> None:
 
 def test_check_mode_fails_nothing() -> None:
     assert [check.state for check in with_pending(FAILED, {}, check_mode=True)] == ["pending", "pending", "ok"]
+
+
+def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
+    checks = [Check("driver", "ok", "595"), Check("container_toolkit", "failed", "no CDI", "Run site.yml."),
+              Check("mig_manager", "ok", "off"), Check("dcgm", "ok", "4"), Check("cuda", "ok", "13")]
+    steps = [{"id": "write file: /etc/modprobe.d/x.conf"}, {"id": "build initramfs: 6.8"}]
+    waits = [{"id": "reset GPU: 0", "pending_reason": "it is in use", "needs": "drain"}]
+    found = with_answers(checks, {"driver": steps, "container_toolkit": steps}, {"mig_manager": waits},
+                         {"dcgm": {"message": "The key is another one.", "hint": "Look."}})
+    assert [(check.component, check.state, check.detail) for check in found] == [
+        ("driver", "failed", "a run would write file: /etc/modprobe.d/x.conf and 1 more"),
+        ("container_toolkit", "failed", "no CDI"), ("mig_manager", "pending", "reset GPU: 0: it is in use"),
+        ("dcgm", "failed", "The key is another one"), ("cuda", "ok", "13")]
+    assert with_pending(found, {"mig_manager": waits})[2].hint == "Allow it by gpu_disruption: drain."
