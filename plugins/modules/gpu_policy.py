@@ -9,19 +9,20 @@ module: gpu_policy
 short_description: Validate, compare and export a policy, and turn it into a plan for hosts and cluster
 version_added: 0.1.0
 description:
-  - Reads a policy, checks every key of it, and resolves it for each host against the GPUs that are there.
-  - A key that is not known is refused with its path, line and the nearest known key. All faults of all documents come
-    in one message.
-  - Deprecated keys are translated where that is possible, and said in RV(notes).
-  - Says on request in what the policy differs from another, and gives it in another format.
-  - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and what
-    would free them. The refusals of all hosts come in one message.
+  - Reads a policy, checks every key in it, and resolves it for each host with the GPUs of this host.
+  - An unknown key is refused with its path, its line and the nearest known key. One message names all faults of all
+    documents.
+  - Deprecated keys are translated if possible, and named in RV(notes).
+  - On request it compares the policy with another one (O(compare_with)), or converts it to another format (O(export)).
+  - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and the
+    changes that would help. If other hosts can follow the policy, the refused host is left out and named in
+    RV(rejected), unless the variable C(gpu_strict) is set. Otherwise the module fails with one message for all hosts.
   - Runs on the controller and opens no connection to a host. Use it once for the whole play, with C(run_once).
-  - Where components are delivered in a cluster, its Nodes are read through O(kubeconfig). Nothing else names a cluster,
-    no environment variable and no default file.
+  - If components are delivered in a cluster, the module reads its Nodes through O(kubeconfig). It uses no environment
+    variable and no default file to find a cluster.
   - An option that is not set is taken from the variable of the same name with the prefix C(gpu_), such as
-    C(gpu_placement), of the hosts of the play, which must agree; what none of them has is taken from the hosts of the
-    groups C(gpu_hosts) and C(gpu_control) that C(--limit) leaves out.
+    C(gpu_placement). All hosts of the play that have this variable must have the same value. If none of them has it, it
+    is taken from the hosts of the groups C(gpu_hosts) and C(gpu_control) that C(--limit) leaves out.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -29,100 +30,105 @@ extends_documentation_fragment:
 options:
   policy:
     description:
-      - The path of a file, or the policy itself as a mapping or a list of mappings. Without it the defaults of the
-        release count.
+      - The path of a file, or the policy itself as a mapping or a list of mappings. If this is not set, the defaults of
+        the release apply.
       - Accepted are a ClusterPolicy (nvidia.com/v1), NVIDIADrivers and a GPUCluster (nvidia.com/v1alpha1), the values
-        of the GPU Operator's Helm chart, and a GPUClusterPolicy (gpu.nvidia.com/v1). The format is seen from the
-        content.
-      - A file may hold several documents, one ClusterPolicy or GPUCluster with any number of NVIDIADrivers; also a List
-        as C(kubectl get -o yaml) writes it. Values and a GPUClusterPolicy stand alone.
+        of the GPU Operator's Helm chart, and a GPUClusterPolicy (gpu.nvidia.com/v1). The module detects the format from
+        the content.
+      - A file may contain several documents, which are one ClusterPolicy or GPUCluster and any number of NVIDIADrivers,
+        or a List as C(kubectl get -o yaml) writes it. Values and a GPUClusterPolicy must be the only document.
       - V(live) reads the resources of a GPU Operator from the cluster of O(kubeconfig), whether the operator runs or
         not.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+      - A relative path is looked up next to the inventory, next to the playbook, and in the working directory.
     type: raw
   release:
     description:
-      - The release of the GPU Operator whose versions and defaults apply, such as V(26.3.3). The newest one without it.
+      - The release of the GPU Operator whose versions and defaults apply, such as V(26.3.3). If this is not set, the
+        newest release.
     type: str
   placement:
     description:
       - V(hosts) delivers V(driver), V(container_toolkit), V(mig_manager) and V(feature_discovery) on the hosts.
       - V(cluster) delivers these and V(nfd), V(validator), V(device_plugin), V(dcgm), V(dcgm_exporter) and
-        V(node_status_exporter) in a cluster, as far as the policy has them on.
-      - V(hybrid) leaves driver, container toolkit and MIG to those hosts of the inventory's group C(gpu_hosts) that are
-        Nodes, the rest to the cluster. Other Nodes with GPUs get all of it from the cluster.
-      - A mapping of components to V(host), V(cluster) or V(none) says it one by one; what it leaves out is as in
-        V(hosts).
-      - V(hosts) if neither this nor the variable is set.
+        V(node_status_exporter) in a cluster, if the policy enables them.
+      - V(hybrid) delivers driver, container toolkit and MIG on those hosts of the group C(gpu_hosts) that are Nodes,
+        and everything else in the cluster. Other Nodes with GPUs get everything from the cluster.
+      - A mapping of components to V(host), V(cluster) or V(none) sets the placement of each component. A component that
+        it leaves out is placed as with V(hosts).
+      - The default is V(hosts), if the variable is not set either.
     type: raw
   disruption:
     description:
       - What the run may do to running work.
-      - For the driver the stricter of this and the policy counts. Where driver.upgradePolicy.autoUpgrade is false, a
-        running driver is not disturbed (V(never)); a ClusterPolicy that has an upgradePolicy without autoUpgrade says
-        false. The other keys of upgradePolicy say how an upgrade goes and forbid nothing.
-      - V(never) if neither this nor the variable is set.
+      - For the driver the stricter of this and the policy applies. If driver.upgradePolicy.autoUpgrade is false, a
+        running driver is not disturbed (V(never)). In a ClusterPolicy an upgradePolicy without autoUpgrade means false.
+        The other keys of upgradePolicy describe how an upgrade proceeds and forbid nothing.
+      - The default is V(never), if the variable is not set either.
     type: str
     choices: [never, idle, drain, reboot, ""]
   kubeconfig:
     description:
-      - The file that names the cluster. A relative path is looked for as that of O(policy).
+      - The path of the kubeconfig of the cluster. A relative path is looked up like that of O(policy).
     type: str
   context:
     description:
-      - A context in O(kubeconfig). Its current one without it.
+      - A context in O(kubeconfig). If this is not set, the current context.
     type: str
   namespace:
     description:
-      - The namespace of what is delivered in the cluster, V(gpu-operator) if neither this nor the variable is set.
+      - The namespace of what is delivered in the cluster. The default is V(gpu-operator), if the variable is not set
+        either.
     type: str
   image_registry:
     description:
-      - The registry, or a mirror of it, that stands in front of image names, V(nvcr.io) if neither this nor the
-        variable is set.
+      - The registry, or a mirror of it, with which image names begin. The default is V(nvcr.io), if the variable is not
+        set either.
     type: str
   pull_secrets:
     description:
-      - Names of Secrets in O(namespace) with which images are pulled.
+      - The names of Secrets in O(namespace) for pulling images.
     type: list
     elements: str
   proxy:
     description:
-      - The proxy through which driver containers fetch packages, as C(http), C(https) and C(no_proxy), or by the names
-        that these have in the environment. Its roles on hosts read the variable C(gpu_proxy) themselves.
-      - They get it as variables in capitals and in small letters, unless the policy's C(driver.env) has them. Where
-        modules come built nothing is fetched, and none gets it.
-      - One with a password is refused for them unless C(driver.secretEnv) of the policy names a Secret that has it.
+      - The proxy through which driver containers download packages, as C(http), C(https) and C(no_proxy), or by the
+        names that these have in the environment. The roles on hosts read the variable C(gpu_proxy) themselves.
+      - Driver containers get it as environment variables in capital and in small letters, unless C(driver.env) of the
+        policy sets them. Containers with precompiled modules do not get it, because they download nothing.
+      - A proxy with a password is refused for driver containers unless C(driver.secretEnv) of the policy names a Secret
+        that contains it.
     type: dict
   node_os:
     description:
-      - Operating systems of Nodes with GPUs, such as V(ubuntu24.04), for which driver containers are wanted.
-      - Without it they are read from the Nodes; needed only where manifests are written and no cluster is named.
+      - The operating systems of Nodes with GPUs that need driver containers, such as V(ubuntu24.04).
+      - If this is not set, they are read from the Nodes. It is needed only if manifests are written and no cluster is
+        named.
     type: list
     elements: str
   render_to:
     description:
-      - A folder for the manifests. The plan then says so, and the cluster is left alone.
+      - A folder for the manifests. They are then written there, and the cluster is left alone.
     type: str
   sharing:
     description:
-      - How Pods share GPUs, time-slicing or MPS. The path of a file, or a mapping.
-      - Accepted are a configuration of the device plugin (version v1), its part C(sharing) alone, several of them by
-        name as C({default, configs}), and a ConfigMap as the GPU Operator takes it.
-      - Each is checked before anything is changed. A key at a wrong place, which the device plugin passes over in
-        silence, is refused with the place where it belongs.
-      - A host variable C(device_plugin_config) names the configuration of its Node. The others have the default one; a
-        configuration that stands alone is it.
+      - How Pods share GPUs, by time-slicing or MPS. The path of a file, or a mapping.
+      - Accepted are a configuration of the device plugin (version v1), only its part C(sharing), several configurations
+        by name as C({default, configs}), and a ConfigMap as the GPU Operator uses it.
+      - Each configuration is checked before anything is changed. A key in the wrong place, which the device plugin
+        would ignore silently, is refused with the place where it belongs.
+      - The host variable C(device_plugin_config) names the configuration of the host's Node. Other Nodes get the
+        default configuration. A single configuration is the default.
     type: raw
   monitoring:
     description:
-      - What goes with the DCGM exporter of a cluster, as a mapping.
-      - C(rules), whether alerts are delivered as a PrometheusRule. Unset they are where the cluster knows that kind and
-        the exporter has its ServiceMonitor; V(true) is refused where the cluster does not.
+      - What is delivered together with the DCGM exporter of a cluster, as a mapping.
+      - C(rules), whether alerts are delivered as a PrometheusRule. If this is not set, they are delivered if the
+        cluster knows that kind and the exporter has its ServiceMonitor. V(true) is refused if the cluster does not know
+        it.
       - C(dashboards) (V(false)), whether dashboards for Grafana are delivered as a ConfigMap, with the labels
         C(dashboard_labels) (C(grafana_dashboard=1)) by which a sidecar finds it.
-      - C(counters), V(vendor) for what the exporter collects by itself, or V(full) for a file of ours with ECC errors
-        and throttling too.
+      - C(counters), V(vendor) for what the exporter collects by default, or V(full) for a list of this collection with
+        ECC errors and throttling too.
       - C(rule_labels), more labels of the PrometheusRule, such as C(release=prometheus).
       - C(thresholds), numbers of the alerts, C(temperature) (85) and C(memory_temperature) (95) in Celsius, C(power)
         (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
@@ -130,50 +136,50 @@ options:
     type: dict
   take_over:
     description:
-      - Whether the plan may be made for a cluster that a GPU Operator owns, which is refused otherwise; RV(cluster)
-        then tells M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) to take it over.
-      - The policy must be set then, V(live) for the operator's own, as later runs need it too.
+      - Whether to make a plan for a cluster that a GPU Operator owns, which is refused otherwise. RV(cluster) then
+        tells M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) to take the cluster over.
+      - O(policy) must then be set, to V(live) for the operator's own policy, because later runs need it too.
     type: bool
     default: false
   facts:
     description:
-      - By host what M(gpuops.nvidia.gpu_info) returned as facts, null for a host that could not be asked.
-      - Without it they are taken from the variable that the role preflight registers on the hosts of the play.
+      - For each host what M(gpuops.nvidia.gpu_info) returned as facts, or null for a host that could not be asked.
+      - If this is not set, they are taken from the variable that the role preflight registers on the hosts of the play.
     type: dict
   cluster_facts:
     description:
-      - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). It is
-        read through O(kubeconfig) without this.
-      - C(prometheus_rules), whether it knows PrometheusRule, may be left out, and is false then.
-      - With C(config_maps) (by name the texts by key, null where it is not there) and C(secrets) (by name whether it is
-        there) also those that the policy names; what is left out of them is not checked. With C(driver_daemon_sets) (by
-        name the system, such as V(ubuntu24.04)) our own that are there and keep their names. Likewise with
-        C(nvidia_drivers), by name of the NVIDIADriver a mapping with C(uid) (empty where it is not there) and C(there),
-        by system its DaemonSet.
+      - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If this
+        is not set, it is read through O(kubeconfig).
+      - C(prometheus_rules), whether the cluster knows PrometheusRule, may be left out, and is then false.
+      - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. Of a ConfigMap the
+        texts by key, or null if it does not exist; of a Secret whether it exists. What is left out is not checked.
+      - C(driver_daemon_sets) has the DaemonSets of this collection that exist and keep their names, by name the system,
+        such as V(ubuntu24.04). C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it
+        does not exist) and C(there), its DaemonSets by system.
     type: dict
   overrides:
     description:
-      - By host the variables of roles that win over the policy, such as C(driver_version). Of a secret such as
-        C(driver_signing_key) only counts whether it is set.
-      - Without it they are taken from the inventory of the hosts of the play.
+      - For each host the variables of roles that take precedence over the policy, such as C(driver_version). Of a
+        secret such as C(driver_signing_key) the module only uses whether it is set.
+      - If this is not set, they are taken from the inventory of the hosts of the play.
     type: dict
   resolve:
     description:
-      - V(false) makes no plan. The policy is read only where O(compare_with) or O(export) want it.
-      - Without these no cluster is asked either. It only says, in RV(cluster), which cluster is meant, as a removal
-        needs to know also where the policy is broken.
+      - V(false) makes no plan. The policy is then read only for O(compare_with) or O(export).
+      - Without these two options the cluster is not asked either. The module then only says in RV(cluster) which
+        cluster is meant. A removal needs this even if the policy is broken.
     type: bool
     default: true
   compare_with:
     description:
-      - A second policy, given as O(policy) is. RV(differences) says in what it differs.
+      - A second policy, in the same forms as O(policy). RV(differences) lists the differences.
     type: raw
   export:
     description:
-      - A format into which the policy is put, in RV(exported).
-      - What the policy says is exported, not what the defaults of the release add. Where the other format has another
-        default, it is written out.
-      - What has no place in the other format is said in RV(notes).
+      - The format to convert the policy to. RV(exported) has the result.
+      - Only what the policy sets is exported, not the defaults of the release. If the other format has a different
+        default, the value is written out.
+      - What has no place in the other format is named in RV(notes).
     type: str
     choices: [cluster_policy, nvidia_driver, values]
 seealso:
@@ -301,19 +307,20 @@ placement:
   sample: {driver: host, container_toolkit: host, mig_manager: host, feature_discovery: host}
 hosts:
   description:
-    - By host and component the parameters of its role, each with the disruption level that counts for it.
-    - C(driver) also says what its role does not need to be told. C(packages), C(repository) (C(name), C(arch) and
-      C(stream)) and C(kernel_packages) are what brings it; C(precompiled) says that its modules come built; C(cuda) is
-      the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) where Secure Boot is on.
-      C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex), whether the
-      host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots next gets
-      its modules too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced runs.
-      C(peermem), C(gds) and C(gdrcopy) say which kernel modules stand beside the driver.
+    - For each host and component the parameters of its role, each with the disruption level that applies to it.
+    - C(driver) also has values that its role derives by itself. C(packages), C(repository) (C(name), C(arch) and
+      C(stream)) and C(kernel_packages) say where the driver comes from; C(precompiled) says that its kernel modules are
+      precompiled; C(cuda) is the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot
+      is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
+      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots
+      next gets its modules too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced
+      runs. C(peermem), C(gds) and C(gdrcopy) say which kernel modules are installed beside the driver.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
-    - C(preview) names the components whose facts differ from the plan, and MIG beside a driver that does, as its reload
-      takes the instances. C(delivered) names all components that the host gets as a host.
-    - C(node) is empty for a host that is no Node of the cluster. Otherwise C(name) is the Node's, and C(left) says
-      whether a run that was killed or has failed has left it out of service.
+    - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
+      because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
+      the host as a host.
+    - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
+      C(left) says whether a run that was killed or failed has left the Node out of service.
   returned: success
   type: dict
   sample:
@@ -347,14 +354,14 @@ hosts:
       node: {name: gpu01, left: false}
 cluster:
   description:
-    - What the cluster is to hold, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
-      M(gpuops.nvidia.gpu_verify). Null where nothing is delivered in a cluster.
-    - C(components) has each component with its state, images and settings, C(nodes) what is known of the Nodes,
-      C(deploy) which components Nodes get, whether labels differ, and the hosts whose labels go to their Nodes.
+    - The plan of the cluster, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
+      M(gpuops.nvidia.gpu_verify). Null if nothing is delivered in a cluster.
+    - C(components) has each component with its state, images and settings. C(nodes) has what is known of the Nodes.
+      C(deploy) says which components the Nodes get, whether labels differ, and which hosts' labels go to their Nodes.
     - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
       (C(version), C(kernel_module_type), C(image) and C(because)).
-    - With O(resolve=false) C(kubeconfig), C(context) and C(namespace) alone; null where no cluster is named, and where
-      C(--limit) leaves out all hosts of the group C(gpu_control).
+    - With O(resolve=false) it has only C(kubeconfig), C(context) and C(namespace). It is null if no cluster is named,
+      or if C(--limit) leaves out all hosts of the group C(gpu_control).
   returned: success
   type: dict
   sample: null
@@ -379,12 +386,12 @@ batch:
   type: int
   sample: 1
 strict:
-  description: What the variable C(gpu_strict) says. With V(true) one host that fails beforehand keeps all unchanged.
+  description: The variable C(gpu_strict). With V(true) no host is changed if one host fails beforehand.
   returned: success, with O(resolve)
   type: bool
   sample: false
 kubeconfig:
-  description: The path of the kubeconfig that counts, null where no cluster is named. RV(context) is the one in it.
+  description: The path of the kubeconfig that applies, null if no cluster is named. RV(context) is the context in it.
   returned: success, with O(resolve)
   type: str
   sample: /etc/ansible/admin.conf
@@ -395,9 +402,10 @@ context:
   sample: null
 rejected:
   description:
-    - By host that is left out of the plan C(path), C(message) and C(hint). Either the host cannot follow the policy,
-      and C(gpu_strict) is not set. Or its answer to M(gpuops.nvidia.gpu_info) has another shape than documented there,
-      or its facts set variables of this collection. The other hosts are part of the plan.
+    - The hosts that are left out of the plan, each with C(path), C(message) and C(hint). A host is left out if it
+      cannot follow the policy and C(gpu_strict) is not set, if its answer does not have the shape that
+      M(gpuops.nvidia.gpu_info) documents, or if its facts set variables of this collection. The other hosts are part of
+      the plan.
   returned: success, with O(resolve)
   type: dict
   sample:
@@ -407,10 +415,10 @@ rejected:
       hint: Look at what runs on the host.
 differences:
   description:
-    - What differs, by path in the shape of a ClusterPolicy's spec. What both policies mean is compared, defaults filled
-      in, so that two formats of one policy do not differ.
-    - C(before) is the value of O(policy), C(after) that of O(compare_with), null for what is not set; C(text) says it
-      for people.
+    - The differences, by path in the spec of a ClusterPolicy. The policies are compared with their defaults filled in,
+      so two formats of the same policy do not differ.
+    - C(before) is the value in O(policy), C(after) the value in O(compare_with), null if it is not set. C(text) is the
+      same as a sentence.
   returned: success, with O(compare_with)
   type: list
   elements: dict
@@ -425,22 +433,23 @@ exported:
   type: raw
   sample: {driver: {version: 580.126.20}, mig: {strategy: mixed}}
 notes:
-  description: What deserves attention and hinders nothing.
+  description: Notes that deserve attention but stop nothing.
   returned: success
   type: list
   elements: str
   sample: []
 explanations:
-  description: By host why the plan is as it is.
+  description: For each host why the plan is as it is.
   returned: success
   type: dict
   sample: {gpu01: ["driver: open kernel modules: auto: every GPU supports open modules"]}
 error:
   description:
-    - On a refusal its kind, and for V(policy) the list C(refusals) of C(hosts), C(reason), C(remedy), C(constraints)
-      (C(id) and C(text) of those that exclude each other) and C(free) (C(drop), which of them, C(also), what must go
-      with it, and C(result), what would be the plan then). Of a cluster C(pools) as far as they were worked out.
-    - C(faults) lists what is wrong with documents, C(checks) what RV(checks) would say.
+    - C(kind) is the kind of the error. For V(policy) C(refusals) is a list of C(hosts), C(reason), C(remedy),
+      C(constraints) (C(id) and C(text) of the constraints that exclude each other) and C(free) (C(drop), the constraint
+      to give up, C(also), what must be changed with it, and C(result), the plan without it). For a cluster C(pools) has
+      the pools that could be resolved.
+    - C(faults) lists what is wrong with documents. C(checks) has what RV(checks) would have.
   returned: failure
   type: dict
   sample: {kind: policy, refusals: [{hosts: [gpu01], reason: no NVIDIA GPU is on its PCI bus, remedy: Take it out.}]}

@@ -9,57 +9,58 @@ module: gpu_verify
 short_description: Compare a GPU host or a cluster with its plan, component by component
 version_added: 0.1.0
 description:
-  - Says for each component whether the host is as its plan says, and if not, what differs and what to do.
-  - The driver is compared by loaded module, libraries, NVML and GPUs seen; the container toolkit by version, runtimes
-    and CDI specification; MIG by mode and instances; labels by whether they can be computed; the software beside the
-    driver by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
-  - With O(cluster) it runs on the controller, waits until the components that the plan has in the cluster are ready,
-    prints a line whenever one has come further, and says where and why one does not come up. Of components that wait
-    for each other on a Node the first is named as the cause, with the last lines of its log. Of many pods that stand
-    alike a few logs are read; one that cannot be read fails nothing.
-  - The objects of these components, and the labels of Nodes by which operands find them, are compared with the plan of
-    O(cluster) as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) would in a run; what they would write is
-    V(failed), what O(cluster) has pending as its C(gpu_disruption) forbids it is V(pending). Nothing is written.
-  - Pods of Nodes that are NotReady, and pods of a driver that wait for their restart, are V(pending) and not waited
-    for.
-  - Where the cluster's MIG manager serves Nodes, the layouts that their labels C(nvidia.com/mig.config) ask for are
-    waited for, too. One that has failed is named with its Node and what to do, as that manager does not try it again by
-    itself; one that is under way when the time is over is V(pending). MIG off that nobody has confirmed yet is what a
-    GPU has by itself, and is not waited for.
+  - Says for each component whether the host is as its plan says. If not, it says what differs and what to do.
+  - The driver is compared by its loaded module, its libraries, NVML and the GPUs that it finds; the container toolkit
+    by version, runtimes and CDI specification; MIG by mode and instances; labels by whether they can be computed; other
+    software by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
+  - With O(cluster) it runs on the controller and waits until the components that the plan has in the cluster are ready.
+    It prints a line when a component has made progress, and says where and why one does not come up. If components wait
+    for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods have
+    the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
+  - The objects of these components, and the labels of Nodes that the operands select, are compared with the plan of
+    O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. What these
+    modules would write is V(failed). What the C(gpu_disruption) in O(cluster) forbids is V(pending). The module writes
+    nothing.
+  - Pods on Nodes that are NotReady, and driver pods that have to be restarted, are V(pending). The module does not wait
+    for them.
+  - If the cluster's MIG manager serves Nodes, the module also waits for the layouts that their labels
+    C(nvidia.com/mig.config) ask for. A layout that failed is named with its Node and what to do, because the manager
+    does not try it again by itself. A layout that is not finished when the time is over is V(pending). The module does
+    not wait for the layout without MIG if no manager has confirmed it yet, because it is the default of a GPU.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
 options:
   components:
-    description: The components to look at. All that the plan has without it.
+    description: The components to look at. If this is not set, all components of the plan.
     type: list
     elements: str
   expected:
     description:
       - The plan of this host, by component, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:hosts).
-      - Either this or O(cluster) is needed.
+      - Either this or O(cluster) is required.
     type: dict
   facts:
     description:
       - What M(gpuops.nvidia.gpu_info) returned as facts.
-      - Without it the facts that the role preflight gathered in this run count, as long as no role has changed the host
-        since; otherwise they are gathered now.
+      - If this is not set, the module uses the facts that the role preflight gathered in this run, unless a role has
+        changed the host since; then it gathers them again.
     type: dict
   labels:
     description: What M(gpuops.nvidia.gpu_labels) returned as labels, where it ran.
     type: dict
   samples:
     description:
-      - What M(gpuops.nvidia.gpu_info) returned as samples. Without it those of the role preflight in this run count;
-        where there are none, CUDA is not judged.
+      - What M(gpuops.nvidia.gpu_info) returned as samples. If this is not set, the module uses those of the role
+        preflight in this run. If there are none, it does not check CUDA.
     type: list
     elements: dict
   pending:
     description:
-      - By component the pending steps that its module returned. A difference that waits for a step that was not allowed
-        is pending and no failure.
-      - Without it they are taken from what the roles registered on this host in this run.
+      - For each component the pending steps that its module returned. A difference that such a step would repair is
+        V(pending), not V(failed).
+      - If this is not set, the module uses what the roles registered on this host in this run.
     type: dict
   asked:
     description:
@@ -71,34 +72,34 @@ options:
   cluster:
     description:
       - The plan of a cluster, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:cluster).
-      - In check mode nothing is waited for, and what is not there yet is pending.
+      - In check mode the module does not wait, and what does not exist yet is V(pending).
     type: dict
   kubeconfig:
     description:
-      - Path of the file that names the cluster. The one in O(cluster) without it.
-      - No cluster is ever taken from the environment.
+      - Path of the kubeconfig. If this is not set, the one in O(cluster) is used.
+      - The environment is never used to find a cluster.
     type: str
   context:
-    description: A context of that file. The one in O(cluster), else the file's current one without it.
+    description: A context in O(kubeconfig). If this is not set, the one in O(cluster), or else the current context.
     type: str
   workloads:
     description:
-      - RV(gpuops.nvidia.operands#module:workloads) of a task just before, so that a cluster in which all is ready is
-        not asked again.
+      - RV(gpuops.nvidia.operands#module:workloads) of the task just before. If everything in it is ready, the cluster
+        is not asked again.
     type: list
     elements: dict
     default: []
   compare:
     description:
-      - Whether the objects of the cluster and the labels of its Nodes are compared with O(cluster), too.
-      - A run that has just delivered them need not ask again.
-      - With O(components) labels are left out, as they are for all components together.
+      - Whether to compare the objects of the cluster and the labels of its Nodes with O(cluster).
+      - A run that has just delivered them does not need this.
+      - With O(components) the labels are not compared, because they belong to all components together.
     type: bool
     default: true
   timeout:
     description:
-      - Seconds to wait for the components of a cluster. V(0) only looks.
-      - It ends earlier where waiting cannot help, such as for an image that its registry does not have.
+      - Seconds to wait for the components of a cluster. V(0) looks once and does not wait.
+      - The module stops earlier if waiting cannot help, for example if a registry does not have an image.
     type: int
     default: 900
   enforce:
@@ -108,19 +109,19 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Is the driver as it should be
+- name: Compare the driver with the plan
   gpuops.nvidia.gpu_verify:
     components: [driver]
     expected:
       driver: {version: 595.91.07, kernel_module_type: open}
 
-- name: Resolve what the cluster shall have
+- name: Resolve the plan of the cluster
   gpuops.nvidia.gpu_policy:
     placement: cluster
     kubeconfig: ~/clusters/gpu.kubeconfig
   register: plan
 
-- name: Wait until it is there
+- name: Wait until the cluster is as planned
   gpuops.nvidia.gpu_verify:
     cluster: "{{ plan.cluster }}"
     timeout: 600
@@ -129,11 +130,11 @@ EXAMPLES = r"""
 RETURN = r"""
 checks:
   description:
-    - One entry a component. C(state) is V(ok), V(pending), V(failed) or V(absent); C(detail) says what was found,
-      C(hint) what to do.
-    - In check mode nothing has been done yet, so what differs is V(pending).
-    - Of a cluster, what differs and belongs to no component has an entry of its own, C(cluster) for objects that all
-      share, C(nodes) for the labels of Nodes.
+    - One entry for each component. C(state) is V(ok), V(pending), V(failed) or V(absent); C(detail) says what was
+      found, C(hint) what to do.
+    - In check mode nothing has been changed yet, so a difference is V(pending).
+    - For a cluster there are two more entries for differences that belong to no component, C(cluster) for objects that
+      all components share, and C(nodes) for the labels of Nodes.
   returned: always
   type: list
   elements: dict
@@ -145,38 +146,40 @@ checks:
       hint: ""
   contains:
     desired:
-      description: Pods that are wanted. Only of a cluster, like all below.
+      description: Number of pods that are wanted. This field and those below exist only for a cluster.
       type: int
     ready:
-      description: Pods that are ready.
+      description: Number of pods that are ready.
       type: int
     updated:
-      description: Pods of the newest revision.
+      description: Number of pods of the newest revision.
       type: int
     nodes:
       description:
-        - Where the component is not ready. C(container) is the container or init container that it stands at, C(state)
-          and C(reason) how, C(message) what was said, C(cause) the likely cause, C(hint) what to do.
-        - C(waits_for) names the component that must be ready there first, C(level) is V(failed) or V(pending).
+        - The Nodes on which the component is not ready. C(container) is the container or init container that is not
+          ready, C(state) and C(reason) are its status, C(message) the message in it, C(cause) the likely cause, C(hint)
+          what to do.
+        - C(waits_for) names the component that must be ready on the Node first. C(level) is V(failed) or V(pending).
       type: list
       elements: dict
     causes:
       description:
-        - The same once for all Nodes that stand alike, in C(nodes). C(text) has it in one line, C(pod) is an example,
-          C(log) its last lines, C(log_problem) why there are none, C(since) from when on it is not ready, C(do)
-          commands that tell more or mend it, C(holds_up) by component how many pods wait for these.
+        - The same, with one entry for all Nodes that have the same problem, which C(nodes) lists. C(text) is a summary
+          in one line, C(pod) an example, C(log) the last lines of its log, C(log_problem) why there are none, C(since)
+          since when it is not ready, C(do) commands that show more or solve the problem, C(holds_up) for each component
+          how many pods wait for these.
       type: list
       elements: dict
 verified:
   description:
-    - The GPU Nodes on which nothing is lacking, by O(components) or all. None where a pod is lacking of which nobody
-      says on which Node.
-    - M(gpuops.nvidia.gpu_labels) takes startup taints from them.
+    - The GPU Nodes on which all components are ready, or those in O(components). Empty if a pod is missing and it is
+      not known on which Node.
+    - M(gpuops.nvidia.gpu_labels) removes startup taints from these Nodes.
   returned: when O(cluster) is given
   type: list
   elements: str
 problems:
-  description: One sentence for each component that is V(failed) or V(absent), as it stands in the error message.
+  description: One sentence for each component that is V(failed) or V(absent), as in the error message.
   returned: always
   type: list
   elements: str

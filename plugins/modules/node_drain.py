@@ -9,17 +9,20 @@ module: node_drain
 short_description: Empty Nodes of a cluster within their disruption budgets, and give them back as they were
 version_added: 0.1.0
 description:
-  - Cordons Nodes and evicts their pods by the Eviction API (C(policy/v1)), all Nodes at the same time. Pods that use
-    GPUs are asked to go first; the others follow when the last of these has ended.
-  - A disruption budget is waited for. The pod is asked again when the API server says so, until O(timeout) is over.
-    Then the task fails with everything that stands in its way, and the Nodes concerned get back what they were.
-  - Whether a Node was cordoned before is kept in its annotation C(gpuops.nvidia/cordoned-before), written together with
-    the cordon. So O(state=uncordoned) leaves a Node cordoned that somebody else had cordoned, also where the run that
-    drained it was killed.
+  - Cordons Nodes and evicts their pods by the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts pods
+    that use GPUs first, and the others when the last of these has ended.
+  - If a disruption budget forbids an eviction, the module tries again when the API server says so, until O(timeout) is
+    over. Then the task fails, names every pod that remains, and puts the Nodes concerned back as they were.
+  - The annotation C(gpuops.nvidia/cordoned-before) of a Node says whether it was cordoned before. The module writes it
+    together with the cordon. Therefore O(state=uncordoned) leaves a Node cordoned that somebody else had cordoned, even
+    if the run that drained it was killed.
   - Pods of DaemonSets, mirror pods and pods that have ended are left alone, as C(kubectl drain) does.
-  - Pods without a controller and pods with emptyDir volumes are refused before anything is changed, unless O(force) and
-    O(delete_emptydir_data) give them up. Below O(disruption=drain) nobody is evicted, so they do not count.
-  - A busy server, broken connections and lost races are ridden through for some seconds.
+  - The module fails before it changes anything if a pod has no controller or has emptyDir volumes, unless O(force) and
+    O(delete_emptydir_data) allow to evict them. Below O(disruption=drain) no pod is evicted, so such pods do not
+    matter.
+  - O(state=drained) refuses a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
+  - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
+    some seconds.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -33,7 +36,7 @@ options:
   state:
     description:
       - V(drained) cordons the Nodes and evicts their pods. It needs O(disruption=drain).
-      - V(uncordoned) takes the cordon of this module back. A Node that does not carry its annotation is left as it is.
+      - V(uncordoned) removes the cordon of this module. A Node without its annotation is left as it is.
     type: str
     choices: [drained, uncordoned]
     default: drained
@@ -45,36 +48,37 @@ options:
     required: true
   pods:
     description:
-      - V(gpu) evicts only pods that use a GPU or a part of one. They ask for it, such as C(nvidia.com/gpu) or
-        C(nvidia.com/mig-1g.10gb), for a container or for the pod; or they have a resource claim (C(resourceClaims)); or
-        the container runtime gives them one by C(NVIDIA_VISIBLE_DEVICES) or a CDI annotation.
-      - V(all) evicts the others after them.
+      - V(gpu) evicts only pods that use a GPU or a part of one. These are pods that request a resource such as
+        C(nvidia.com/gpu) or C(nvidia.com/mig-1g.10gb), for a container or for the pod; pods with a resource claim
+        (C(resourceClaims)); and pods that get a GPU from the container runtime by C(NVIDIA_VISIBLE_DEVICES) or a CDI
+        annotation.
+      - V(all) then also evicts the other pods.
     type: str
     choices: [gpu, all]
     default: gpu
   grace_period:
     description:
-      - Seconds that every pod gets to end. Each has its own without this option.
+      - Seconds that every pod gets to end. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:
-      - Seconds for all Nodes together.
+      - Seconds that all evictions on all Nodes may take together.
     type: int
     default: 300
   delete_emptydir_data:
     description:
-      - Whether pods with emptyDir volumes are evicted too, whose data are then lost.
+      - Whether to evict pods with emptyDir volumes too. The data in these volumes are lost.
     type: bool
     default: false
   force:
     description:
-      - Whether pods without a controller are evicted too, which nobody starts again.
+      - Whether to evict pods without a controller too. Nothing starts these pods again.
     type: bool
     default: false
   cordoned:
     description:
-      - What an earlier task of the same run returned as RV(cordoned). In check mode V(uncordoned) then tells the steps
-        that would follow; otherwise it does not count.
+      - What an earlier task of the same run returned as RV(cordoned). In check mode the module needs it to tell the
+        steps of V(uncordoned); otherwise it is not used.
     type: list
     elements: str
     default: []
@@ -108,27 +112,28 @@ EXAMPLES = r"""
 
 RETURN = r"""
 cordoned:
-  description: The Nodes that were cordoned or marked, in check mode would be.
+  description:
+    - The Nodes that were cordoned, or would be in check mode. A Node that was cordoned before only gets the annotation.
   returned: success
   type: list
   elements: str
   sample: [gpu-a1]
 uncordoned:
-  description: The Nodes that got back what they were, at the end of a failure those that could not be emptied.
+  description: The Nodes that were put back as they were. After a failure, those whose pods could not be evicted.
   returned: success
   type: list
   elements: str
   sample: []
 evicted:
-  description: The pods that were evicted, each with C(node) and C(pod). Empty in check mode; RV(plan) has them.
+  description: The pods that were evicted, each with C(node) and C(pod). Empty in check mode; see RV(plan) there.
   returned: success
   type: list
   elements: dict
   sample: [{node: gpu-a1, pod: training/worker-0}]
 blocked:
   description:
-    - The pods that were still there when O(timeout) was over, each with C(node), C(pod), C(reason), and C(budget), the
-      disruption budget that forbids it, empty where it is none.
+    - The pods that still ran when O(timeout) was over, each with C(node), C(pod), C(reason), and C(budget), the
+      disruption budget that forbids the eviction, empty if there is none.
   returned: success
   type: list
   elements: dict
@@ -144,7 +149,8 @@ staying:
   elements: dict
   sample: []
 plan:
-  description: The steps in order, in check mode those that would be taken. Pods with GPUs come first on each Node.
+  description:
+    - The steps in order, or in check mode the steps that a run would take. Pods with GPUs come first on each Node.
   returned: success
   type: list
   elements: dict
@@ -156,7 +162,8 @@ plan:
       needs: drain
       assumed: false
 pending:
-  description: The same steps where O(disruption) forbids them, each with its C(pending_reason). Then nothing is done.
+  description:
+    - The same steps if O(disruption) forbids them, each with its C(pending_reason). Nothing is done then.
   returned: success
   type: list
   elements: dict

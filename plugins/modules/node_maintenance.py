@@ -12,16 +12,17 @@ description:
   - O(state=started) holds the Node for this run of Ansible, pauses its GPU operands by their deploy labels, and waits
     until the pods of the operands have ended. With O(disruption=drain) or V(reboot) it then cordons the Node and evicts
     the pods that use a GPU, as M(gpuops.nvidia.node_drain) does.
-  - O(state=ended) waits until the Node is Ready, if it was Ready before, then resumes the operands, gives the Node back
-    its former schedulability, and releases it.
-  - Everything that is needed to go on stands on the Node. The annotation C(gpuops.nvidia/held-by) names the run, the
-    labels of paused operands have the value C(paused-for-driver-upgrade), and C(gpuops.nvidia/cordoned-before) says
-    whether the Node was cordoned before. Where a run was killed, the next one goes on. A run on another machine waits
-    one hour before it takes such a Node.
-  - With O(disruption=idle) no pod is evicted. Where a pod or a process of the host uses a GPU, nothing is changed,
-    RV(started) is false, and RV(pending) names what is in the way.
-  - A pod that may not be evicted, a driver upgrade of the GPU Operator, a change of the MIG layout, and another run
-    that holds the Node are refused before anything is changed. Where an eviction fails, the Node is put back as it was.
+  - O(state=ended) waits until the Node is Ready, if it was Ready before. It then resumes the operands, gives the Node
+    back its former schedulability, and releases it.
+  - The state of the maintenance is kept on the Node, so that another run can continue if a run was killed. The
+    annotation C(gpuops.nvidia/held-by) names the run, the labels of paused operands have the value
+    C(paused-for-driver-upgrade), and C(gpuops.nvidia/cordoned-before) says whether the Node was cordoned before.
+  - A Node that another run holds is refused. A run on the same controller holds it as long as its process lives, a run
+    on another controller for one hour.
+  - Below O(disruption=drain) no pod is evicted. If a pod or a process of the host uses a GPU, nothing is changed,
+    RV(started) is false, and RV(pending) names what uses the GPU.
+  - The module fails before it changes anything if a pod may not be evicted, if the GPU Operator upgrades the driver, or
+    if the MIG layout is changing. If an eviction fails, it puts the Node back as it was.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -34,8 +35,8 @@ requirements:
 options:
   state:
     description:
-      - V(started) takes the Node out of service, V(ended) puts it back. V(ended) does nothing to a Node that does not
-        carry an annotation of V(started).
+      - V(started) takes the Node out of service, V(ended) puts it back. V(ended) does nothing to a Node that has none
+        of the annotations of this module.
     type: str
     choices: [started, ended]
     required: true
@@ -46,41 +47,42 @@ options:
     required: true
   clients:
     description:
-      - What uses the GPUs of the host, as M(gpuops.nvidia.nvidia_driver) and M(gpuops.nvidia.mig_config) return it as
-        C(holders). Below O(disruption=drain) a client that does not run in a container is in the way.
+      - What uses the GPUs of the host, as M(gpuops.nvidia.nvidia_driver) and M(gpuops.nvidia.mig_config) return it in
+        C(holders). Below O(disruption=drain) a client that does not run in a container keeps the Node in service.
     type: list
     elements: dict
     default: []
   grace_period:
     description:
-      - Seconds that every evicted pod gets to end. Each has its own without this option.
+      - Seconds that every evicted pod gets to end. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:
-      - Seconds to wait for the pods of the operands, again for the evicted pods, and with O(state=ended) for the Node.
+      - Seconds to wait for the pods of the operands to end, and again for the evicted pods. With O(state=ended),
+        seconds to wait for the Node to become Ready.
     type: int
     default: 300
   delete_emptydir_data:
     description:
-      - Whether pods with emptyDir volumes are evicted too, whose data are then lost.
+      - Whether to evict pods with emptyDir volumes too. The data in these volumes are lost.
     type: bool
     default: false
   force:
     description:
-      - Whether pods without a controller are evicted too, which nobody starts again.
+      - Whether to evict pods without a controller too. Nothing starts these pods again.
     type: bool
     default: false
   reason:
     description:
-      - With O(state=ended), why the maintenance failed. It is written to the annotation
-        C(gpuops.nvidia/maintenance-failed), and a Node that this collection has cordoned stays cordoned until a later
+      - With O(state=ended), why the maintenance failed. The module writes it to the annotation
+        C(gpuops.nvidia/maintenance-failed). A Node that this collection has cordoned then stays cordoned until a later
         run succeeds.
     type: str
     default: ''
   begun:
     description:
-      - With O(state=ended), what the task with V(started) returned. In check mode the steps that would follow are told
-        from it.
+      - With O(state=ended), what the task with V(started) returned. It says whether the Node was Ready before. In check
+        mode the module also derives from it the steps that a run would take.
     type: dict
     default: {}
 seealso:
@@ -115,7 +117,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 started:
-  description: Whether the Node is out of service now, in check mode would be.
+  description: Whether the Node is out of service now, or would be in check mode.
   returned: success
   type: bool
   sample: true
@@ -125,25 +127,25 @@ ready:
   type: bool
   sample: true
 paused:
-  description: The labels of the operands that were paused, in check mode would be.
+  description: The labels of the operands that were paused, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: [nvidia.com/gpu.deploy.device-plugin]
 cordoned:
-  description: The Node, where it was cordoned.
+  description: The Node, if it was cordoned, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: [gpu-a1]
 evicted:
-  description: The pods that were evicted, each with C(node) and C(pod). Empty in check mode; RV(plan) has them.
+  description: The pods that were evicted, each with C(node) and C(pod). Empty in check mode; see RV(plan) there.
   returned: success
   type: list
   elements: dict
   sample: [{node: gpu-a1, pod: training/worker-0}]
 blocked:
-  description: The pods that were still there when O(timeout) was over, as M(gpuops.nvidia.node_drain) returns them.
+  description: The pods that still ran when O(timeout) was over, as M(gpuops.nvidia.node_drain) returns them.
   returned: when pods could not be evicted
   type: list
   elements: dict
@@ -154,7 +156,7 @@ staying:
   elements: dict
   sample: []
 plan:
-  description: The steps in order, in check mode those that would be taken.
+  description: The steps in order, or in check mode the steps that a run would take.
   returned: success
   type: list
   elements: dict
@@ -166,7 +168,7 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: What uses a GPU and may not be ended at O(disruption), each with its C(pending_reason).
+  description: What uses a GPU and must not be ended at the level O(disruption), each with its C(pending_reason).
   returned: success
   type: list
   elements: dict

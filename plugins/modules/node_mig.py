@@ -6,16 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_mig
-short_description: Serve the labels by which a Node is asked for a MIG layout
+short_description: Serve the labels that ask a Node for a MIG layout
 version_added: 0.1.0
 description:
   - The label C(nvidia.com/mig.config) of a Node names the layout that is asked for, and C(nvidia.com/mig.config.state)
-    says how it goes, as with the GPU Operator. This module reads and writes these labels, stops the operands that hold
-    GPUs while a host is changed, and starts them again. The GPUs themselves are M(gpuops.nvidia.mig_config)'s.
-  - The playbook C(gpuops.nvidia.mig) puts both together.
-  - Operands stop by the value C(paused-for-mig-change) of their label C(nvidia.com/gpu.deploy.*). A label that is not
-    there is not made, V(false) and what other managers wrote stay.
-  - Where the cluster's own MIG manager serves a Node, this module only writes the wish and waits for the end.
+    says how far the change is, as with the GPU Operator. This module reads and writes these labels, pauses the operands
+    that use GPUs while a host is changed, and resumes them. It does not change the GPUs themselves; that is the task of
+    M(gpuops.nvidia.mig_config).
+  - The playbook C(gpuops.nvidia.mig) uses both modules together.
+  - An operand is paused by the value C(paused-for-mig-change) of its label C(nvidia.com/gpu.deploy.*). The module does
+    not create a label that does not exist. It keeps V(false) and values that other managers wrote.
+  - If the cluster's own MIG manager serves a Node, this module only writes the label that asks for the layout, and
+    waits until the manager has finished.
+  - V(changing) and V(requested) refuse a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -27,38 +30,42 @@ requirements:
 options:
   state:
     description:
-      - V(gathered) returns where the Nodes stand.
-      - V(changing) says C(pending), pauses the operands, and waits until their pods have ended.
-      - V(settled) says what O(outcome) is, with O(reason) in the annotation C(gpuops.nvidia/mig-reason), and resumes
-        every operand that is paused, also where a run that was killed or another manager has left it so.
-      - V(requested) asks the cluster's MIG manager for O(layout), or sees to its end what the labels ask for already.
-        Some Nodes follow the others by O(at_once); where one fails, the next are not asked. A layout that has failed is
-        not tried again by that manager, which is said with what to do.
+      - V(gathered) returns the state of the Nodes.
+      - V(changing) sets the state C(pending), pauses the operands, and waits until their pods have ended.
+      - V(settled) sets the state to O(outcome), writes O(reason) to the annotation C(gpuops.nvidia/mig-reason), and
+        resumes every paused operand, even if a killed run or another manager left it paused.
+      - V(requested) asks the cluster's MIG manager for O(layout), or waits for the layout that the labels already ask
+        for. O(at_once) Nodes are asked at the same time. If one fails, no further Nodes are asked. The manager does not
+        try a failed layout again; the error then says what to do.
     type: str
     choices: [gathered, changing, settled, requested]
     default: gathered
   nodes:
     description:
-      - The names of the Nodes. Without it, for V(gathered) and V(requested), all that the cluster's MIG manager serves.
+      - The names of the Nodes. If this is empty, V(gathered) and V(requested) use all Nodes that the cluster's MIG
+        manager serves.
     type: list
     elements: str
     default: []
   namespace:
     description:
-      - The namespace of the operands, for what is said about their pods.
+      - The namespace of the operands. The module uses it in messages about their pods, and to look up the layouts of
+        the MIG manager.
     type: str
     default: gpu-operator
   layout:
     description:
-      - The layout, written to C(nvidia.com/mig.config). Without it the one that stands there counts.
-      - With V(requested) one that the ConfigMap of the cluster's MIG manager does not have is refused before a label is
-        written, as that manager would fail.
+      - The layout, which is written to C(nvidia.com/mig.config). If this is empty, the layout that the label already
+        names applies.
+      - With V(requested) a layout that is not in the ConfigMap of the cluster's MIG manager is refused before a label
+        is written, because the manager would fail.
     type: str
     default: ''
   asked:
     description:
-      - What RV(nodes) said that a Node is asked for when this run looked. Where its label names neither that nor
-        O(layout) any more, the new wish stays. V(changing), and V(settled) with V(success), then fail.
+      - The layout that the Node was asked for when this run gathered its state, C(asked) of RV(nodes). If the label now
+        names neither this layout nor O(layout), somebody has asked for another one. The module then keeps the label.
+        V(changing), and V(settled) with V(success), fail in this case.
     type: str
   outcome:
     description:
@@ -68,13 +75,13 @@ options:
     default: success
   reason:
     description:
-      - Why it failed. Kept on the Node as one line of at most 1,000 characters until it succeeds.
+      - Why the change failed. It is kept on the Node as one line of at most 1,000 characters until a change succeeds.
     type: str
     default: ''
   labels:
     description:
-      - What an earlier task of the same run returned as RV(labels). In check mode the steps then are those that would
-        follow; otherwise it does not count.
+      - What an earlier task of the same run returned as RV(labels). In check mode the module derives from it the steps
+        that would follow; otherwise it is not used.
     type: dict
     default: {}
   at_once:
@@ -84,7 +91,8 @@ options:
     default: 1
   timeout:
     description:
-      - Seconds that operands have to end, or the MIG manager has for the Nodes that are asked at the same time.
+      - Seconds to wait for the pods of operands to end, or for the MIG manager to finish the Nodes that were asked at
+        the same time.
     type: int
     default: 300
 seealso:
@@ -98,14 +106,14 @@ EXAMPLES = r"""
     nodes: [gpu-a1]
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Say that its layout is about to change, and stop what holds its GPUs
+- name: Say that its layout is about to change, and pause the operands that use its GPUs
   gpuops.nvidia.node_mig:
     state: changing
     nodes: [gpu-a1]
     layout: all-1g.10gb
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Say that it has, and start everything again
+- name: Say that its layout has changed, and resume the operands
   gpuops.nvidia.node_mig:
     state: settled
     nodes: [gpu-a1]
@@ -124,34 +132,35 @@ EXAMPLES = r"""
 RETURN = r"""
 nodes:
   description:
-    - By Node the layout that is C(asked), the C(state), the operands that are C(paused), the C(reason) of the last
-      failure, C(left) where a run was killed or has given up, and C(managed) where the cluster's MIG manager serves it.
+    - For each Node the layout that it is C(asked) for, the C(state), the operands that are C(paused), the C(reason) of
+      the last failure, C(left), whether a killed run or a MIG manager that gave up left the Node unfinished, and
+      C(managed), whether the cluster's MIG manager serves the Node.
   returned: O(state=gathered)
   type: dict
   sample:
     gpu-a1: {asked: all-1g.10gb, state: success, paused: [], reason: "", left: false, managed: false}
 labels:
-  description: By Node the labels that were written, in check mode would be.
+  description: For each Node the labels that were written, or would be in check mode.
   returned: O(state=changing) and O(state=settled)
   type: dict
   sample: {gpu-a1: {nvidia.com/mig.config.state: pending, nvidia.com/gpu.deploy.device-plugin: paused-for-mig-change}}
 done:
-  description: The Nodes whose layout has come to a good end.
+  description: The Nodes whose layout was changed successfully.
   returned: O(state=requested)
   type: list
   elements: str
 failed_nodes:
-  description: The Nodes whose layout has failed or was not done in time; the message says why and what to do.
+  description: The Nodes whose layout failed or was not finished in time. The error message says why and what to do.
   returned: O(state=requested)
   type: list
   elements: str
 left:
-  description: The Nodes that were not asked any more after that.
+  description: The Nodes that were not asked because another one failed.
   returned: O(state=requested)
   type: list
   elements: str
 plan:
-  description: The steps that were taken, in check mode those that would be.
+  description: The steps that were taken, or in check mode the steps that a run would take.
   returned: success
   type: list
   elements: dict
@@ -163,7 +172,7 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: Always empty; whether a change is allowed is decided where it happens.
+  description: Always empty. M(gpuops.nvidia.mig_config) decides whether a change of the GPUs is allowed.
   returned: success
   type: list
   elements: dict

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a module on a host has answered, before anybody relies on it. PRIVATE to the collection.
+"""Checks what a module on a host has answered before anything uses it. PRIVATE to the collection.
 
-A host may be in wrong hands, or its Python may be. It speaks for itself alone: its answer is data of known shapes,
-sets no variable, adds no host, and holds nothing that a terminal would obey.
+A host, or its Python, may be compromised. Its answer may only affect this host: it is data of known shapes, sets no
+variable, adds no host, and contains nothing that a terminal would execute.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _KEPT = ("_ansible_parsed",)
 
 
 class AnswerError(GpuopsError):
-    """An answer that this collection's modules never give. path, value, allowed: as in InputError."""
+    """An answer that the modules of this collection never give. path, value, allowed: as in InputError."""
 
     kind = answers.KIND
 
 
 def received(result: Result, interpreter: t.Mapping[str, str], facts: t.Collection[str] = (),
              needed: t.Sequence[str] = ()) -> Result:
-    """The answer as far as it is believed, or the failed result of one that is not.
+    """The accepted part of an answer, or a failed result if the answer is not believed.
 
-    interpreter: the fact of the Python that Ansible has discovered, which it adds itself; facts: those of our own that
-    the module may set; needed: keys that a success has.
+    interpreter: the fact with the Python that Ansible has discovered, which Ansible adds itself; facts: the facts of
+    this collection that the module may set; needed: keys that a successful answer must have.
     """
     try:
         told = cleaned(limited(result))
@@ -76,7 +76,7 @@ def _facts(found: t.Mapping[str, t.Any]) -> Result:
 
 
 def _own_facts(told: t.Any, names: t.Collection[str]) -> Result:
-    """Those of the facts that the module may set. Raises AnswerError for one of another shape."""
+    """The facts that the module may set. Raises AnswerError if one has another shape."""
     found = {name: told[name] for name in names if name in told} if isinstance(told, dict) else {}
     for name, value in found.items():
         refuse(f"ansible_facts.{name}", answers.OWN_FACTS[name].fault(value))
@@ -84,20 +84,20 @@ def _own_facts(told: t.Any, names: t.Collection[str]) -> Result:
 
 
 def refuse(name: str, fault: Fault | None) -> None:
-    """Raises AnswerError where there is a fault. name: of the value that it is in."""
+    """Raises AnswerError if there is a fault. name: the name of the value with the fault."""
     if fault is not None:
         path = name + fault.path
         raise AnswerError(
             f"The answer of the host is not believed: {path} is {fault.value}, allowed is {fault.allowed}.",
-            "This collection's modules never answer so: look at what runs on the host in their place (its Python, its "
-            "libraries, who is root there). Where the host is sound, report this.",
+            "The modules of this collection never give such an answer. Find out what runs on the host in their place "
+            "(its Python, its libraries, who is root there). If nothing is wrong with the host, report this.",
             path=path, value=fault.value, allowed=fault.allowed)
 
 
 def parsed(parse: t.Callable[[], Result]) -> Result:
-    """What Ansible makes of a module's output, without the keys that it would warn of, values and all.
+    """The output of a module as Ansible parses it, without the keys for which Ansible would print a warning.
 
-    Raises AnswerError for one on which Ansible itself would break.
+    Raises AnswerError for an output on which Ansible itself would fail.
     """
     try:
         told = parse()
@@ -111,7 +111,7 @@ def parsed(parse: t.Callable[[], Result]) -> Result:
 
 
 def calm(stdout: str) -> str:
-    """What a module has printed, without what a terminal would obey beside the JSON: Ansible warns of it as it is."""
+    """The output of a module, printable beside its JSON: Ansible shows such text unchanged in a warning."""
     lines = stdout.splitlines()
     first = next((at for at, line in enumerate(lines) if line.strip().startswith("{")), len(lines))
     last = max((at for at, line in enumerate(lines) if line.strip().endswith("}")), default=-1)
@@ -119,7 +119,7 @@ def calm(stdout: str) -> str:
 
 
 def limited(result: Result) -> Result:
-    """The same. Raises AnswerError for one that is too large, or nested too deep, to be worked with."""
+    """Returns the result unchanged. Raises AnswerError if it is too large or nested too deep."""
     values = characters = 0
     waiting: list[tuple[t.Any, int]] = [(result, 0)]
     while waiting:

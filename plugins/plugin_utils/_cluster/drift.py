@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the objects and the labels of Nodes differ from the plan of a cluster. Reads, never writes. PRIVATE.
 
-What a run of site.yml would do is asked of what it would ask itself: the plan of objects, what gpu_disruption holds
-back of it, and the plan of labels. Pods are not looked at here: see L(rollout).
+To find what a run of site.yml would do, it calls the same functions as such a run: the plan of objects, the part of it
+that gpu_disruption forbids, and the plan of labels. It does not look at pods; L(rollout) does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _NAMED, _FIELDS = 3, 2
 
 
 class Difference(t.NamedTuple):
-    """What differs from the plan in one component, C(cluster) for what all share, C(nodes) for the labels of Nodes.
+    """What differs from the plan. component: a component, C(cluster) for objects that all components share, or C(nodes)
+    for the labels of Nodes.
 
-    cause: what differs, in words; hint: what to do; level: C(failed), or C(pending) for what a higher gpu_disruption
-    allows; nodes: those whose labels differ.
+    cause: what differs, in words; hint: what to do; level: C(failed), or C(pending) for what only a higher
+    gpu_disruption allows; nodes: the Nodes whose labels differ.
     """
 
     component: str
@@ -39,10 +40,10 @@ class Difference(t.NamedTuple):
 
 def differences(client: Client, cluster: t.Mapping[str, t.Any],
                 components: t.Collection[str] | None) -> list[Difference]:
-    """What a run would put right. cluster: the part of the plan; components: these alone, None for all and for labels.
+    """What a run would repair. cluster: the part of the plan; components: only these, or None for all and the labels.
 
-    What cannot be compared is one of them: an object of others that is in the way, a right to read that is missing.
-    Raises InputError where the plan is none.
+    If something cannot be compared, this is a difference too: an object of somebody else with the same name, or a
+    missing right to read. Raises InputError if the plan is not valid.
     """
     wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
     try:
@@ -80,7 +81,7 @@ def _told(change: Change) -> str:
 
 
 def _of_labels(client: Client, cluster: t.Mapping[str, t.Any]) -> list[Difference]:
-    """Nodes whose deploy labels differ, those with the same keys together. What hosts tell is theirs to compare."""
+    """The Nodes whose deploy labels differ, grouped by keys. Labels that hosts compute are compared on the hosts."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, summary in deploy.differing(client, cluster["deploy"]).items():
         keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))

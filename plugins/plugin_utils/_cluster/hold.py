@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which changes wait for a higher gpu_disruption, as they would end pods that GPU clients run on. Pure. PRIVATE.
+"""Which changes wait for a higher gpu_disruption, because they would end pods that GPU clients need. Pure. PRIVATE.
 
-A driver's pod takes the driver with it, and the MPS daemon its clients. Other operands come and go without harm to who
-computes.
+When a driver's pod ends, the driver is unloaded; when the MPS daemon ends, its clients end too. Other operands can end
+without harm to GPU clients.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 def hold(changes: t.Sequence[Change], level: str,
          nodes: t.Callable[[], t.Sequence[Object]]) -> tuple[list[Change], list[dict[str, t.Any]]]:
-    """(what may be done, what is pending as results have it).
+    """(the allowed changes, the pending ones in the form of results).
 
-    level: gpu_disruption; nodes: returns the metadata of all Nodes, asked only where a selector changes.
-    While a change of a driver's DaemonSet is pending, so is all else of the driver: half of it is no driver.
+    level: gpu_disruption; nodes: returns the metadata of all Nodes, called only if a selector changes.
+    While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
+    that is changed in part does not work.
     """
     reasons = {} if allows(level, NEEDS) else {one.id: _ends(one, nodes) for one in changes}
     first = next((one for one in changes if reasons.get(one.id) and one.component == DRIVER), None)
@@ -44,7 +45,7 @@ def hold(changes: t.Sequence[Change], level: str,
 
 
 def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
-    """Why a change of a DaemonSet ends pods that run; empty where it does not."""
+    """Why a change of a DaemonSet would end running pods; empty if it would not."""
     live = change.live
     if (not change.writes or live is None or live["kind"] != "DaemonSet"
             or not (change.component == DRIVER or live["metadata"]["name"] == MPS_DAEMON)):
@@ -59,8 +60,8 @@ def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
 
 
 def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
-    """The Nodes that a DaemonSet would leave, as words; empty where there are none. A controller ends such pods, also
-    those that only a user may replace."""
+    """The Nodes that a DaemonSet would leave, in words; empty if there are none. The controller of DaemonSets ends the
+    pods there, even with OnDelete."""
     want, have = (one["spec"]["template"]["spec"] for one in (manifest, live))
     kept = (want.get("affinity") or {}).get("nodeAffinity") or {}
     former = (have.get("affinity") or {}).get("nodeAffinity") or {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run of Ansible that holds a Node: who it is, and whether it may still be at work. PRIVATE to the collection."""
+"""Identifies the run of Ansible that holds a Node, and decides whether it may still work. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TEXT = re.compile(r"([\w.-]{1,253})/(\d{1,10})/(\d{1,20})@(\d{4}-\d\d-\d\dT\d\d
 
 @dataclass(frozen=True)
 class Holder:
-    """controller: its host name; pid, started: the process of ansible-playbook and the time of its start by /proc (0
-    where there is none); since: when it took the Node, in seconds since 1970."""
+    """A run. controller: its host name; pid, started: the process of ansible-playbook and its start time by /proc (0 if
+    there is no /proc); since: when it took the Node, in seconds since 1970."""
 
     controller: str
     pid: int
@@ -35,17 +35,17 @@ class Holder:
 
     @classmethod
     def of_run(cls) -> Holder:
-        """This run. Ansible forks a process for each task; the run is the process that forks."""
+        """This run. Ansible forks a process for each task; the parent process is the run."""
         return cls.of_process(os.getppid())
 
     @classmethod
     def of_process(cls, pid: int) -> Holder:
-        """The run whose process this is, now."""
+        """The run with this process, taking a Node now."""
         return cls(re.sub(r"[^\w.-]", "-", platform.node()) or "unknown", pid, _started(pid), time.time())
 
     @classmethod
     def read(cls, text: str) -> t.Optional[Holder]:
-        """What an annotation says; None where it is empty or nothing that L(text) writes."""
+        """Parses an annotation; None if it is empty or not in the form that L(text) writes."""
         found = _TEXT.fullmatch(text)
         try:
             since = calendar.timegm(time.strptime(found[4], _TIME)) if found else 0.0
@@ -55,11 +55,12 @@ class Holder:
 
     @property
     def text(self) -> str:
-        """For an annotation."""
+        """The value of the annotation."""
         return f"{self.controller}/{self.pid}/{self.started}@{time.strftime(_TIME, time.gmtime(self.since))}"
 
     def must_wait_for(self, other: Holder) -> bool:
-        """Whether another run may still work. One of this controller works while its process lives."""
+        """Whether another run may still work: on this controller while its process lives, on another one until
+        EXPIRES."""
         if (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started):
             return False
         if self.controller == other.controller:
@@ -68,12 +69,12 @@ class Holder:
 
 
 def refuse_held(me: Holder | None, node: t.Mapping[str, t.Any]) -> None:
-    """Raises ClusterError where another run works on a Node. me: this run, None where it does not matter."""
+    """Raises ClusterError if another run may still work on a Node. me: this run, None to skip the check."""
     name = node["metadata"]["name"]
     holder = Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
     if me and holder and me.must_wait_for(holder):
         raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
-                           "Wait until it has ended. Where it is gone for good, remove the annotation: kubectl "
+                           "Wait until it has ended. If it no longer runs, remove the annotation: kubectl "
                            f"annotate node {name} {HELD}-", verb="patch", object=f"Node {name}", reason="Held")
 
 

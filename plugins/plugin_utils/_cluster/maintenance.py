@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Node is taken out of service before its host is disturbed, and put back as it was. PRIVATE to the collection.
+"""Takes a Node out of service before its host is disturbed, and puts it back as it was. PRIVATE to the collection.
 
-Out of service: one run holds the Node, its operands are paused by their deploy labels, and where the level allows it
-the Node is cordoned and the pods that use GPUs are evicted. All of it stands on the Node, in labels and annotations, so
-that the next run can go on where a run was killed.
+While a Node is out of service, one run holds it and its operands are paused by their deploy labels. If the level
+allows it, the Node is also cordoned and the pods that use GPUs are evicted. Labels and annotations of the Node keep
+this state, so that the next run can continue after a run was killed.
 
 The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
 Operator 26.7), so that other tools know what it means.
@@ -44,9 +44,9 @@ Result = t.Dict[str, t.Any]
 class Request:
     """What a task asks.
 
-    drain: the Node, the level, the timeout in seconds and what may be evicted; holder: this run; clients: what uses the
-    GPUs, as the modules of the host return holders; reason: why the maintenance failed, empty where it succeeded;
-    begun: what the task that began returned, which check mode needs.
+    drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
+    uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
+    it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all.
     """
 
     drain: drain.Request
@@ -62,7 +62,7 @@ class Request:
 
 
 def left_behind(annotations: t.Mapping[str, str]) -> bool:
-    """Whether a Node carries what a run has left that was killed or has failed."""
+    """Whether a run that was killed or failed has left its annotations on a Node."""
     return HELD in annotations or REASON in annotations
 
 
@@ -75,10 +75,10 @@ class Maintenance:
         self._tell, self._clock, self._sleep = tell, clock, sleep
 
     def started(self) -> Result:
-        """Takes the Node out of service. Raises GpuopsError with the Node as it was.
+        """Takes the Node out of service. If it raises GpuopsError, the Node is as it was before.
 
-        C(started) in the result is false where the level does not allow to end what uses the GPUs: then nothing is
-        changed, and C(pending) says what is in the way.
+        If the level does not allow to end what uses the GPUs, nothing is changed, C(started) in the result is false,
+        and C(pending) names what uses them.
         """
         one = self._node()
         self._refuse_upgrade(one)
@@ -93,10 +93,10 @@ class Maintenance:
         return result if self._request.drain.check else {**result, **self._start()}
 
     def ended(self) -> Result:
-        """Puts the Node back into service. With a reason it stays cordoned, where this collection has cordoned it.
+        """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned.
 
-        A Node that no run of this collection holds, or has left behind, is not touched. Raises ClusterError where it
-        was Ready before and is not in time.
+        A Node that no run of this collection holds or has left behind is not touched. Raises ClusterError if the Node
+        was Ready before and does not become Ready in time.
         """
         one, begun = self._node(), self._request.begun
         if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
@@ -117,7 +117,7 @@ class Maintenance:
                        cordoned=[], evicted=[], staying=[])
 
     def _await_ready(self, one: Object) -> Object:
-        """The Node once its kubelet is back, which may take a while after a reboot or a restart of the runtime."""
+        """Waits for the kubelet, for example after a reboot or a restart of the runtime. Returns the Ready Node."""
         end = self._clock() + self._request.drain.timeout
         while not _ready(one):
             if self._clock() >= end:
@@ -138,11 +138,11 @@ class Maintenance:
         state = operand_pods.labels(one).get(UPGRADE, "")
         if state not in _UPGRADE_ENDED:
             raise ClusterError(f"A driver upgrade is under way on Node {self._request.name} ({UPGRADE}={state}).",
-                               "Let it end, or remove the label where nobody goes on with it.", verb="patch",
+                               "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {self._request.name}", reason="Upgrading")
         if operand_pods.labels(one).get(mig.STATE) == mig.PENDING:
             raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
-                               "Let it end, or run the playbook mig where it was killed.", verb="patch",
+                               "Wait until it has ended. If it was killed, run the playbook mig.", verb="patch",
                                object=f"Node {self._request.name}", reason="Changing")
 
     def _drain(self, check: bool) -> Result:
@@ -150,8 +150,8 @@ class Maintenance:
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
     def _obstacles(self, preview: Result) -> list[dict[str, t.Any]]:
-        """What uses the GPUs and may not end at this level, as pending steps. At C(drain) pods are evicted, and for
-        processes of the host the host's modules have their own rules."""
+        """What uses the GPUs and must not be ended at this level, as pending steps. From C(drain) on there is none:
+        pods are evicted, and the host's modules decide about processes of the host."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
@@ -162,7 +162,7 @@ class Maintenance:
                 for step in evictions + stops]
 
     def _start(self) -> Result:
-        """Returns what the plan did not know. Puts everything back where something goes wrong."""
+        """Carries out the plan; returns what only the run knows. Puts everything back if something goes wrong."""
         name = self._request.name
         node.write(self._client, name, self._taken)
         try:
@@ -181,7 +181,7 @@ class Maintenance:
         node.write(self._client, self._request.name, lambda live: self._released(live, ""))
 
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
-        """The patch that makes the Node this run's and pauses its operands."""
+        """The patch by which this run holds the Node and pauses its operands."""
         refuse_held(self._request.holder, live)
         return {"metadata": {"annotations": {HELD: self._request.holder.text},
                              "labels": dict.fromkeys(_to_pause(live), PAUSED)}}

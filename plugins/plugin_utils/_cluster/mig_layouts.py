@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The layouts that the cluster's MIG manager knows, read before a Node is asked for one. PRIVATE.
 
-The manager takes them from the ConfigMap that its DaemonSet mounts. From GPU Operator 26.3, where no configuration of
-the user is mounted, it makes a ConfigMap C(NODE-mig-config) of each Node's GPUs, and the mounted one is its fallback.
-A layout that it does not know it says C(failed) of, or takes the label away.
+The manager reads its layouts from the ConfigMap that its DaemonSet mounts. From GPU Operator 26.3 on, if no
+configuration of the user is mounted, it makes a ConfigMap C(NODE-mig-config) from the GPUs of each Node, and uses the
+mounted one only as a fallback. For a layout that it does not know, it sets the state C(failed) or removes the label.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _VOLUME, _OWN, _OF_NODE = "mig-parted-config", "CONFIG_FILE", "-mig-config"
 
 
 def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collection[str]) -> None:
-    """Raises InputError for a layout that the manager does not know on one of the Nodes (none: all that it serves).
+    """Raises InputError if the manager does not know the layout on one of the Nodes (empty: all Nodes that it serves).
 
-    What cannot be read, such as a ConfigMap that the user may not see, refuses nothing.
+    If the ConfigMaps cannot be read, for example because the user may not see them, nothing is refused.
     """
     name, generates = _mounted(client.list("apps/v1", "DaemonSet", namespace, label_selector=mig.MANAGER))
     try:
@@ -46,15 +46,15 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
         if maps.get(source) and layout not in maps[source]:
             lacking.setdefault(source, []).append(node)
     for source, without in lacking.items():
-        raise InputError(f"{layout!r} is no layout of ConfigMap {namespace}/{source}, which the MIG manager of "
-                         f"{fold(without)} takes them from. No label was written.",
+        raise InputError(f"{layout!r} is not a layout in ConfigMap {namespace}/{source}, from which the MIG manager of "
+                         f"{fold(without)} reads its layouts. No label was written.",
                          f"Choose from {', '.join(maps[source])}"
                          f"{'' if generates else ', or add it to the configuration (migManager.config)'}.",
                          path="layout", value=layout, allowed=list(maps[source]))
 
 
 def _mounted(sets: t.Sequence[Object]) -> tuple[str, bool]:
-    """(the ConfigMap that the manager mounts, empty where that is not known; whether it makes its own first)."""
+    """(the ConfigMap that the manager mounts, empty if it is not known; whether it makes one for each Node first)."""
     for one in sets:
         pod = one["spec"]["template"]["spec"]
         own = any(env["name"] == _OWN for container in pod["containers"] for env in container.get("env") or ())

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for the pods of operands that a deploy label of their Node has paused. PRIVATE to the collection."""
+"""Waits until the pods of operands that a deploy label has paused have ended. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Object = t.Mapping[str, t.Any]
 
 def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], value: str, timeout: float,
               clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
-    """Returns when no pod is left of a DaemonSet that selects a paused label.
+    """Returns when the DaemonSets that select a paused label have no pods left on the Nodes.
 
-    names: of the Nodes; keys: the labels that are paused where they have this value; timeout: seconds for all Nodes.
-    Raises ClusterError that names the pods which are still there.
+    names: of the Nodes; keys: the labels, each of which is paused if it has this value; timeout: seconds for all Nodes.
+    Raises ClusterError with the names of the remaining pods.
     """
     sets = [one for one in client.list("apps/v1", "DaemonSet") if selected(one) & set(keys)]
     end = clock() + timeout
@@ -32,7 +32,7 @@ def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], v
             return
         if clock() >= end:
             raise ClusterError(f"Operands do not end within {timeout:g} seconds: {', '.join(left)}.",
-                               "Look at them: kubectl describe pod.", verb="wait", object=left[0], reason="Timeout")
+                               "Find out why with kubectl describe pod.", verb="wait", object=left[0], reason="Timeout")
         sleep(_PAUSE)
 
 

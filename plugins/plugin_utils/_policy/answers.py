@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the answers of our modules look like: the facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
+"""The shapes of the answers of this collection's modules: facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
 
-gpu_info documents its facts; a test holds both together. Unknown is null wherever that is allowed at all. The limits
-are far beyond any machine, and keep one host from costing the controller its memory.
+gpu_info documents its facts; a test compares the documentation with these shapes. An unknown value is null where null
+is allowed. The limits are far beyond any real machine; they keep one host from using up the memory of the controller.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ LABELS = Table(Text(longest=320), _NAME, 2_000)
 
 # The error kind of an answer that is not believed.
 KIND = "answer"
-# What the controller reads of any module's answer. Other keys are for people.
+# What the controller reads from the answer of any module. Other keys are only shown to users.
 ANSWER: dict[str, Shape] = {
     "msg": _WORDS, "failed": _FLAG, "changed": _FLAG, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
     "error": Fields(optional=dict.fromkeys(("kind", "message", "hint", "path", "component", "library"), _WORDS),
@@ -125,5 +125,5 @@ ANSWER: dict[str, Shape] = {
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }
-# Of a module's ansible_facts those that are facts of ours. All else is no module's to set.
+# The keys of ansible_facts that modules of this collection may set. All other keys are dropped.
 OWN_FACTS: dict[str, Shape] = {"gpu_labels": LABELS, "gpu_labels_unread": Rows(Nullable(_PCI), _GPUS)}

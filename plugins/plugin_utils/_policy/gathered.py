@@ -53,31 +53,31 @@ def hosts(task_vars: TaskVars) -> list[str]:
 
 
 def variables(task_vars: TaskVars) -> dict[str, t.Any]:
-    """By host of the play its variables; a host whose facts set some of ours is left out."""
+    """For each host of the play its variables. A host whose facts set variables of the collection is left out."""
     hostvars = task_vars["hostvars"]
     return {host: hostvars[host] for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))}
 
 
 def forged(host_vars: t.Any) -> list[str]:
-    """The variables of ours that the facts of a host set, sorted. host_vars: its variables as they are."""
-    # Facts win over the inventory, so that a host in wrong hands would speak for all.
+    """The variables of this collection that the facts of a host set, sorted. host_vars: its raw variables."""
+    # Facts take precedence over the inventory, so a compromised host could decide for all others.
     known = host_vars.get("ansible_facts")
     return sorted(NAMES.intersection(known)) if isinstance(known, t.Mapping) else []
 
 
 def refuse_forged(task_vars: TaskVars) -> None:
-    """Raises InputError where the facts of the task's own host set a variable of ours: options may rest on it."""
+    """Raises InputError if facts of the task's own host set a variable of the collection, as options may use it."""
     names = forged(task_vars)
     if names:
         raise forged_error(str(task_vars["inventory_hostname"]), names[0])
 
 
 def forged_error(host: str, name: str) -> InputError:
-    """The error of a host whose facts set a variable of ours."""
-    what = "which Node it is, is not the host's to say" if name == NODE_NAME else "that is not the host's to say"
+    """The error of a host whose facts set a variable of this collection."""
+    what = "only the inventory may say which Node it is" if name == NODE_NAME else "only the inventory may set this"
     return InputError(f"{host} has a fact {name}: {what}.",
-                      f"Set {name} in the inventory, and look where the fact comes from (a module on the host, "
-                      "set_fact with cacheable, a fact cache).", path=f"hostvars.{host}.{name}")
+                      f"Set {name} in the inventory, and find out where the fact comes from (a module on the host, "
+                      "set_fact with cacheable, or a fact cache).", path=f"hostvars.{host}.{name}")
 
 
 def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
@@ -97,7 +97,7 @@ def node_names(task_vars: TaskVars) -> dict[str, str]:
 
 
 def node_name(hostvars: t.Any, host: str) -> str:
-    """What the Node of a host is called: as the inventory says. Raises InputError where the host itself says so."""
+    """The name of a host's Node, as the inventory says. Raises InputError if a fact of the host sets it."""
     # Raw: what a module returned is data, and templating the variables of the whole fleet would take its time.
     raw = hostvars.raw_get(host)
     if NODE_NAME in forged(raw):
@@ -120,7 +120,7 @@ def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
 
 
 def _of_inventory(task_vars: TaskVars, host: str, name: str) -> t.Any:
-    """A variable of a host, None where it has none. Raises InputError where the host itself says so."""
+    """A variable of a host, None if it is not set. Raises InputError if a fact of the host sets it."""
     hostvars = task_vars["hostvars"]
     if name in forged(hostvars.raw_get(host)):
         raise forged_error(host, name)
@@ -138,7 +138,7 @@ def _group(task_vars: TaskVars, name: str) -> list[str]:
 
 
 def facts(task_vars: TaskVars) -> dict[str, t.Any]:
-    """By host what gpu_info returned, None where it did not, and where it is not believed."""
+    """For each host what gpu_info returned, None if it returned nothing or the host is not believed."""
     refused = rejected(task_vars)
     return {host: None if host in refused else _registered(task_vars, host, FACTS).get("facts")
             for host in hosts(task_vars)}
@@ -161,8 +161,8 @@ def rejected(task_vars: TaskVars) -> dict[str, dict[str, str]]:
 
 
 def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Facts given by hand. Raises InputError where they have another shape than those of gpu_info, such as those that
-    another version has left in a cache."""
+    """Facts given by hand. Raises InputError if they do not have the shape of gpu_info's facts, for example because
+    another version of the collection left them in a cache."""
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
@@ -178,7 +178,7 @@ def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def whole(data: t.Any, needed: t.Sequence[str], path: str, source: str) -> None:
-    """Raises InputError for data, given by hand, that lacks what its source always has."""
+    """Raises InputError if data given by hand lacks keys that their source always has."""
     if not isinstance(data, t.Mapping):
         raise InputError(f"a mapping is expected, this is a {type(data).__name__}.", f"Give what {source}.", path=path)
     lacking = [name for name in needed if name not in data]
@@ -202,20 +202,20 @@ def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
 
 
 def checks(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
-    """What gpu_verify found on a host, None where it did not come so far; empty where nothing is delivered there."""
+    """What gpu_verify found on a host, None if it did not run there; empty if nothing is delivered there."""
     result = _registered(task_vars, host, CHECKS)
     found = [] if result.get("skipped") else result.get("checks")
     return found if isinstance(found, list) else None
 
 
 def unready_nodes(task_vars: TaskVars) -> set[str]:
-    """The Nodes of the hosts on which gpu_verify, in this run, has found something else than planned, or not looked."""
+    """The Nodes of the hosts that gpu_verify, in this run, found different from the plan or did not look at."""
     found = {node: checks(task_vars, host) for host, node in node_names(task_vars).items()}
     return {node for node, mine in found.items() if mine is None or any(not check["ok"] for check in mine)}
 
 
 def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str, t.Any]]]:
-    """By component the C(plan) or C(pending) that its module returned last on a host; empty ones left out."""
+    """For each component the C(plan) or C(pending) that its module returned last on a host, without empty ones."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
@@ -227,7 +227,7 @@ def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str
 
 
 def _carried_out(task_vars: TaskVars, host: str, result: dict[str, t.Any]) -> dict[str, t.Any]:
-    """What a module returned. Where its host's Node had to stay in service this was a preview: all of it is pending."""
+    """What a module returned. If the host's Node stayed in service, this was a preview, and all of it is pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = maintenance.get("pending") if maintenance.get("started") is False else None
     if not obstacles:
@@ -274,7 +274,7 @@ def _error(result: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def samples(task_vars: TaskVars, host: str) -> list[dict[str, t.Any]] | None:
-    """What the CUDA samples of this run came to on a host, None where they were not run."""
+    """The results of the CUDA samples of this run on a host, None if they were not run."""
     found = (_registered(task_vars, host, name).get("samples") for name in SAMPLES)
     return next((one for one in found if isinstance(one, list)), None)
 
@@ -296,7 +296,7 @@ def cluster(task_vars: TaskVars, plan: t.Mapping[str, t.Any] | None) -> dict[str
 
 
 def unchanged_facts(task_vars: TaskVars, host: str) -> dict[str, t.Any] | None:
-    """The facts that were gathered in this run, None where there are none or a role has changed the host since."""
+    """The facts that were gathered in this run, None if there are none or a role has changed the host since."""
     results = [*(component.result for component in ON_HOSTS), SOFTWARE_RESULT]
     if any(_registered(task_vars, host, result).get("changed") for result in results):
         return None

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What is wrong with a GPU that does not answer, and what to do. Pure. PRIVATE.
 
-By what NVML returns for it (nvml.h, nvmlReturn_t). No level of gpu_disruption lets a run reset or reboot for it: a GPU
-that is broken would be reset by every run.
+The fault is derived from what NVML returns for the GPU (nvml.h, nvmlReturn_t). A run never resets a GPU or reboots a
+host because of such a fault, at no level of gpu_disruption, as every run would reset a broken GPU again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOOK = "Look at journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its clients (what gpu_disruption drain does for a change), then reset it: nvidia-smi --gpu-reset -i "
           "{pci}; where that is refused, reboot the host")
 _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs are served meanwhile"
-# What the error says: the state of the GPU, what to do.
+# A word in the error, the state of the GPU, what to do.
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),
     ("GPU_IS_LOST", "is lost", _REBOOT),

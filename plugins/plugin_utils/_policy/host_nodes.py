@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts of a plan are Nodes of the cluster: what disturbs these goes through the Node. Pure. PRIVATE."""
+"""Which hosts of a plan are Nodes of the cluster. A Node is taken out of service before its host is disturbed.
+
+Pure. PRIVATE.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 
 Plan = t.Dict[str, t.Any]
 _SHOWN = 20
-# What may happen on a host of a cluster that nobody has named.
+# The highest level on a host that belongs to a cluster without gpu_kubeconfig.
 _ALONE = "idle"
-_NOBODY_ASKED = ("the host is part of a Kubernetes cluster that is not named, so nobody can cordon its Node and evict "
-                 "its pods: gpu_disruption {} counts as " + _ALONE + ". Set gpu_kubeconfig to the file of the cluster.")
+_NOBODY_ASKED = ("the host belongs to a Kubernetes cluster, but gpu_kubeconfig is not set, so the run cannot cordon "
+                 "the Node and evict its pods: gpu_disruption {} counts as " + _ALONE + ". Set gpu_kubeconfig to the "
+                 "kubeconfig of the cluster.")
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
            facts: t.Mapping[str, t.Any]) -> list[str]:
-    """Writes C(node) into the plan of every host: C({name, left}), empty for one that is no Node. Returns notes.
+    """Writes C(node) into the plan of every host: C({name, left}), or empty if the host is not a Node. Returns notes.
 
-    names: by host of the inventory what its Node would be called; left: by Node of the cluster whether a run has left
-    it behind (killed or failed), None where no cluster is named; facts: by host what gpu_info returned.
+    names: for each host of the inventory the name that its Node would have; left: for each Node of the cluster whether
+    a killed or failed run has left it behind, None if no cluster is named; facts: for each host what gpu_info returned.
     """
     alone = []
     for host, parts in plan["hosts"].items():
@@ -40,13 +44,13 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
 
 
 def batch(asked: t.Any, hosts: int) -> int:
-    """How many hosts may be out of service at the same time: a number, or a share of all (C(25%)), at least one.
+    """How many hosts may be out of service at the same time, at least one. asked: a number, or a share (C(25%)).
 
     Raises InputError for anything else.
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
-        raise InputError(f"{asked!r} is not a number of hosts.", "Write a number from 1 on, or a share such as 25%.",
+        raise InputError(f"{asked!r} is not a number of hosts.", "Write 1 or more, or a share such as 25%.",
                          path="gpu_max_unavailable", value=asked)
     return max(1, hosts * int(found[1]) // 100) if found[2] else int(found[1])
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text of hosts and clusters without what a terminal would obey. Pure. PRIVATE."""
+"""Makes text of hosts and clusters safe to print on a terminal. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import dataclasses
 import re
 import typing as t
 
-# Control characters but for the tab and the end of a line; marks that hide text or turn its direction; halves of
-# characters, which cannot be encoded.
+# Control characters except tab and newline; invisible characters and marks of text direction; surrogates, which cannot
+# be encoded.
 _OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
                      "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
 
 
 def printable(text: str) -> str:
-    """The text with each such character as an escape that can be read: C(\\x1b)."""
+    """The text with each such character replaced by a readable escape: C(\\x1b)."""
     return _OBEYED.sub(_escape, text) if _OBEYED.search(text) else text
 
 
@@ -25,7 +25,7 @@ def _escape(found: t.Match[str]) -> str:
 
 
 def cleaned(data: t.Any) -> t.Any:
-    """The same data with every text printable, keys included. Raises RecursionError for data nested without end."""
+    """The same data with every text printable, including keys. Raises RecursionError for data nested without end."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):
@@ -39,12 +39,12 @@ def cleaned(data: t.Any) -> t.Any:
     return data
 
 
-# What Ansible prints of a result that is no failure.
+# What Ansible prints of a result that is not a failure.
 _PRINTED = ("msg", "warnings", "diff")
 
 
 def printed(result: dict[str, t.Any]) -> dict[str, t.Any]:
-    """A result of which all that Ansible prints unasked is printable: of a failure that is everything."""
+    """A result in which everything is printable that Ansible prints by default; of a failure it prints everything."""
     if result.get("failed"):
         return dict(cleaned(result))
     return {**result, **{name: cleaned(result[name]) for name in _PRINTED if name in result}}

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables by which users and our roles speak to each other, which no host may set. Pure. PRIVATE.
+"""The variables of users and of this collection's roles, which the facts of a host must not set. Pure. PRIVATE.
 
-Facts beat the inventory and the defaults of roles, and a fact is what a host says: of a module of somebody else, such
-as setup, or of a fact cache. A test compares this list with roles and playbooks.
+Facts take precedence over the inventory and the defaults of roles. They come from the host, by any module (such as
+setup), or from a fact cache. A test compares this list with roles and playbooks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shapes of data that come from elsewhere: types, sizes and keys, checked before anybody relies on them. Pure. PRIVATE.
+"""Shapes of data from outside: types, sizes and keys, which are checked before anything uses the data. Pure. PRIVATE.
 
 A shape is data. C(fault) returns None for a value that has the shape, else the first L(Fault).
 """
@@ -16,8 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema impor
 
 
 class Fault(t.NamedTuple):
-    """path: where, such as C(.gpus[0].uuid), empty for the value itself; value: what stands there, short; allowed: what
-    may stand there, as a part of a sentence."""
+    """What is wrong. path: the place, such as C(.gpus[0].uuid), empty for the value itself; value: the value there,
+    shortened; allowed: what is allowed there, as a part of a sentence."""
 
     path: str
     value: str
@@ -29,14 +29,14 @@ class Fault(t.NamedTuple):
 
 
 class Shape(t.Protocol):
-    """What all shapes have."""
+    """The interface of all shapes."""
 
     def fault(self, value: t.Any) -> Fault | None:
-        """What is wrong with a value, None where nothing is."""
+        """What is wrong with a value, None if nothing is."""
 
 
 def _said(value: t.Any) -> str:
-    # Only the beginning is shown, and a huge value takes long to write out.
+    # Only the beginning, because it takes long to format a huge value.
     if isinstance(value, str):
         return shown(value[:80])
     return f"a {type(value).__name__} of {len(value)}" if isinstance(value, (dict, list, tuple)) else shown(value)
@@ -44,7 +44,7 @@ def _said(value: t.Any) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """A string. pattern: what it matches as a whole, allowed: the same in words; longest: in characters."""
+    """A string. pattern: the whole string must match it; allowed: the same in words; longest: in characters."""
 
     pattern: str = ""
     allowed: str = ""
@@ -160,7 +160,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Fields:
-    """A mapping of known keys, all of which are there but for optional ones. whole: whether no other key may be."""
+    """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault."""
 
     needed: t.Mapping[str, Shape] = field(default_factory=dict)
     optional: t.Mapping[str, Shape] = field(default_factory=dict)

@@ -60,14 +60,14 @@ def test_what_the_delivered_config_map_lacks_is_refused(api: ApiServer, policy: 
     world(api, policy, release)
     found = asked(api, "all-9g.90gb", check)
     assert found["failed"] and found["error"]["path"] == "layout" and "No label was written" in found["msg"]
-    assert f"ConfigMap {SPACE}/{source}, which the MIG manager of n1" in found["msg"]
+    assert f"ConfigMap {SPACE}/{source}, from which the MIG manager of n1" in found["msg"]
     assert label(api) is None and api.sent() == []
     assert found["error"]["allowed"][:2] == (["small", "large"] if policy else ["all-disabled", "all-enabled"])
 
 
 def test_what_it_has_is_asked_for(api: ApiServer) -> None:
     world(api, OWN)
-    assert "no layout of" not in asked(api, "small")["msg"] and label(api) == "small"
+    assert "not a layout in" not in asked(api, "small")["msg"] and label(api) == "small"
 
 
 def test_the_config_map_that_the_manager_made_of_a_node_counts_first(api: ApiServer) -> None:

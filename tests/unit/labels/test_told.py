@@ -39,7 +39,7 @@ def test_facts_by_node() -> None:
 def test_a_host_cannot_say_which_node_it_is() -> None:
     """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
     spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
-    with pytest.raises(InputError, match="not the host's to say") as caught:
+    with pytest.raises(InputError, match="only the inventory may say which Node") as caught:
         told(variables(a=spoofed, b={}), ["b", "a"])
     assert caught.value.details["path"] == "hostvars.a.gpu_node_name"
 
