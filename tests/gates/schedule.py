@@ -11,18 +11,42 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lab.stages import Stage, Stages, clock, last_line
+from lab.stages import Stage, Stages, clock, last_line, processor_seconds
 from tests.gates.table import Gate, environment
 
 LIMIT = 45.0  # minutes after which a gate is killed
+# So many gates run side by side on every machine, more only where the processors have been idle for a while: on one
+# that is slow or busy, many at once would each reach their limits, and none would end sooner.
+ALWAYS, IDLE, WHILE = 3, 0.15, 5.0  # gates, share of all processors, seconds
 HEARTBEAT = 60.0  # seconds between signs of life where the output is no terminal
 
 
-class Schedule:
-    """What waits and what runs. capacity: cores to keep busy, this machine's by default."""
+class Load:
+    """How busy this machine's processors have been since a gate was started, over the last C(WHILE) seconds."""
 
-    def __init__(self, stages: Stages, gates: Sequence[Gate], capacity: float = 0.0) -> None:
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, float]] = []
+
+    def idle(self) -> bool:
+        """Whether they have room for another gate. To be asked again and again."""
+        now, worked = time.monotonic(), processor_seconds()
+        self.looks.append((now, worked))
+        while len(self.looks) > 2 and now - self.looks[1][0] >= WHILE:
+            del self.looks[0]
+        then, before = self.looks[0]
+        return now - then >= WHILE and worked - before <= (1 - IDLE) * (now - then) * (os.cpu_count() or 1)
+
+    def started(self) -> None:
+        """A gate was started, and what it keeps busy shows only in a while."""
+        self.looks.clear()
+
+
+class Schedule:
+    """What waits and what runs. capacity: cores to keep busy, this machine's by default; load: how busy they are."""
+
+    def __init__(self, stages: Stages, gates: Sequence[Gate], capacity: float = 0.0, load: Load | None = None) -> None:
         self.stages = stages
+        self.load = load or Load()
         self.capacity = capacity or float(os.cpu_count() or 1)
         self.waiting = sorted(gates, key=lambda gate: -self.length(gate, gates))
         self.running: dict[str, tuple[Gate, Stage]] = {}
@@ -49,8 +73,9 @@ class Schedule:
         """The gates to start now. One alone may be wider than the machine."""
         chosen: list[Gate] = []
         busy = sum(gate.cores for gate, _stage in self.running.values())
+        more = max(ALWAYS - len(self.running), int(self.load.idle()))
         for gate in self.waiting:
-            fits = busy + gate.cores <= self.capacity or not busy
+            fits = len(chosen) < more and (busy + gate.cores <= self.capacity or not busy)
             if fits and all(name in self.passed for name in gate.needs):
                 chosen.append(gate)
                 busy += gate.cores
@@ -58,6 +83,7 @@ class Schedule:
 
     def _start(self, gate: Gate) -> None:
         self.waiting.remove(gate)
+        self.load.started()
         cost = self.stages.logs / f"{gate.name.replace(' ', '-')}.cost"
         cost.unlink(missing_ok=True)
         measured = [sys.executable, "-m", "tests.gates.measured", str(cost), *gate.argv]

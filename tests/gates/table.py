@@ -106,11 +106,14 @@ GATES = (
     on_hosts("site", 11, 0.5, "site", "hybrid", "bad_input", "become", "reboot",
              needs=("lab", "control plane"), only_own_tests=WHOLE,
              inputs=("tests/integration/converged.py", "lab/demo/*.yml", "playbooks/*", "examples/*")),
+    on_hosts("trust", 5, 0.5, "hostile", "secrets", inputs=("tests/integration/hostile/*",), only_own_tests=WHOLE),
     Gate("molecule", (str(BIN / "molecule"), "test", "--all"), 3, 0.5, needs=("venv", "lab", "control plane"),
          inputs=("molecule/*",), only_own_tests=WHOLE),
+    pytest("campaign", 30, 0.5, ("lab",), "tests/campaign/*"),
     Gate("bench", (PYTHON, "-m", "tests.bench"), 15, 2.0, ("venv", "lab", "control plane", "containerd")),
 )
-ONLY_WHEN_NAMED = ("bench",)  # measures, which other gates on the machine would spoil
+# One measures, which other gates on the machine would spoil; one takes half an hour for what few changes touch.
+ONLY_WHEN_NAMED = ("bench", "campaign")
 
 
 def environment(name: str) -> dict[str, str]:

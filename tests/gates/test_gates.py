@@ -14,9 +14,10 @@ import pytest
 
 from lab.stages import ROOT, Stage, Stages
 from tests.gates import __main__ as gates
+from tests.gates import schedule as schedules
 from tests.gates.inputs import Tree, changed
-from tests.gates.schedule import Schedule
-from tests.gates.table import GATES, Gate, files, unclaimed
+from tests.gates.schedule import Load, Schedule
+from tests.gates.table import GATES, ONLY_WHEN_NAMED, Gate, files, unclaimed
 
 
 @pytest.fixture
@@ -44,6 +45,42 @@ def test_the_longest_start_first_and_no_more_than_the_cores_carry(stages: Stages
     schedule = Schedule(stages, [gate("short", minutes=1), gate("long", minutes=9), gate("half", minutes=3, cores=0.5),
                                  gate("other half", minutes=2, cores=0.5)], capacity=2.0)
     assert next_names(schedule) == ["long", "half", "other half"]
+
+
+class Busy(Load):
+    """A machine whose processors are so."""
+
+    def __init__(self, idle: bool) -> None:
+        super().__init__()
+        self.now = idle
+
+    def idle(self) -> bool:
+        return self.now
+
+
+def test_many_side_by_side_only_while_processors_are_idle(stages: Stages) -> None:
+    narrow = [gate(str(number), "sleep 60", cores=0.1) for number in range(6)]
+    schedule = Schedule(stages, narrow, capacity=2.0, load=Busy(False))
+    for one in schedule._next():
+        schedule._start(one)
+    assert list(schedule.running) == ["0", "1", "2"] and schedule._next() == []
+    schedule.load = Busy(True)
+    assert next_names(schedule) == ["3"]
+    stages.stop()
+
+
+def test_processors_are_idle_when_they_have_been_so_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0, 0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(schedules, "processor_seconds", lambda: now[1])
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    load, told = Load(), []
+    for second, worked in ((0, 0), (3, 3), (6, 6), (9, 12), (12, 18), (15, 20)):
+        now[:] = second, worked
+        told.append(load.idle())
+    assert told == [False, False, True, True, False, True]
+    load.started()
+    assert not load.idle()
 
 
 def test_what_others_wait_for_counts_with_their_length(stages: Stages) -> None:
@@ -272,7 +309,8 @@ def test_what_a_test_depends_on(tree: Tree, test: str, on: set[str]) -> None:
 
 
 def test_requirements_affect_all(tree: Tree) -> None:
-    assert all(gates.choose(gate, tree, {"tests/requirements.txt"})[0] for gate in GATES if gate.name != "bench")
+    assert all(gates.choose(gate, tree, {"tests/requirements.txt"})[0] for gate in GATES
+               if gate.name not in ONLY_WHEN_NAMED)
 
 
 # Gates that look at how a file is written or whether it is there, not at what it does.
@@ -284,7 +322,7 @@ NOT_RUN = {
     ".ansible-lint": "for a linter", ".yamllint": "for a linter",
     "Makefile": "calls python3 -m for all that it does", ".ci/run": "calls make test",
     "lab/demo/*.py": "make demo, which shows what gate site proves",
-    "tests/bench/*": "runs only when named",
+    "tests/bench/*": "runs only when named", "tests/campaign/*": "runs only when named",
     "tests/gates/*": "has its own tests in gate gates",
 }
 
