@@ -10,15 +10,19 @@ the execution follow.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import secrets
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import unseal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, interpreter
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import refuse_forged
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _seen, _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
 
@@ -152,13 +156,27 @@ class ActionModule(Asking):
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
                    "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode, **more}
-        arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode()}
+        key = secrets.token_hex(32)
+        arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode(),
+                     "seal": key}
         result: dict[str, t.Any] = self._execute_module(
             module_name="gpuops.nvidia.container_toolkit", module_args=arguments, task_vars=self._variables)
         if result.get("failed") or "unreachable" in result:
             raise _HostFailed(result)
+        if "sealed" in result:
+            result = {**result, **_opened(str(result.pop("sealed")), key)}
         refuse("", _seen.fault(phase, limited(result)))
         return result
+
+
+def _opened(text: str, key: str) -> dict[str, t.Any]:
+    """What the host has sealed. Raises AnswerError for anything else."""
+    told = None
+    with contextlib.suppress(ValueError, RecursionError):
+        told = unseal(text, key)
+    if not isinstance(told, dict):
+        refuse("sealed", Fault("", "what cannot be read", "an answer that is sealed by the key of its question"))
+    return t.cast("dict[str, t.Any]", told)
 
 
 def _differs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> bool:

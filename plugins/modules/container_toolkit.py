@@ -147,6 +147,9 @@ options:
   request:
     description: What the action plugin asks of the host. Not for playbooks.
     type: str
+  seal:
+    description: The key with which the host seals its answer, so that no output shows it. Not for playbooks.
+    type: str
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
@@ -248,6 +251,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import observe, trials
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import seal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._work import Work, plan, unpack
 
 
@@ -267,7 +271,7 @@ def answer(params: dict[str, t.Any]) -> dict[str, t.Any]:
             if request["settle"]:
                 work.settle()
         seen = {**observe(request, journal, run), **plan(request, journal, run)}
-    options = {name: value for name, value in params.items() if name != "request"}
+    options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
     return {"changed": writing, "seen": seen, "options": options}
 
 
@@ -297,13 +301,16 @@ def main() -> None:
             "disruption": _glue.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.
             "request": {"type": "str", "no_log": True},
+            # The key for the answer, which holds these files too.
+            "seal": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )
 
     def work() -> dict[str, t.Any]:
         _proxy.use(module.params["proxy"])
-        return answer(module.params)
+        told = answer(module.params)
+        return {"changed": told.pop("changed"), "sealed": seal(told, module.params["seal"])}
 
     _glue.finish(module, work)
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,15 +131,17 @@ def environment() -> dict[str, str]:
     return env
 
 
-def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = False) -> Run:
+def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = False,
+            settings: Mapping[str, str] | None = None) -> Run:
     """Runs a program of ansible from a folder outside the checkout's tree of collections.
 
     timeout: seconds after which a run is killed and fails. cold: start the program itself; else runs of
-    ansible-playbook share the import of Ansible.
+    ansible-playbook share the import of Ansible. settings: further variables of the environment.
     """
     record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
-    argv, env = [str(HOME / "venv" / "bin" / program), *arguments], {**environment(), "RECORD_FILE": str(record)}
+    argv, env = [str(HOME / "venv" / "bin" / program), *arguments], {**environment(), "RECORD_FILE": str(record),
+                                                                                 **(settings or {})}
     if program == "ansible-playbook" and not cold:
         code, output = WARM.run(argv, env, timeout)
     else:
@@ -161,8 +163,9 @@ def role(name: str, tasks: str = "host") -> str:
     return str(play)
 
 
-def playbook(name: str, inventories: Sequence[Path], *arguments: str, cold: bool = False, **variables: Any) -> Run:
-    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold: as of C(ansible)."""
+def playbook(name: str, inventories: Sequence[Path], *arguments: str, cold: bool = False,
+             settings: Mapping[str, str] | None = None, **variables: Any) -> Run:
+    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold, settings: as of C(ansible)."""
     return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,
                    *(["-e", json.dumps(variables)] if variables else []),
-                   name if "/" in name else f"gpuops.nvidia.{name}", cold=cold)
+                   name if "/" in name else f"gpuops.nvidia.{name}", cold=cold, settings=settings)

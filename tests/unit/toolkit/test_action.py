@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages, _read, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import seal
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _registry, _settings
 
@@ -266,3 +267,23 @@ def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
     assert "without low_level" in play()["msg"]
     play.instead["seen"]["settings"]["text"] = "\x1b" * 5_000_000
     assert "\x1b" not in play()["msg"]
+
+
+def test_an_answer_is_sealed_on_its_way(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[str] = []
+
+    def sealing(module_name: str, module_args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> t.Any:
+        told = Play._execute(play, module_name, module_args, task_vars)
+        answers.append(seal({key: value for key, value in told.items() if key != "changed"}, module_args["seal"]))
+        return {"changed": told["changed"], "sealed": answers[-1]}
+
+    plain = play(check=True)
+    monkeypatch.setattr(play, "_execute", sealing)
+    assert play(check=True) == plain and len(answers) == 2
+    assert not any("containerd" in answer for answer in answers) and len(set(answers)) == 2
+    # What was sealed for another question, and what was not sealed at all.
+    for other in (answers[0], "x", "", base64.b64encode(b"[" * 100_000).decode()):
+        play.instead = {"changed": False, "sealed": other}
+        monkeypatch.setattr(play, "_execute", lambda **options: Play._execute(play, **options))
+        refused = play(check=True)
+        assert refused["failed"] and refused["error"]["path"] == "sealed", refused
