@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,15 @@ class Cluster:
             raise AssertionError(f"lab cluster {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
-    @property
+    @cached_property
     def kubeconfig(self) -> str:
-        """The path of the file that names it."""
+        """The path of the file that names it, the same as long as it is there."""
         return self.lab("kubeconfig")
+
+    @cached_property
+    def audit(self) -> Path:
+        """The log of the API server's requests."""
+        return Path(self.lab("audit"))
 
     @property
     def client(self) -> Client:
@@ -79,7 +85,7 @@ class Cluster:
 
     def requests(self) -> list[dict[str, Any]]:
         """What the collection asked of the API server so far, from its audit log."""
-        lines = [json.loads(line) for line in Path(self.lab("audit")).read_text().splitlines()]
+        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
         return [line for line in lines
                 if line.get("userAgent") == "gpuops.nvidia" and line.get("stage") == "ResponseComplete"]
 
@@ -272,37 +278,83 @@ TRAINER = {
             "name": "x", "image": "example.org/x:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}}}}
 
 
-def test_a_driver_changes_through_its_node(lab: LabHosts, settled: Cluster) -> None:
-    """Its pods are evicted before the host is touched, and only where the level allows it; and back."""
+BUDGET: dict[str, Any] = {
+    "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "trainer", "namespace": "default"},
+    "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "trainer"}}}}
+
+
+@dataclass
+class Watcher:
+    """What happens to the fresh host and its Node from here on."""
+
+    lab: LabHosts
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        self.asked, self.state = len(self.cluster.requests()), self._state()
+
+    def _state(self) -> tuple[str, str]:
+        """When the host has booted, and the driver's module that is loaded."""
+        boot, module = self.lab.sh(FRESH, "stat -c %Y /proc/1; cat /sys/module/nvidia/version").split()
+        return boot, module
+
+    def writes(self) -> list[str]:
+        """The collection's writes in order: C(evict), or the name of the object."""
+        lines = [line for line in self.cluster.requests()[self.asked:] if line["verb"] in WRITES
+                 and "accessreviews" not in line["requestURI"] and "dryRun" not in line["requestURI"]]
+        return ["evict" if "/eviction" in line["requestURI"] else line["objectRef"]["name"] for line in lines]
+
+    def acts(self) -> set[str]:
+        """Of what disturbs: C(hold) (the Node was written), C(evict), C(reload), C(reboot)."""
+        writes, (boot, module) = self.writes(), self._state()
+        return {act for act, done in (("hold", FRESH in writes), ("evict", "evict" in writes),
+                                      ("reload", module != self.state[1]), ("reboot", boot != self.state[0])) if done}
+
+
+def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, settled: Cluster) -> None:
+    """While a pod uses its GPUs, with a budget and without one: docs/maintenance.md, step by step."""
     def trainers() -> list[str]:
         return [pod["metadata"]["uid"] for pod in settled.client.list("v1", "Pod", "default", "app=trainer")
                 if pod["spec"].get("nodeName") == FRESH and pod["status"]["phase"] == "Running"]
 
-    before = settled.nodes()[FRESH]
+    def run(level: str, **variables: Any) -> tuple[user.Run, Watcher]:
+        watcher = Watcher(lab, settled)
+        return site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption=level, **variables), watcher
+
+    before, other = settled.nodes()[FRESH], {"driver_branch": "580"}
     settled.client.apply(TRAINER)
     try:
         pod = until(trainers, "the trainer runs")
-        other = {"driver_branch": "580"}
-        kept = site(lab, settled, "--limit", f"{FRESH},cluster", **other)
-        obstacle, = next(line["result"]["pending"] for line in kept.of(FRESH)
+        never, watcher = run("never", **other)
+        assert never.rc == 0 and not never.changed(FRESH) and watcher.acts() == set(), never.output
+        idle, watcher = run("idle", **other)
+        obstacle, = next(line["result"]["pending"] for line in idle.of(FRESH)
                          if line["action"].endswith(".node_maintenance"))
-        assert kept.rc == 0 and not kept.changed(FRESH) and trainers() == pod, kept.output
+        assert idle.rc == 0 and not idle.changed(FRESH) and watcher.acts() == set(), idle.output
         assert "gpu_disruption is 'idle'" in obstacle["pending_reason"] and obstacle["needs"] == "drain"
-        for variables in (other, {}):
-            pod, asked = until(trainers, "the trainer runs"), len(settled.requests())
-            run = site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption="drain", **variables)
-            assert run.rc == 0 and "install packages" in str(run.steps(FRESH)["nvidia_driver"]), run.output
-            assert run.result(FRESH, "nvidia_driver")["driver"]["after"]["loaded"].startswith(
+        settled.client.apply(BUDGET)
+        blocked, watcher = run("drain", maintenance_drain_timeout=3, **other)
+        assert blocked.rc != 0 and "disruption budget" in str(blocked.errors()), blocked.output
+        # Held, and given back as it was.
+        assert watcher.acts() == {"hold", "evict"} and trainers() == pod
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
+        for level, variables in (("drain", other), ("reboot", {})):
+            pod = until(trainers, "the trainer runs")
+            done, watcher = run(level, **variables)
+            assert done.rc == 0 and "install packages" in str(done.steps(FRESH)["nvidia_driver"]), done.output
+            assert done.result(FRESH, "nvidia_driver")["driver"]["after"]["loaded"].startswith(
                 variables.get("driver_branch", ""))
-            lines = [line for line in settled.requests()[asked:] if line["verb"] in WRITES
-                     and "accessreviews" not in line["requestURI"] and "dryRun" not in line["requestURI"]]
-            acts = ["evict" if "/eviction" in line["requestURI"] else line["objectRef"]["name"] for line in lines]
+            # No reboot, as a reload was enough.
+            assert watcher.acts() == {"hold", "evict", "reload"} and not set(pod) & set(trainers())
             # Held and paused; cordoned; evicted; back as it was. The level is also one for operands, which follow.
-            assert acts[:4] == [FRESH, FRESH, "evict", FRESH] and FRESH not in acts[4:], acts
-            assert not set(pod) & set(trainers())
+            writes = watcher.writes()
+            assert writes[:4] == [FRESH, FRESH, "evict", FRESH] and FRESH not in writes[4:], writes
         after = settled.nodes()[FRESH]
         assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
     finally:
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
         settled.client.delete("apps/v1", "Deployment", "trainer", "default")
 
 

@@ -24,7 +24,7 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration import user
 from tests.integration_cluster.conftest import Kubectl
-from tests.integration_cluster.plays import play
+from tests.integration_cluster.plays import LOCAL, play, run
 from tests.waiting import until
 
 Object = dict[str, Any]
@@ -211,3 +211,23 @@ def test_what_kubelets_say_of_pods(pods: list[Object], kubeconfig: str, tmp_path
     assert (check["ready"], check["desired"]) == (1, len(names))
     labelled = next(line["result"] for line in done.results if line["task"] == "Label")
     assert SOUND in labelled["nodes"] and not set(labelled["nodes"]) - set(names)
+
+
+@pytest.mark.parametrize("playbook", ["preflight", "status", "site", "verify"])
+def test_playbooks_over_them(hostile: Hostile, kubectl: Kubectl, tmp_path: Path, playbook: str) -> None:
+    """The sound Node gets its plan. The others are named, and what they say of themselves is in no object."""
+    ran = run(tmp_path, playbook, {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
+        "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": "cluster", "gpu_namespace": "hostile-plan"}}},
+        *(["--check", "--diff"] if playbook == "site" else []))
+    calm(ran.output)
+    assert len(ran.output) < 2_000_000
+    plan = next(line["result"] for line in ran.results if line["action"].endswith(".gpu_policy"))["cluster"]
+    served = [name for pool in plan["pools"] for name in pool["nodes"]]
+    assert SOUND in served and not set(served) & set(plan["rejected"])
+    assert {name for name in hostile.nodes if name.startswith("hostile-")} <= {*served, *plan["rejected"]}
+    assert len(set(plan["rejected"]) & set(hostile.nodes)) >= 10
+    driver = json.dumps(plan["components"]["driver"]["pools"])
+    assert not any(word[:40] in driver for word in WORDS) and "evil" not in driver
+    assert ran.rc != 0 or playbook == "status"
+    found = kubectl("get", "namespace", "hostile-plan", "--ignore-not-found")
+    assert not str(found or "").strip()

@@ -117,8 +117,8 @@ KIND = "answer"
 # What the controller reads from the answer of any module. Other keys are only shown to users.
 ANSWER: dict[str, Shape] = {
     "msg": _WORDS, "failed": _FLAG, "changed": _FLAG, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
-    "error": Fields(optional=dict.fromkeys(("kind", "message", "hint", "path", "component", "library"), _WORDS),
-                    whole=False),
+    "error": Fields(dict.fromkeys(("kind", "message", "hint"), _WORDS),
+                    dict.fromkeys(("path", "component", "library"), _WORDS), whole=False),
     "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, whole=False), 64),
     "samples": Rows(Fields({"gpu": Nullable(_PCI), "device": _MAYBE_TEXT, "state": OneOf(("ok", "busy", "failed")),
                             "reason": _LONG}), _GPUS),

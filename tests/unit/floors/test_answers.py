@@ -250,6 +250,7 @@ def test_labels_are_text_by_text(labels: t.Any) -> None:
 
 @pytest.mark.parametrize("answer", [
     {"error": "text", "failed": True}, {"error": {"kind": []}, "failed": True}, {"error": {"message": 1}},
+    {"error": {"kind": "missing_library", "library": "pynvml"}, "failed": True}, {"error": {}},
     {"plan": {}}, {"plan": [1]}, {"plan": [{"id": "x"}]}, {"pending": [{}]}, {"failed": "yes"}, {"msg": {}},
     {"samples": [{}]}, {"components": {"cuda": []}}, {"components": {"cuda": {"plan": [7]}}}, {"diff": "x"},
     {"plan": [{"id": "a", "action": "a", "target": "a", "reason": "", "needs": "all", "assumed": False}]},
@@ -345,7 +346,8 @@ def test_a_task_on_an_answer_without_end_is_a_named_failure() -> None:
 
 def test_whether_a_host_is_believed_is_not_its_to_say() -> None:
     """What is kept of such an error has keys that the host's own would not have."""
-    for error in ({"kind": answers.KIND}, {"kind": answers.KIND, "path": "x", "message": "y", "hint": "z"}):
+    plain = {"kind": answers.KIND, "message": "y", "hint": "z"}
+    for error in (plain, {**plain, "path": "x"}):
         told = Host(Info, {"failed": True, "msg": "x", "error": error}).run()
         assert told["error"]["path"] == "error.kind" and told["error"]["hint"] != "z"
         variables = task_vars(a={"preflight_found": {"facts": full()}}, b={"preflight_found": told})

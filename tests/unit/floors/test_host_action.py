@@ -13,7 +13,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _pynvml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils import _host_action
 
-ASKS = {"failed": True, "msg": "no pynvml", "error": {"kind": "missing_library", "library": "pynvml"}}
+ERROR = {"kind": "missing_library", "message": "", "hint": "", "library": "pynvml"}
+ASKS = {"failed": True, "msg": "no pynvml", "error": ERROR}
 DONE = {"changed": False, "gpus": []}
 
 
@@ -86,9 +87,8 @@ def test_where_neither_has_it_that_is_said(monkeypatch: pytest.MonkeyPatch, spec
 
 
 @pytest.mark.parametrize("answer", [
-    {"failed": True, "msg": "x"}, {"failed": True, "error": {"kind": "device"}},
-    {"failed": True, "error": {"kind": "missing_library", "library": "rpm"}}, {"failed": False, **{
-        "error": {"kind": "missing_library", "library": "pynvml"}}}])
+    {"failed": True, "msg": "x"}, {"failed": True, "error": {**ERROR, "kind": "device"}},
+    {"failed": True, "error": {**ERROR, "library": "rpm"}}, {**ASKS, "failed": False}])
 def test_other_failures_are_the_result(answer: dict[str, t.Any]) -> None:
     action = Action([answer])
     assert action.run(None, None) == answer

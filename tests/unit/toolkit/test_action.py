@@ -178,7 +178,7 @@ def test_what_does_not_last_is_an_error(play: Play, monkeypatch: pytest.MonkeyPa
     assert told["failed"] and "After the run the host still differs: " in told["msg"]
 
 
-@pytest.mark.parametrize("answer", [{"failed": True, "msg": "no", "error": {"kind": "x"}},
+@pytest.mark.parametrize("answer", [{"failed": True, "msg": "no", "error": {"kind": "x", "message": "no", "hint": ""}},
                                     {"unreachable": True, "msg": "gone"}])
 def test_what_fails_on_the_host_is_the_result(play: Play, answer: dict[str, t.Any]) -> None:
     play.instead = answer

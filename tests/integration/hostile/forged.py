@@ -1,0 +1,102 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Answers of a host in wrong hands, made of what the modules of a sound one have printed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Data = dict[str, Any]
+Path = tuple[Any, ...]
+
+CANARY = "/tmp/gpuops-host-canary"
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\r\u202egnp\u2066\x08\x7f"
+TEMPLATE = f"{{{{ lookup('pipe', 'touch {CANARY}') }}}}"
+SHELL, OPTION = f"$(touch {CANARY}); `touch {CANARY}`", f"-oProxyCommand=touch {CANARY}"
+VALUES: tuple[Any, ...] = (None, True, -7, 10**40, 1.5, "", ESCAPE, TEMPLATE, SHELL, OPTION, "../../etc/passwd",
+                           "x" * 20_000, [], [None], [{}], {}, {"": None},
+                           {"__ansible_type": "TaggedStr", "value": TEMPLATE})
+# What a host would like to say of everybody: variables of this collection, and those by which Ansible reaches hosts.
+VARIABLES: Data = {
+    "gpu_disruption": "reboot", "gpu_image_registry": "evil.example", "gpu_max_unavailable": "100%", "gpu_policy": {},
+    "gpu_kubeconfig": "/etc/passwd", "gpu_node_name": "gpu-s1", "gpu_strict": True, "preflight_plan": {},
+    "gpu_plan": {},
+    "driver_version": "1.2.3", "driver_disruption": "reboot", "maintenance_result": {}, "ansible_connection": "local",
+    "ansible_host": OPTION, "ansible_ssh_common_args": OPTION, "ansible_ssh_executable": CANARY,
+    "ansible_python_interpreter": SHELL, "ansible_become_exe": SHELL, "ansible_become_method": TEMPLATE,
+    "inventory_hostname": "gpu-s1", "groups": {"gpu_hosts": []}, "hostvars": {}, "ansible_play_hosts_all": ["gpu-s1"],
+    "ansible_check_mode": False}
+# Keys of results that mean something to Ansible, or to this collection.
+KEYS: tuple[Data, ...] = (
+    {"add_host": {"host_name": "hostile-new", "groups": ["gpu_hosts"], "host_vars": {"gpu_disruption": "reboot"}}},
+    {"add_group": "gpu_control", "parent_groups": ["gpu_hosts"]}, {"_ansible_no_log": True},
+    {"_ansible_delegated_vars": {"ansible_delegated_host": "gpu-s1", "ansible_host": OPTION}},
+    {"_ansible_verbose_override": True, "_ansible_verbose_always": True, "_ansible_item_label": ESCAPE},
+    {"_ansible_notify": [TEMPLATE]}, {"_ansible_parsed": False, "module_stdout": ESCAPE, "module_stderr": ESCAPE},
+    {"warnings": [ESCAPE, TEMPLATE]}, {"warnings": {"a": ESCAPE}},
+    {"deprecations": [{"msg": ESCAPE, "version": "1", "collection_name": TEMPLATE}]}, {"exception": ESCAPE},
+    {"diff": {"before": ESCAPE, "after": TEMPLATE, "before_header": ESCAPE}}, {"diff": [[ESCAPE]]},
+    {"msg": TEMPLATE}, {"msg": ESCAPE, "failed": True}, {"failed": "no"}, {"failed": 7},
+    {"unreachable": True, "msg": ESCAPE}, {"skipped": True, "skip_reason": ESCAPE}, {"changed": ESCAPE},
+    {"changed": [TEMPLATE]}, {"results": [{"failed": ESCAPE}]},
+    {"ansible_job_id": "1", "started": 1, "finished": 0}, {"include": "/etc/passwd", "include_variables": {"a": 1}},
+    {"stdout": ESCAPE * 500, "stdout_lines": TEMPLATE, "rc": ESCAPE}, {"invocation": {"module_args": ESCAPE}},
+    {"error": {"kind": "missing_library", "library": "pynvml"}, "failed": True},
+    {"error": {"kind": ESCAPE, "message": TEMPLATE, "hint": ESCAPE, "path": SHELL}, "failed": True},
+    {"error": ESCAPE, "failed": True}, {"plan": [{"id": ESCAPE, "action": TEMPLATE}]}, {"plan": "x", "pending": 7},
+    {"pending": [{"id": ESCAPE, "needs": "reboot", "pending_reason": TEMPLATE}]}, {"reboot_required": True},
+    {"reboot_required": ESCAPE}, {"state": {"driver": ESCAPE}}, {"facts": ESCAPE})
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where every value of a document stands; of a list only those of its first element."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, one in items:
+        yield from places(one, (*path, key))
+
+
+def put(document: Data, path: Path, value: Any) -> Data:
+    """A copy with another value at a place."""
+    made = copy.deepcopy(document)
+    holder: Any = made
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return made
+
+
+def outputs(sound: str) -> list[bytes]:
+    """What is no answer, or not an answer alone. sound: the output of a module."""
+    whole = sound.encode()
+    noise = ESCAPE.encode("utf-8", "surrogatepass")
+    return [b"", b"null", b"[]", b"{", b"\xff\xfe\x00", whole * 2, b'{"a":' * 100_000,
+            b'{"changed": ' + b"9" * 5_000_000 + b"}", noise + b"\n" + whole, whole + b"\n" + noise, b'{"facts": NaN}',
+            b"\0" * 1000 + whole, b'{"changed": false}',
+            b" " * 20_000_000 + whole, b"sudo: " + noise, b"<html>" + noise, b'{"changed": false, "changed": true}',
+            b'"' + noise + b'"', whole.replace(b'"changed"', b'"\\ud800"'), b"BECOME-SUCCESS-" + whole]
+
+
+def of_facts(sound: str, many: int) -> list[bytes]:
+    """So many answers of gpu_info with one value exchanged each, from all over the facts."""
+    told = json.loads(sound)
+    every = [("facts", *path) for path in places(told["facts"])]
+    step = max(1, len(every) // many)
+    return [json.dumps(put(told, path, VALUES[at % len(VALUES)])).encode()
+            for at, path in enumerate(every[::step][:many])]
+
+
+def of_variables(sound: str) -> list[bytes]:
+    """Answers that set a variable each."""
+    return [json.dumps({**json.loads(sound), "ansible_facts": {name: value}}).encode()
+            for name, value in VARIABLES.items()]
+
+
+def of_keys(sound: str) -> list[bytes]:
+    """Answers with a further key each."""
+    return [json.dumps({**json.loads(sound), **more}).encode() for more in KEYS]

@@ -1,0 +1,163 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts in wrong hands beside a sound one: what their Python answers changes nothing but what is planned for them.
+
+Two hundred hosts of the inventory are one container; each has a Python of its own, which answers in its own way.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.host import engine
+from lab.stages import ROOT
+from tests.integration import user
+from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.hostile import forged
+
+HOSTILE, SOUND = "gpu-h1", "gpu-s1"
+FOLDER = "/opt/hostile"
+LATER = ("nvidia_driver", "container_toolkit")
+# What of the plan every host shares.
+SHARED = ("release", "policy", "disruption", "placement", "cluster", "strict", "kubeconfig")
+
+
+@dataclass
+class Fleet:
+    """The lab; recorded: by module and call what a sound host's Python printed."""
+
+    lab: LabHosts
+    recorded: dict[str, str]
+    folder: Path
+
+    def inventory(self, name: str, answers: list[dict[str, bytes]]) -> Path:
+        """An inventory of a host for each; answers: of each host by module, or module and call, its output."""
+        at = json.loads(self.sh("cat /opt/hostile/at.json", HOSTILE))
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+            for number, mine in enumerate(answers):
+                for module, output in mine.items():
+                    member = tarfile.TarInfo(f"{name}-{number}/{module}")
+                    member.size = len(output)
+                    archive.addfile(member, io.BytesIO(output))
+        unpack = (f"cd {FOLDER} && base64 -d | tar -xz && for one in {name}-*; do ln -s ../python3 $one/python3; done")
+        engine.podman("exec", "-i", self.lab._container(HOSTILE), "sh", "-c", unpack,
+                      stdin=base64.b64encode(packed.getvalue()).decode())
+        hosts = {f"{name}-{number}": {**at, "ansible_python_interpreter": f"{FOLDER}/{name}-{number}/python3"}
+                 for number in range(len(answers))}
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps({"all": {"children": {"gpu_hosts": {"hosts": hosts}}}}))
+        return path
+
+    def sh(self, script: str, host: str) -> str:
+        """Runs a script on a host."""
+        return self.lab.sh(host, script)
+
+    def run(self, playbook: str, *words: str, more: tuple[Path, ...] = (), limit: str = "") -> user.Run:
+        """A playbook on the sound host and those of the inventories."""
+        return user.playbook(playbook, [*self.lab.hosts, *more], *words, "--forks", "20", "--limit",
+                             limit or f"all:!{HOSTILE}", gpu_disruption="idle",
+                             gpu_policy=str(ROOT / "lab" / "demo" / "policy.yml"))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Both hosts as they are delivered, and the answers of one to a whole run."""
+    Path(forged.CANARY).unlink(missing_ok=True)
+    with own_lab("hostile", f"{HOSTILE}=a100-80:2,{SOUND}=l40s:1") as lab:
+        script = base64.b64encode((Path(forged.__file__).parent / "python3").read_bytes()).decode()
+        lab.sh(HOSTILE, f"mkdir -p {FOLDER}/recorded && cd {FOLDER} && echo {script} | base64 -d > python3 && "
+                        "chmod 755 python3 && ln -s ../python3 recorded/python3")
+        found = user.ansible("ansible-inventory", f"-i{lab.hosts[0]}", "--host", HOSTILE)
+        at = {key: value for key, value in json.loads(found.output).items() if key.startswith("ansible_")}
+        lab.sh(HOSTILE, f"echo {base64.b64encode(json.dumps(at).encode()).decode()} | base64 -d > {FOLDER}/at.json")
+        made = Fleet(lab, {}, tmp_path_factory.mktemp("hostile"))
+        done = user.playbook("site", lab.hosts, "--limit", HOSTILE, gpu_disruption="idle",
+                             gpu_policy=str(ROOT / "lab" / "demo" / "policy.yml"),
+                             ansible_python_interpreter=f"{FOLDER}/recorded/python3")
+        assert done.rc == 0, done.output
+        for name in lab.sh(HOSTILE, f"cd {FOLDER}/recorded && ls -p | grep -v /").split():
+            if name != "python3":
+                made.recorded[name] = lab.sh(HOSTILE, f"cat {FOLDER}/recorded/{name}")
+        assert {"gpu_info.1", *(f"{module}.1" for module in LATER)} <= set(made.recorded)
+        yield made
+    Path(forged.CANARY).unlink(missing_ok=True)
+
+
+def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> None:
+    """The run gave the sound host what it has alone; nothing of the others was obeyed by anybody."""
+    found = re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]", run.output)
+    assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
+    at = run.output.find("Traceback")
+    assert at < 0, run.output[max(0, at - 2000):at + 2000]
+    assert not Path(forged.CANARY).exists()
+    assert {line["host"] for line in run.results} <= {SOUND, *hosts}
+    assert told(run) == told(alone), run.output[-6000:]
+    plan, expected = planned(run), planned(alone)
+    assert {key: plan[key] for key in SHARED} == {key: expected[key] for key in SHARED}
+    assert plan["hosts"][SOUND] == expected["hosts"][SOUND]
+    for host in (HOSTILE, SOUND):
+        assert fleet.sh(f"ls {forged.CANARY} 2>&1 || true", host).startswith("ls:")
+
+
+def told(run: user.Run) -> list[tuple[Any, ...]]:
+    """What was done on the sound host, in order. A task for the whole play is counted to its first host."""
+    return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
+            for line in run.of(SOUND) if line["action"] not in user.ON_CONTROLLER]
+
+
+def planned(run: user.Run) -> dict[str, Any]:
+    """The plan of all."""
+    found: dict[str, Any] = next(line["result"] for line in run.results if line["action"] == "gpuops.nvidia.gpu_policy")
+    return found
+
+
+def test_facts(fleet: Fleet) -> None:
+    """Of each forged answer to the first question its host is left out, or has a plan that is for itself."""
+    sound = fleet.recorded["gpu_info.1"]
+    answers = [*forged.of_facts(sound, 110), *forged.of_variables(sound), *forged.of_keys(sound),
+               *forged.outputs(sound)]
+    assert len(answers) >= 180
+    inventory = fleet.inventory("facts", [{"gpu_info": answer} for answer in answers])
+    hosts = {f"facts-{number}" for number in range(len(answers))}
+    alone = fleet.run("site", "--check", "--tags", "preflight", limit=SOUND)
+    assert alone.rc == 0, alone.output
+    run = fleet.run("site", "--check", "--tags", "preflight", more=(inventory,))
+    beside(fleet, run, alone, hosts)
+    plan = planned(run)
+    failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
+    silent = hosts - set(plan["hosts"]) - set(plan["rejected"]) - failed
+    assert silent == set(), [answers[int(host.partition("-")[2])][:300] for host in sorted(silent)]
+    assert len(set(plan["rejected"]) | failed) >= 60
+
+
+def test_modules(fleet: Fleet) -> None:
+    """Hosts whose facts are believed, and which forge what the modules that change them answer."""
+    answers: list[dict[str, bytes]] = []
+    for module in LATER:
+        sound = fleet.recorded[f"{module}.1"]
+        every = [*forged.of_variables(sound)[::4], *forged.of_keys(sound), *forged.outputs(sound)]
+        answers += [{module: one} for one in every[LATER.index(module)::len(LATER)]]
+    hosts = {f"modules-{number}" for number in range(len(answers))}
+    inventory = fleet.inventory("modules", answers)
+    alone = fleet.run("site", "--check", limit=SOUND)
+    assert alone.rc == 0, alone.output
+    beside(fleet, fleet.run("site", "--check", more=(inventory,)), alone, hosts)
+    # And the sound host gets what it shall have, whatever the others say.
+    done = fleet.run("site", more=(inventory,))
+    assert done.rc != 0
+    assert [line for line in done.of(SOUND) if line["kind"] == "failed"] == []
+    verified = fleet.run("verify", limit=SOUND)
+    assert verified.rc == 0, verified.output
+    assert not Path(forged.CANARY).exists() and "Traceback" not in done.output
