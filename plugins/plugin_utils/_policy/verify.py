@@ -101,10 +101,17 @@ def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
             result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
                                 "Run site.yml; it repairs exactly this."))
         elif check.ok and waiting:
-            result.append(Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}"))
+            result.append(_waits(check, waiting))
         else:
             result.append(check)
     return result
+
+
+def _waits(check: Check, waiting: t.Sequence[t.Mapping[str, t.Any]]) -> Check:
+    """A check of what waits for these steps."""
+    level = waiting[0].get("needs") or "never"  # which allows such a step, so that it waits for something else
+    return Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}",
+                 check.hint if level == "never" else f"Allow it by gpu_disruption: {level}.")
 
 
 def _first(steps: t.Sequence[t.Mapping[str, t.Any]]) -> str:
@@ -121,11 +128,8 @@ def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = F
     result = []
     for check in checks:
         waiting = pending.get(check.component) or []
-        if waiting and not check.ok:
-            first = waiting[0]
-            level = first.get("needs") or "never"  # which allows such a step, so that it waits for something else
-            result.append(Check(check.component, "pending", f"{_first(waiting)}: {first['pending_reason']}",
-                                check.hint if level == "never" else f"Allow it by gpu_disruption: {level}."))
+        if waiting and check.state in ("failed", "absent"):
+            result.append(_waits(check, waiting))
         elif pending.get("driver") and not check.ok:
             result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))
         elif check_mode and not check.ok:

@@ -289,4 +289,10 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
         ("driver", "failed", "a run would write file: /etc/modprobe.d/x.conf and 1 more"),
         ("container_toolkit", "failed", "no CDI"), ("mig_manager", "pending", "reset GPU: 0: it is in use"),
         ("dcgm", "failed", "The key is another one"), ("cuda", "ok", "13")]
-    assert with_pending(found, {"mig_manager": waits})[2].hint == "Allow it by gpu_disruption: drain."
+    assert found[2].hint == "Allow it by gpu_disruption: drain."
+
+
+def test_what_the_facts_say_of_a_component_that_waits_stays() -> None:
+    stopped = [Check("container_toolkit", "pending", "containerd does not run", "Whoever stopped it decides.")]
+    waits = {"container_toolkit": [{"id": "start service: x", "pending_reason": "y", "needs": "never"}]}
+    assert with_pending(with_answers(stopped, {}, waits, {}), waits) == stopped
