@@ -17,7 +17,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import unseal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, interpreter
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import refuse_forged
@@ -156,6 +156,8 @@ class ActionModule(Asking):
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
                    "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode, **more}
+        # Ansible prints what a host answers from -vvv on, and the files of runtimes, which are needed whole, hold
+        # credentials of registries. The key is new for each question, and no log shows the option that brings it.
         key = secrets.token_hex(32)
         arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode(),
                      "seal": key}
@@ -173,7 +175,7 @@ def _opened(text: str, key: str) -> dict[str, t.Any]:
     """What the host has sealed. Raises AnswerError for anything else."""
     told = None
     with contextlib.suppress(ValueError, RecursionError):
-        told = unseal(text, key)
+        told = json.loads(mixed(base64.b64decode(text, validate=True), key))
     if not isinstance(told, dict):
         refuse("sealed", Fault("", "what cannot be read", "an answer that is sealed by the key of its question"))
     return t.cast("dict[str, t.Any]", told)

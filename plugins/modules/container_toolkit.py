@@ -148,7 +148,7 @@ options:
     description: What the action plugin asks of the host. Not for playbooks.
     type: str
   seal:
-    description: The key with which the host seals its answer, so that no output shows it. Not for playbooks.
+    description: The key that seals the host's answer. Not for playbooks.
     type: str
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
@@ -251,7 +251,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import observe, trials
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import seal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._work import Work, plan, unpack
 
 
@@ -301,7 +301,6 @@ def main() -> None:
             "disruption": _glue.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.
             "request": {"type": "str", "no_log": True},
-            # The key for the answer, which holds these files too.
             "seal": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
@@ -310,7 +309,8 @@ def main() -> None:
     def work() -> dict[str, t.Any]:
         _proxy.use(module.params["proxy"])
         told = answer(module.params)
-        return {"changed": told.pop("changed"), "sealed": seal(told, module.params["seal"])}
+        sealed = mixed(json.dumps(told).encode(), module.params["seal"])
+        return {"changed": told["changed"], "sealed": base64.b64encode(sealed).decode()}
 
     _glue.finish(module, work)
 

@@ -63,7 +63,7 @@ def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: 
     notes = host_nodes.attach(found, {}, None, {"a": known("kubeadm"), "b": known(None)})
     assert (found["hosts"]["a"]["driver"]["disruption"], found["hosts"]["b"]["driver"]["disruption"]) == (here, level)
     assert len(notes) == (level != here)
-    assert all(note.startswith("a: the host is part of a Kubernetes cluster that is not named") for note in notes)
+    assert all(note.startswith("a: the host belongs to a Kubernetes cluster, but gpu_kubeconfig") for note in notes)
 
 
 def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -> None:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages, _read, _work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import seal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _registry, _settings
 
@@ -274,7 +274,7 @@ def test_an_answer_is_sealed_on_its_way(play: Play, monkeypatch: pytest.MonkeyPa
 
     def sealing(module_name: str, module_args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> t.Any:
         told = Play._execute(play, module_name, module_args, task_vars)
-        answers.append(seal({key: value for key, value in told.items() if key != "changed"}, module_args["seal"]))
+        answers.append(base64.b64encode(mixed(json.dumps(told).encode(), module_args["seal"])).decode())
         return {"changed": told["changed"], "sealed": answers[-1]}
 
     plain = play(check=True)
