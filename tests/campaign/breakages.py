@@ -51,9 +51,9 @@ BREAKAGES: tuple[Breakage, ...] = (
     Breakage("containerd's file lacks our runtime",
              "find /etc/containerd -name '*.toml' -exec sed -i '/nvidia/d' {} +; systemctl restart containerd"),
     Breakage("containerd runs with a file of before",
-             "mkdir /root/k && cp -a /etc/containerd/. /root/k/ && find /etc/containerd -name '*.toml' "
-             "-exec sed -i '/nvidia/d' {} + && systemctl restart containerd && cp -a /root/k/. /etc/containerd/ && "
-             "rm -r /root/k"),
+             "k=$(mktemp -d); cp -a /etc/containerd/. $k/ && find /etc/containerd -name '*.toml' "
+             "-exec sed -i '/nvidia/d' {} + && systemctl restart containerd && cp -a $k/. /etc/containerd/ && "
+             "rm -r $k"),
     Breakage("containerd's file is no TOML", "printf '[[[' >> /etc/containerd/config.toml", refused="config.toml",
              undo="sed -i 's/\\[\\[\\[//' /etc/containerd/config.toml"),
     Breakage("the keyring is cut", "for f in /usr/share/keyrings/*cuda*; do : > $f; done"),
