@@ -69,8 +69,7 @@ class Drain:
     def drained(self) -> Result:
         """Cordons and evicts. Raises GpuopsError before anything is changed, or with all Nodes as they were."""
         nodes = self._nodes()
-        for one in nodes.values():
-            refuse_held(self._request.holder, one)
+        refuse_held(self._request.holder, nodes.values())
         looks = self._look(self._request.names)
         if allows(self._request.level, "drain"):  # otherwise nobody is evicted anyway
             _refuse(looks)

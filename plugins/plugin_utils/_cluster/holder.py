@@ -68,14 +68,15 @@ class Holder:
         return abs(self.since - other.since) < EXPIRES
 
 
-def refuse_held(me: Holder | None, node: t.Mapping[str, t.Any]) -> None:
-    """Raises ClusterError if another run may still work on a Node. me: this run, None to skip the check."""
-    name = node["metadata"]["name"]
-    holder = Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
-    if me and holder and me.must_wait_for(holder):
-        raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
-                           "Wait until it has ended. If it no longer runs, remove the annotation: kubectl "
-                           f"annotate node {name} {HELD}-", verb="patch", object=f"Node {name}", reason="Held")
+def refuse_held(me: Holder | None, nodes: t.Iterable[t.Mapping[str, t.Any]]) -> None:
+    """Raises ClusterError if another run holds one of the Nodes. me: this run, None if that does not matter."""
+    for node in nodes:
+        name = node["metadata"]["name"]
+        holder = Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
+        if me and holder and me.must_wait_for(holder):
+            raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
+                               "Wait until it has ended. If it no longer runs, remove the annotation: kubectl "
+                               f"annotate node {name} {HELD}-", verb="patch", object=f"Node {name}", reason="Held")
 
 
 def _lives(pid: int) -> bool:

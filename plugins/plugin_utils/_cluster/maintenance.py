@@ -131,7 +131,7 @@ class Maintenance:
 
     def _node(self) -> Object:
         one = node.named(self._client, [self._request.name])[self._request.name]
-        refuse_held(self._request.holder, one)
+        refuse_held(self._request.holder, [one])
         return one
 
     def _refuse_upgrade(self, one: Object) -> None:
@@ -182,12 +182,12 @@ class Maintenance:
 
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
         """The patch by which this run holds the Node and pauses its operands."""
-        refuse_held(self._request.holder, live)
+        refuse_held(self._request.holder, [live])
         return {"metadata": {"annotations": {HELD: self._request.holder.text},
                              "labels": dict.fromkeys(_to_pause(live), PAUSED)}}
 
     def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
-        refuse_held(self._request.holder, live)
+        refuse_held(self._request.holder, [live])
         patch = (None if reason else cordon.uncordon(live)) or {}
         annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None, REASON: reason or None}
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}

@@ -61,7 +61,7 @@ class Protocol:
     def changing(self) -> Result:
         """Says pending and stops the operands. Raises ClusterError where their pods do not end in time."""
         nodes = self._ours()
-        self._refuse_held(nodes)
+        refuse_held(self._request.holder, nodes.values())
         changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
@@ -94,7 +94,7 @@ class Protocol:
         if strangers:
             raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
                              f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=strangers)
-        self._refuse_held(nodes)
+        refuse_held(self._request.holder, nodes.values())
         asked = {name: mig.stand(one) for name, one in nodes.items()}
         asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
         steps = [step for name, one in asked.items() for step in mig.steps(name, self._ask(one))]
@@ -112,11 +112,6 @@ class Protocol:
                 result.update(failed=True, left=todo, failed_nodes=list(bad), msg="\n".join(told))
                 break
         return result
-
-    def _refuse_held(self, nodes: t.Mapping[str, Object]) -> None:
-        """Raises ClusterError where another run works on one of the Nodes."""
-        for one in nodes.values():
-            refuse_held(self._request.holder, one)
 
     def _nodes(self) -> dict[str, dict[str, t.Any]]:
         if not self._request.names:
