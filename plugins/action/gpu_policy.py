@@ -137,7 +137,9 @@ class ActionModule(ControllerAction):
             raise
         found = preflight.checks(plan, facts, seen)
         nodes = (plan["cluster"] or {}).get("rejected") or {}
-        plan["checks"] = preflight.listed([*preflight.of_rejected(rejected), *preflight.of_nodes(nodes), *found])
+        plan["checks"] = preflight.listed([
+            *preflight.of_rejected(rejected),
+            *preflight.of_rejected(nodes, "no driver is planned for this Node"), *found])
         plan["rejected"] = rejected
         return plan
 

@@ -83,18 +83,12 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
             for one in refusals for host in one["hosts"]]
 
 
-def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
+def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]], what: str = "it is left out") -> list[Finding]:
     """Hosts that are left out, C({HOST: {path, message, hint}}), as errors: they are not believed, or cannot follow the
-    policy."""
+    policy. Likewise Nodes for which the plan has no driver; what: how the sentence begins."""
     return [Finding(host, "policy" if one["path"] == "gpu_policy" else "facts", "error",
-                    f"it is left out: {_sentence(one['message'])}", _sentence(one["hint"]))
+                    f"{what}: {_sentence(one['message'])}", _sentence(one["hint"]))
             for host, one in rejected.items()]
-
-
-def of_nodes(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
-    """Nodes for which the plan has no driver, in the same form, as errors."""
-    return [Finding(node, "policy", "error", f"no driver is planned for this Node: {_sentence(one['message'])}",
-                    _sentence(one["hint"])) for node, one in rejected.items()]
 
 
 def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:
