@@ -21,6 +21,10 @@ from lab.vm import machine
 HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "build-fails", "no-headers", "no-gpus",
                "slow-ssh")
 
+PARTS = {"packages": (needs.ensure, "Debian packages on this machine"),
+         "hosts": (lab.build, "the image of most hosts and the repositories (the default)"),
+         "kinds": (lab.build_kinds, "the images of all kinds of hosts")}
+
 
 def main(words: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
@@ -37,8 +41,8 @@ def main(words: list[str] | None = None) -> int:
             raise SystemExit("--purge takes away all labs and caches: say it without --name")
         return down_all() if choice.all else down(choice.name, choice.purge)
     if choice.command == "build":
-        lab.build()
-        print(f"the lab's parts are built, after {time.monotonic() - began:.1f} s")
+        PARTS[choice.part][0]()
+        print(f"{choice.part} built, after {time.monotonic() - began:.1f} s")
         return 0
     if choice.command == "cluster":
         return cluster_cli.main(choice)
@@ -83,8 +87,10 @@ def parser() -> argparse.ArgumentParser:
                           f"{runs.VARIABLE} names a run of tests: those of that run)")
     removing.add_argument("--purge", action="store_true", help="those of all runs too, the caches, and the Debian "
                           "packages that the lab installed")
-    text = "make what hosts need, unless it is there: their image, the repositories"
-    commands.add_parser("build", help=text, description=text)
+    text = "make what a part of the lab needs, unless it is there"
+    commands.add_parser("build", help=text, description=text).add_argument(
+        "part", nargs="?", choices=PARTS, default="hosts", help="; ".join(f"{name}: {what}"
+                                                                        for name, (_build, what) in PARTS.items()))
     command("status", "all labs and their hosts")
     command("exec", "run a shell command on a host as its root", host=True).add_argument("words", nargs="+")
     command("inventory", "write the Ansible inventory and print its path")

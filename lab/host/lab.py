@@ -175,6 +175,14 @@ def build() -> None:
         packages.result()
 
 
+def build_kinds() -> None:
+    """Makes the images of all kinds of hosts, unless they are there."""
+    needs.ensure()
+    engine.prepare()
+    for kind in image.KINDS:
+        image.image(kind)
+
+
 def up(name: str, spec: str) -> Lab:
     """Starts a lab, or completes a running one: hosts of another shape or an older image are made afresh."""
     hosts, kinds = parse(spec)
@@ -227,7 +235,7 @@ def ensure_network(lab: Lab) -> None:
         record = engine.folder() / "networks" / f"{lab.title}.json"
         settings = json.loads(record.read_text())
         settings["network_interface"] = f"gpu{hashlib.sha256(str(lab.folder).encode()).hexdigest()[:8]}"
-        record.write_text(json.dumps(settings))
+        write_whole(record, json.dumps(settings))
 
 
 def ensure_repo(lab: Lab, host_image: str) -> None:

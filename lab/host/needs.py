@@ -14,7 +14,7 @@ from lab.tools import APT, alone, cache_root, cached, run_quietly
 
 PACKAGES = ("podman", "runc", "conmon", "netavark", "iptables", "mmdebstrap", "debian-archive-keyring",
             "openssh-client", "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg",
-            "gpgv", "rpm", "createrepo-c", "makeself", "python3-venv")
+            "gpgv", "rpm", "createrepo-c", "makeself", "python3-venv", "curl")
 VM_PACKAGES = ("qemu-system-x86", "qemu-utils", "e2fsprogs")  # what lab/vm needs beside
 # Each host's systemd and its services take some ten inotify instances; the kernel gives root 128 in all by default.
 INSTANCES, ENOUGH = Path("/proc/sys/fs/inotify/max_user_instances"), 1024

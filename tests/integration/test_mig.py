@@ -117,7 +117,7 @@ def boot(lab: LabHosts, host: str) -> str:
 
 def told(lab: LabHosts, host: str) -> str:
     """What the unit has said since the boot."""
-    return lab.sh(host, f"journalctl -b -o cat -u {UNIT}")
+    return lab.sh(host, f"journalctl --sync; journalctl -b -o cat -u {UNIT}")
 
 
 def seen(lab: LabHosts, host: str) -> int:

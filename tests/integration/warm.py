@@ -8,15 +8,15 @@ A start takes three quarters of a second of a processor, and the gates make some
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import processes
 
 SERVER = Path(__file__).with_name("warm_server.py")
 
@@ -56,8 +56,7 @@ class Warm:
 
         def kill() -> None:
             late.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
+            processes.kill(child)
 
         timer = threading.Timer(limit, kill)
         timer.start()

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable i
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
+from tests import processes
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import module
 from tests.integration_cluster.proxy import Flaky
@@ -229,7 +228,7 @@ def test_a_killed_run_is_continued_and_given_back(yard: Yard) -> None:
         try:
             yard.until(lambda: yard.state() == (True, False))
         finally:
-            os.killpg(run.pid, signal.SIGKILL)
+            processes.kill(run.pid)
     assert yard.state() == (True, False)
     yard.tool("--namespace", yard.name, "delete", "poddisruptionbudget", "server")
     result = yard.drain().drained()

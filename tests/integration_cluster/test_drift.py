@@ -59,13 +59,15 @@ KEPT: dict[str, Callable[[World], object]] = {
 @pytest.mark.parametrize("act", KEPT)
 def test_what_is_theirs_stays(world: World, audit: Audit, act: str) -> None:
     KEPT[act](world)
-    before = world.settled()
-    audit.start()
-    assert not world.run()["changed"]
-    assert not audit.writes
-    assert world.versions() == before
-    if act == "finalizer":
-        world.patch("configmap", "settings", {"op": "remove", "path": "/metadata/finalizers"})
+    try:
+        before = world.settled()
+        audit.start()
+        assert not world.run()["changed"]
+        assert not audit.writes
+        assert world.versions() == before
+    finally:
+        if act == "finalizer":
+            world.patch("configmap", "settings", {"op": "remove", "path": "/metadata/finalizers"})
 
 
 def test_a_repair_leaves_what_is_theirs(world: World) -> None:

@@ -62,9 +62,11 @@ class Fleet:
 def two_hosts(made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> Iterator[Fleet]:
     """Fresh Nodes."""
     found = Fleet(made, client, folder, prefix)
-    yield found
-    for name in found.names:
-        client.delete("v1", "Node", name)
+    try:
+        yield found
+    finally:
+        for name in found.names:
+            client.delete("v1", "Node", name)
 
 
 @pytest.fixture

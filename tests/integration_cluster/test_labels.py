@@ -78,9 +78,11 @@ class Fleet:
 def three_nodes(made: clusters.Cluster, client: Client, prefix: str) -> Iterator[Fleet]:
     """Fresh Nodes."""
     found = Fleet(made, client, prefix)
-    yield found
-    for name in found.names:
-        client.delete("v1", "Node", name)
+    try:
+        yield found
+    finally:
+        for name in found.names:
+            client.delete("v1", "Node", name)
 
 
 @pytest.fixture

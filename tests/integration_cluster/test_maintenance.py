@@ -39,8 +39,8 @@ class Watcher:
 
     @property
     def record(self) -> list[str]:
-        """C(evict) for each eviction, C(Node NAME) for each write of a Node."""
-        ours = [one for one in self.audit.writes if one["agent"] == "gpuops.nvidia"]
+        """C(evict) for each eviction, C(Node NAME) for each write of a Node that did not lose a race."""
+        ours = [one for one in self.audit.writes if one["agent"] == "gpuops.nvidia" and one["code"] != 409]
         return ["evict" if one["uri"].endswith("/eviction") else f"Node {one['name']}" for one in ours]
 
 

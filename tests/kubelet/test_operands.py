@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.kubelet.conftest import NODE, World
 from tests.waiting import until
 
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for the Node and a whole run of site.yml
 DRIVER, TOOLKIT = "nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset"
 PLUGIN, VALIDATOR = "nvidia-device-plugin-daemonset", "nvidia-operator-validator"
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": {

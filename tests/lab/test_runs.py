@@ -99,6 +99,7 @@ def test_a_network_is_chosen_by_one_lab_at_a_time(tmp_path: Path, monkeypatch: p
         return found
 
     monkeypatch.setattr(labs, "free_network", slowly)
+    monkeypatch.setattr(labs, "NETWORKS_LOCK", tmp_path / "networks.lock")  # labs of other gates hold this machine's
     monkeypatch.setattr(labs, "ensure_network", lambda lab: None)
     monkeypatch.setattr(labs, "ensure_repo", lambda lab, image: None)
     made = [labs.Lab(name, "") for name in ("one", "other")]

@@ -51,18 +51,18 @@ def test_a_server_that_never_answers_is_given_up_soon_and_said(
         api: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts connections, as a load balancer without a server behind it does."""
     silent = threading.Event()
-    monkeypatch.setattr(wire, "FIRST_TIMEOUT", 0.2)
-    monkeypatch.setattr(wire, "READ_TIMEOUT", 0.4)
     api.before = lambda request: silent.wait(20) and None
     said = r"127.0.0.1:\d+ accepts connections, but gave no answer for 0.2 s, 2 times, to the request to list nodes"
-    with pytest.raises(ClusterError, match=said) as caught:
+    with monkeypatch.context() as short, pytest.raises(ClusterError, match=said) as caught:
+        short.setattr(wire, "FIRST_TIMEOUT", 0.2)
         client.list("v1", "Node")
     silent.set()
     assert caught.value.hint.startswith("Check that an API server runs behind this address") and not caught.value.status
     api.requests.clear()
     assert client.list("v1", "Node") == []
     silent.clear()
-    with pytest.raises(ClusterError, match="no answer for 0.4 s, 2 times"):
+    with monkeypatch.context() as short, pytest.raises(ClusterError, match="no answer for 0.4 s, 2 times"):
+        short.setattr(wire, "READ_TIMEOUT", 0.4)
         client.list("v1", "Node")
     silent.set()
 

@@ -82,10 +82,10 @@ class Disk:
         self._look()
         assert self._tree(0, self._applied(len(self.events), {})) == read_tree(self.root)
 
-    def images(self) -> t.Iterator[Tree]:
-        """Every tree that may be there after a power cut at any moment, each once."""
+    def images(self, ended: bool = False) -> t.Iterator[Tree]:
+        """Every tree that may be there after a power cut at any moment, each once; ended: after all that was done."""
         seen: set[str] = set()
-        for moment in range(len(self.events) + 1):
+        for moment in range(len(self.events) if ended else 0, len(self.events) + 1):
             for choice in self._choices(moment):
                 tree = self._tree(0, self._applied(moment, choice))
                 if repr(tree) not in seen:

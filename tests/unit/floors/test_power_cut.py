@@ -96,6 +96,12 @@ def check(image: Place, theirs: Tree) -> None:
         assert now == former or "ours" in [journal.file_is(path) for journal in kept], f"{name} is taken for an edit"
 
 
+def _units(image: Place) -> list[tuple[str, object]]:
+    """What the journal of a disk has on record of units."""
+    with Journal("demo", root=image.journal().root, readonly=True) as journal:
+        return [(name, journal.get("unit", name)) for name in journal.of_kind("unit")]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_there_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Recorded once; then each permitted disk is read, and a removal, or the run again and then a removal, follow."""
@@ -112,6 +118,9 @@ def test_what_was_there_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     disk.stop()
     images = list(disk.images())
     assert len(images) > 4, "hardly anything was recorded"
+    recorded = _units(one)
+    for tree in disk.images(ended=True):
+        assert _units(place(tmp_path / "copy", tree)) == recorded, "a note is lost with a power cut"
     for number, tree in enumerate(images):
         for again in (False, True):
             found = place(one.root, tree)
