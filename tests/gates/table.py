@@ -92,7 +92,7 @@ GATES = (
     Gate("sanity", (PYTHON, "-m", "tests.gates.sanity"), 1.2,
          inputs=("plugins/*", "roles/*", "playbooks/*", "meta/*", "changelogs/*", "docs/*", "examples/*", "schemas/*",
                  "README.md", "CHANGELOG.md", "COPYING", "tests/sanity/*")),
-    Gate("unit", (PYTHON, "-m", "tests.gates.unit"), 4.0, needs=("venv", "packages"), tests=("tests/unit/*",)),
+    Gate("unit", (PYTHON, "-m", "tests.gates.unit"), 8.0, needs=("venv", "packages"), tests=("tests/unit/*",)),
     Gate("python 3.8", (PYTHON, "-m", "pytest"), 1.0, needs=("venv", "packages"), tests=("tests/python38/*",),
          inputs=("plugins/modules/*", "plugins/module_utils/*", "tests/unit/*", "tests/requirements-python38.txt")),
     pytest("conformance", 1.5, 0.35, ("packages", "containerd"), "tests/conformance/*"),
