@@ -10,6 +10,7 @@ import typing as t
 from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
     apply,
@@ -154,8 +155,12 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     """
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
+        # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+        labelled = components is None and any(
+            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {})
+            for one in client.list("v1", "Node", metadata_only=True))
     changes = removal.plan(client, there, components)
-    rights.require(client, changes)
+    rights.require(client, changes, [rights.LABEL_NODES] if labelled else [])
     if not check:
         removal.execute(client, changes, removal.going(there, components), timeout, tell)
     kept = _kept(there, components)
