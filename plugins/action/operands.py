@@ -48,13 +48,14 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], wanted, check)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         # Manifests of the user's own are no operands: a GPU Operator does not mind them.
-        guard: dict[str, t.Any] = {} if arguments["cluster"] is None else {
-            "guard": refuse_operator, "level": arguments["cluster"].get("disruption", LEVELS[0]),
-            "labels": bool((arguments["cluster"].get("deploy") or {}).get("differs"))}
+        cluster = arguments["cluster"]
+        level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
+        guard: dict[str, t.Any] = {} if cluster is None else {
+            "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check)
+            result = deliver.taken_over(client, wanted, components, check, level)
         else:
-            result = deliver.present(client, wanted, components, check, **guard)
+            result = deliver.present(client, wanted, components, check, level=level, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result

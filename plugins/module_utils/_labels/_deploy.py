@@ -18,6 +18,8 @@ Where it was taken away, those count that the API server has on record as ours:
 - Taken from others are deploy labels alone, and only from a Node on which that operand must not run: no GPU any more,
   switched off there, for another kind of workload, or the component is delivered on the host. C(false) and
   C(pre-installed) attract nothing and stay.
+- While pods that GPU clients need may not end, the labels of ours by which they run stay: those of a driver, and on a
+  Node that shares by MPS that of the device plugin. The user's own values, and switches such as C(operands), count.
 
 A plan speaks of deploy labels where it is told what is delivered, of features where the host has told them, and leaves
 the other family as it is. A GPU is gone only when it has stayed away for a while: until then the first sighting is kept
@@ -151,15 +153,21 @@ class Deploy:
     """What is delivered. components: in the cluster; on_host: by Node, those that its host has instead;
     mig_default: the layout for a Node without one (all-disabled), empty for none; plugin_configs: by Node the
     configuration of the device plugin that the inventory names; mig_changes: whether a Node without a layout may be
-    asked for one, which destroys the instances that it has; held: components that are not delivered, and whose labels
-    stay, as the pods that GPU clients run on would end without them."""
+    asked for one, which destroys the instances that it has; pods_may_end: whether labels may go without which pods end
+    that GPU clients need; without_driver: Nodes for which no driver is planned, and that get no label of one."""
 
     components: t.FrozenSet[str] = frozenset()
     on_host: t.Mapping[str, t.FrozenSet[str]] = field(default_factory=dict)
     mig_default: str = ""
     plugin_configs: t.Mapping[str, str] = field(default_factory=dict)
     mig_changes: bool = True
-    held: t.FrozenSet[str] = frozenset()
+    pods_may_end: bool = True
+    without_driver: t.FrozenSet[str] = frozenset()
+
+    def here(self, node: str) -> t.FrozenSet[str]:
+        """The components that the cluster delivers on a Node."""
+        without = frozenset(("driver",)) if node in self.without_driver else frozenset()
+        return self.components - self.on_host.get(node, frozenset()) - without
 
 
 @dataclass(frozen=True)
@@ -201,7 +209,7 @@ class Change:
 
 def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str, plugin_configs:
-    {node: name}, mig_changes: bool, held: [name]}).
+    {node: name}, mig_changes: bool, pods_may_end: bool, without_driver: [node]}).
 
     Raises InputError. Other keys are the plan's and do not count here.
     """
@@ -231,7 +239,7 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     return Deploy(frozenset(name for name, delivered in components.items() if delivered),
                   {node: frozenset(names) for node, names in on_host.items()}, mig_default,
                   given.get("plugin_configs") or {}, bool(given.get("mig_changes", True)),
-                  frozenset(given.get("held") or ()))
+                  bool(given.get("pods_may_end", True)), frozenset(given.get("without_driver") or ()))
 
 
 def _check_name(path: str, name: t.Any) -> None:
@@ -264,12 +272,10 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     wanted = {PRESENT: "true"}
     if is_off(node.labels):
         return wanted
-    here = deploy.components - deploy.on_host.get(node.name, frozenset())
+    here = deploy.here(node.name)
+    wanted.update(kept_labels(node, deploy))
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
-    for key in (LABELS[name] for name in deploy.held & LABELS.keys()):
-        if key in node.ours and node.labels.get(key):
-            wanted.setdefault(key, node.labels[key])
     if "device_plugin" in here and node.name in deploy.plugin_configs:
         wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
@@ -286,6 +292,17 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
         if node.labels.get(MIG_MANAGER) in ("", "false"):
             wanted.pop(MIG_CONFIG, None)
     return wanted
+
+
+def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
+    """Labels of ours that stay though nothing is delivered there any more, as pods that GPU clients need would end."""
+    if deploy.pods_may_end or is_off(node.labels):
+        return {}
+    planned = deploy.here(node.name) if node.gpu else frozenset()
+    names = ["driver", *(["device_plugin"] if node.labels.get("nvidia.com/mps.capable") == "true" else [])]
+    mine = _mine(node)
+    return {LABELS[name]: node.labels[LABELS[name]] for name in names
+            if name not in planned and LABELS[name] in mine and node.labels[LABELS[name]]}
 
 
 def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
@@ -307,6 +324,7 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     and has NFD's other labels: labels vanish when NFD restarts, and operands must not be stopped by that.
     """
     forbidden: t.FrozenSet[str] = frozenset()
+    kept = {} if deploy is None else kept_labels(node, deploy)
     if deploy is None and node.host is None:
         return None
     if node.gpu:
@@ -319,10 +337,11 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     elif is_marked(node, deploy) and not stayed_away(node, terms):
         return first_sighting(node, terms)
     else:
-        wanted = {PRESENT: "false"} if deploy is not None and node.labels.get(PRESENT) else {}
+        wanted = {**kept, PRESENT: "false"} if deploy is not None and node.labels.get(PRESENT) else kept
         if deploy is not None and is_marked(node, deploy):
             forbidden = CONTAINER_SET | VM_SET | DRA_SET
-    return _difference(node, wanted, forbidden, lambda key: _in_scope(key, node, deploy), (node.sighting,))
+    return _difference(node, wanted, forbidden - kept.keys(), lambda key: _in_scope(key, node, deploy),
+                       (node.sighting,))
 
 
 def plan_absent(node: Node) -> t.Optional[Change]:
@@ -398,7 +417,7 @@ def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 def undecided(node: Node, deploy: Deploy) -> bool:
     """Whether it is not known yet if the MIG manager belongs on the Node."""
-    here = deploy.components - deploy.on_host.get(node.name, frozenset())
+    here = deploy.here(node.name)
     return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.said) is None
 
 
@@ -407,7 +426,8 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
     mine = _mine(node)
     ours = {key for key in mine if in_scope(key)}
     labels: Changes = {key: None for key in ours if key not in wanted}
-    waits = {key for key in mine - ours if key != PRESENT}
+    # For the task that speaks of the other family, or for the level at which these may go.
+    waits = {key for key in mine if key != PRESENT and (key in wanted or not in_scope(key))}
     ours &= set(wanted)
     theirs = node.nfd
     for key, value in wanted.items():
@@ -421,7 +441,7 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
     listed = ",".join(sorted(ours | {key for key in node.ours if not in_scope(key)}))
     new: t.Dict[str, str] = {ANNOTATION: listed} if listed else {}
     if waits and not node.gpu and node.sighting in node.annotations:
-        new[node.sighting] = node.annotations[node.sighting]  # for the task that speaks of the other family
+        new[node.sighting] = node.annotations[node.sighting]
     annotations: Changes = {key: new.get(key) for key in (ANNOTATION, *sightings)
                             if node.annotations.get(key) != new.get(key)}
     annotations.update((key, value or None) for key, value in node.freed.items())

@@ -10,6 +10,7 @@ import typing as t
 from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
     apply,
@@ -73,7 +74,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise
-    changes, pending = hold.hold(changes, level, lambda: client.list("v1", "Node", metadata_only=True))
+    changes, pending = hold.hold(changes, level, lambda: client.list("v1", "Node"))
     writes = any(change.writes for change in changes)
     if writes:
         guard(client)
@@ -87,11 +88,16 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     found = {**result(client, changes), "workloads": seen, "pending": pending}
-    if pending:
-        first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-        found["warnings"] = [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a "
-                             "maintenance window, or drain and switch the Nodes one by one."]
-    return found
+    return {**found, "warnings": _waiting(pending)} if pending else found
+
+
+def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
+    """What the changes that L(hold) has left out need, a sentence."""
+    if not pending:
+        return []
+    first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a maintenance "
+            "window, or drain and switch the Nodes one by one."]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
@@ -100,18 +106,24 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str],
-               check: bool) -> dict[str, t.Any]:
+def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
+               level: str = LEVELS[-1]) -> dict[str, t.Any]:
     """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
 
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it.
+    know of who installed it. Raises ClusterError where level forbids to take one of the operator's objects.
     """
+    def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
+        changes = plan(client, wanted, there, components, operator.owns)
+        return hold.hold(changes, level, lambda: client.list("v1", "Node"))
+
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
     take_over.check(found, wanted, there)
-    changes = [*operator.stop(found), *plan(client, wanted, there, components, operator.owns)]
+    changes, pending = planned()
+    take_over.refuse(pending)
+    changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES])
     apply.rehearse(client, changes, there)
     if not check:
@@ -119,8 +131,10 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        apply.execute(client, plan(client, wanted, there, components, operator.owns))
-    return {**result(client, changes), "workloads": [], "warnings": take_over.notes(found, changes, there)}
+        left, pending = planned()
+        apply.execute(client, left)
+    return {**result(client, changes), "workloads": [], "pending": pending,
+            "warnings": [*take_over.notes(found, changes, there), *_waiting(pending)]}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
@@ -141,8 +155,12 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     """
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
+        # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+        labelled = components is None and any(
+            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {})
+            for one in client.list("v1", "Node", metadata_only=True))
     changes = removal.plan(client, there, components)
-    rights.require(client, changes)
+    rights.require(client, changes, [rights.LABEL_NODES] if labelled else [])
     if not check:
         removal.execute(client, changes, removal.going(there, components), timeout, tell)
     kept = _kept(there, components)

@@ -230,20 +230,34 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
                     "serve. No operand is delivered there.")
     lost = [node for node in nodes if _deploy.seems_gone(node, deploy)]
     kept = [node.name for node in lost if not (node.ready or node.host is not None)]
+    gone = [node for node in lost if node.name not in kept]
     if kept:
         said.append(f"{fold(kept)}: no GPU is seen any more, but the Node is not Ready. Its labels are kept until "
                     "it is.")
-    return said + waiting([node for node in lost if node.name not in kept], terms) + kept_features(nodes)
+    away = [node for node in gone if _deploy.stayed_away(node, terms)]
+    stay = staying([node for node in nodes if node.gpu] + away, deploy) if deploy else []
+    return said + waiting(gone, terms) + stay + kept_features(nodes)
+
+
+def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
+    """Deploy labels of ours that are not planned any more and stay, as sentences."""
+    return [f"{told}, as pods that GPU clients need would end at once. This needs gpu_disruption: drain."
+            for _keys, told in _grouped(nodes, lambda node: frozenset(_deploy.kept_labels(node, deploy)))]
 
 
 def left_over(nodes: t.Iterable[Node]) -> list[str]:
-    """Deploy labels that stay though they may be ours, as sentences; Nodes with the same ones together."""
+    """Deploy labels that stay though they may be ours, as sentences."""
+    return [f"{told}, as nothing says that we wrote {'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node "
+            f"NODE {' '.join(f'{key}-' for key in keys)}" for keys, told in _grouped(nodes, _deploy.left_over)]
+
+
+def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], str]]:
+    """[(labels that stay, C(NODES: LABELS stay))]; Nodes with the same ones together."""
     groups: dict[frozenset[str], list[str]] = {}
     for node in nodes:
-        groups.setdefault(_deploy.left_over(node), []).append(node.name)
-    return [f"{fold(names)}: {', '.join(sorted(keys))} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we "
-            f"wrote {'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
-            f"{' '.join(f'{key}-' for key in sorted(keys))}" for keys, names in groups.items() if keys]
+        groups.setdefault(labels(node), []).append(node.name)
+    return [(sorted(keys), f"{fold(names)}: {', '.join(sorted(keys))} {'stay' if len(keys) > 1 else 'stays'}")
+            for keys, names in groups.items() if keys]
 
 
 def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:

@@ -59,8 +59,7 @@ def _of_objects(client: Client, cluster: t.Mapping[str, t.Any], wanted: t.Sequen
                 names: t.Collection[str]) -> list[Difference]:
     changes = plan(client, wanted, live.read(client, wanted), names)
     components = {change.id: change.component for change in changes}
-    changes, pending = hold.hold(changes, cluster.get("disruption", LEVELS[0]),
-                                 lambda: client.list("v1", "Node", metadata_only=True))
+    changes, pending = hold.hold(changes, cluster.get("disruption", LEVELS[0]), lambda: client.list("v1", "Node"))
     found = []
     for name in dict.fromkeys(change.component for change in changes if change.writes):
         mine = [_told(change) for change in changes if change.writes and change.component == name]

@@ -9,12 +9,14 @@ without harm to GPU clients.
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MPS_DAEMON, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, keeps_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.tolerations import untolerated
 
 NEEDS = "drain"
 DRIVER = "driver"
@@ -25,10 +27,11 @@ def hold(changes: t.Sequence[Change], level: str,
          nodes: t.Callable[[], t.Sequence[Object]]) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """(the allowed changes, the pending ones in the form of results).
 
-    level: gpu_disruption; nodes: returns the metadata of all Nodes, called only if a selector changes.
+    level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
     that is changed in part does not work.
     """
+    nodes = functools.lru_cache(maxsize=None)(nodes)
     reasons = {} if allows(level, NEEDS) else {one.id: _ends(one, nodes) for one in changes}
     first = next((one for one in changes if reasons.get(one.id) and one.component == DRIVER), None)
     pending, left = [], []
@@ -53,8 +56,8 @@ def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     count = sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
     if not count:
         return ""
-    if change.action in ("delete", "replace"):
-        return "" if keeps_pods(change) else f"all {count} pods of it would end at once"
+    if change.action in ("delete", "replace") and not keeps_pods(change):
+        return f"all {count} pods of it would end at once"
     moved = _moved(t.cast(Object, change.manifest), live, nodes)
     return f"its pods would end at once on {moved}" if moved else ""
 
@@ -68,10 +71,19 @@ def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Obje
     if compare.differences(kept, former, "") or compare.differences(former, kept, ""):
         return "the Nodes that its new affinity leaves out"
     new, old = want.get("nodeSelector") or {}, have.get("nodeSelector") or {}
-    if new.items() <= old.items():
+    tolerated, before = (one.get("tolerations") or [] for one in (want, have))
+    if new.items() <= old.items() and all(one in tolerated for one in before):
         return ""
-    left = [one for one in nodes() if old.items() <= _labels(one).items() and not new.items() <= _labels(one).items()]
+    left = [one for one in nodes() if old.items() <= _labels(one).items()
+            and (not new.items() <= _labels(one).items() or _evicts(one, tolerated, before))]
     return f"{len(left)} Nodes, such as {left[0]['metadata']['name']}" if left else ""
+
+
+def _evicts(node: Object, tolerated: t.Sequence[Object], before: t.Sequence[Object]) -> bool:
+    """Whether a Node has a taint that ends pods and that only the former tolerations match."""
+    taints = [one for one in (node.get("spec") or {}).get("taints") or () if one["effect"] == "NoExecute"]
+    kept = untolerated(taints, before)
+    return any(one not in kept for one in untolerated(taints, tolerated))
 
 
 def _labels(node: Object) -> t.Mapping[str, str]:

@@ -49,6 +49,16 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
            "been changed.")
 
 
+def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+    """Raises ClusterError where a change that has to wait would take an object from the operator. Once that is stopped
+    nobody would look after the object, and every run of site.yml would be refused."""
+    first = next((one for one in pending if one["action"] == "adopt"), None)
+    if first:
+        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
+                           "window, or let the policy have what the operator has. Nothing has been changed.",
+                           verb="plan", object=first["target"], reason="Pending")
+
+
 def wait_stopped(client: Client, found: Operator) -> None:
     """Until no operator has a pod. Raises ClusterError after two minutes."""
     for one in found.deployments:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import mig_capable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
@@ -115,6 +115,15 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
+    rejected = left_out(refused)
+    deploy = {
+        "components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
+        "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
+        "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(rejected),
+        "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
+        "plugin_configs": configs,
+    }
+    notes += _staying(deploy, {name: _nodes(facts)[name] for name in gpu}, disruption)
     return {
         "namespace": namespace_of(settings),
         "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
@@ -123,13 +132,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
-        "pools": served, "rejected": left_out(refused),
-        "deploy": {"components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
-                   "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
-                   "held": _held(context, parts, [_nodes(facts)[name]["labels"] for name in gpu]),
-                   "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
-                   "plugin_configs": configs},
-        "notes": context.said,
+        "pools": served, "rejected": rejected, "deploy": deploy, "notes": context.said,
     }
 
 
@@ -331,21 +334,22 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     return found
 
 
-def _held(context: Context, parts: t.Mapping[str, Plan], labels: t.Sequence[t.Mapping[str, str]]) -> list[str]:
-    """The components that are not delivered and whose pods may not end all at once: drivers, and MPS daemons, which
-    come with the device plugin."""
-    if allows(context.disruption, "drain"):
-        return []
-    mps = any(one.get(cluster_sharing.MPS_CAPABLE) == "true" for one in labels)
-    return [name for name, counts in (("driver", True), ("device_plugin", mps))
-            if counts and parts.get(name, {}).get("state") == "absent"]
+def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]], disruption: str) -> list[str]:
+    """Which Nodes keep labels by which pods run there that are not planned any more, a sentence."""
+    asked = _deploy.parse_deploy(deploy)
+    kept = {name: _deploy.kept_labels(_deploy.Node(name, node["labels"], node["annotations"]), asked)
+            for name, node in gpu.items()}
+    names = [name for name, labels in kept.items() if labels]
+    keys = sorted({key for labels in kept.values() for key in labels})
+    return [f"{some_of(names)}: {' and '.join(keys)} stay{'' if keys[1:] else 's'}, as pods that GPU clients need "
+            f"would end at once. gpu_disruption is {disruption}, this needs drain."] if names else []
 
 
 def _without_layout(context: Context, layout: str, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
     """Which Nodes do not get the default layout, as the MIG manager would destroy the instances that they have."""
     if not layout or "mig_manager" not in context.present or allows(context.disruption, "idle"):
         return []
-    kept = [name for name, labels in nodes_labels.items() if mig_capable(labels) and not labels.get(MIG_CONFIG)]
+    kept = [name for name, labels in nodes_labels.items() if _deploy.mig_capable(labels) and not labels.get(MIG_CONFIG)]
     return [f"{some_of(kept)}: no MIG layout is asked for, and migManager.config.default ({layout}) is not, as "
             f"gpu_disruption is {context.disruption}: it would destroy instances that were made by hand. Label the "
             f"Nodes with {MIG_CONFIG}, or set gpu_disruption: idle."] if kept else []

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, Said
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.tolerations import untolerated
 
 Facts = t.Mapping[str, t.Any]
 Node = t.Mapping[str, t.Any]
@@ -126,23 +127,10 @@ def _taints(cluster: Cluster) -> Told:
     if tolerations is None:
         return
     for name, node in cluster.gpu_nodes.items():
-        for taint in node.get("taints") or ():
-            # Pods of DaemonSets tolerate the taints that Kubernetes itself puts on Nodes.
-            if taint["effect"] == "PreferNoSchedule" or taint["key"].startswith("node.kubernetes.io/"):
-                continue
-            if not any(_tolerates(one, taint) for one in tolerations):
-                words = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
-                yield (name, "warning", f"no pod of the components comes here: taint {words}:{taint['effect']} is not "
-                       "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")
-
-
-def _tolerates(toleration: t.Mapping[str, t.Any], taint: t.Mapping[str, t.Any]) -> bool:
-    """As Kubernetes matches them: no key and no effect stand for all; Exists takes any value."""
-    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return toleration.get("key") in (None, "", taint["key"])
-    return bool(toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or ""))
+        for taint in untolerated(node.get("taints") or (), tolerations):
+            words = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
+            yield (name, "warning", f"no pod of the components comes here: taint {words}:{taint['effect']} is not "
+                   "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")
 
 
 def _systems(cluster: Cluster) -> Told:

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+import calendar
+import copy
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import driver
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import policy as cluster_policy
+from ansible_collections.gpuops.nvidia.tests.unit.labels.nodes import patched
 
 DRIVER, MPS = "nvidia-driver-daemonset", objects.MPS_DAEMON
 SPACE = "/apis/apps/v1/namespaces/gpu-operator/daemonsets"
@@ -23,12 +29,23 @@ SHARED = {"config": {"name": "shared", "create": True, "default": "a", "data": {
     "a": "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"}}}
 KERNEL = {**node(), "kernel": "5.15.0-84-generic"}
 CLUSTER = facts(KERNEL, nfd="foreign")
+PARTS = (objects.SHARED, "driver", "device_plugin", "dcgm_exporter")
+LABEL = "nvidia.com/gpu.deploy.driver"
+GPU = {**UBUNTU, "feature.node.kubernetes.io/pci-10de.present": "true"}
+NOW = calendar.timegm((2026, 11, 22, 7, 0, 0))
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
+
+
+def rendered(made: dict[str, Any]) -> list[objects.Wanted]:
+    return objects.wanted({name: render(name, made) for name in PARTS})
 
 
 def run(client: Client, made: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    wanted = objects.wanted({name: render(name, made) for name in (
-        objects.SHARED, "driver", "device_plugin", "dcgm_exporter")})
-    return deliver.present(client, wanted, None, check, level=made["disruption"])
+    return deliver.present(client, rendered(made), None, check, level=made["disruption"])
+
+
+def adopted(client: Client, made: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    return deliver.taken_over(client, rendered(made), PARTS, check, made["disruption"])
 
 
 def started(api: ApiServer, client: Client, policy: Any = None, cluster: dict[str, Any] | None = None,
@@ -39,7 +56,7 @@ def started(api: ApiServer, client: Client, policy: Any = None, cluster: dict[st
         if path.startswith(SPACE):
             one["status"] = {"currentNumberScheduled": pods}
     api.put(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}", "labels": {
-        **UBUNTU, "nvidia.com/gpu.deploy.driver": "true"}}} for number in (1, 2)))
+        **UBUNTU, LABEL: "true"}}} for number in (1, 2)))
     return {path: one for path, one in api.objects.items() if "driver" in path}
 
 
@@ -47,25 +64,97 @@ CHANGES: dict[str, dict[str, Any]] = {
     "another kind of DaemonSet": {"policy": {"driver": {"usePrecompiled": True, "version": "580"}}},
     "another namespace": {"namespace": "elsewhere"},
     "no driver": {"policy": {"driver": {"enabled": False}}},
+    "NVIDIADrivers": {"policy": [cluster_policy(useNvidiaDriverCRD=True), driver("a")]},
 }
 
 
 @pytest.mark.parametrize(("change", "check"), [*((change, False) for change in CHANGES), ("no driver", True)])
-def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, change: str, check: bool) -> None:
+@pytest.mark.parametrize("deliver_by", [run, adopted])
+def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, change: str, check: bool,
+                                           deliver_by: Any) -> None:
+    """By site.yml, and by one more adopt.yml in a cluster that is ours."""
     before = started(api, client)
+    operator_at_rest(api)
     for level in ("never", "idle"):
-        result = run(client, plan(cluster=CLUSTER, disruption=level, **CHANGES[change]), check)
+        result = deliver_by(client, plan(cluster=CLUSTER, disruption=level, **CHANGES[change]), check)
         held = [one["id"] for one in result["pending"]]
         assert f"delete: DaemonSet gpu-operator/{DRIVER}" in held
         assert all(f"gpu_disruption is '{level}', this needs 'drain'" in one["pending_reason"]
                    for one in result["pending"])
-        assert "Set gpu_disruption: drain" in result["warnings"][0]
+        assert any("Set gpu_disruption: drain" in one for one in result["warnings"])
         assert not any("driver" in one["id"] for one in result["plan"])
         assert {path: one for path, one in api.objects.items() if "driver" in path} == before
-    result = run(client, plan(cluster=CLUSTER, disruption="drain", **CHANGES[change]), check)
+    result = deliver_by(client, plan(cluster=CLUSTER, disruption="drain", **CHANGES[change]), check)
     assert result["pending"] == []
     assert f"delete: DaemonSet gpu-operator/{DRIVER}" in [one["id"] for one in result["plan"]]
     assert (f"{SPACE}/{DRIVER}" in api.objects) == check
+
+
+def operator_at_rest(api: ApiServer, replicas: int = 0) -> None:
+    """A GPU Operator that was stopped by a take-over, and its policy."""
+    api.put({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": POLICY["name"], "uid": "p"}},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
+                "name": "gpu-operator", "namespace": "gpu-operator", "labels": {"app": "gpu-operator"}},
+             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "gpu-operator"}}}})
+
+
+@pytest.mark.parametrize("level", ["never", "drain"])
+def test_a_driver_that_would_move_is_not_taken_from_its_operator(api: ApiServer, client: Client, level: str) -> None:
+    """Stopped, with an object that is still its own, it would serve the cluster no more, and neither would we."""
+    started(api, client)
+    operator_at_rest(api, 1)
+    one = api.objects[f"{SPACE}/{DRIVER}"]
+    one["metadata"]["ownerReferences"] = [{**POLICY, "controller": True}]
+    one["spec"]["template"]["spec"]["nodeSelector"] = {}
+    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {}
+    api.requests.clear()
+    made = plan(cluster=CLUSTER, disruption=level)
+    if level == "drain":
+        assert f"adopt: DaemonSet gpu-operator/{DRIVER}" in [
+            step["id"] for step in adopted(client, made, check=True)["plan"]]
+        return
+    with pytest.raises(ClusterError, match=f"adopt: DaemonSet gpu-operator/{DRIVER}.*on 1 Nodes, such as n2") as caught:
+        adopted(client, made)
+    assert "gpu_disruption: drain" in caught.value.hint and api.sent() == []
+
+
+TAINT = {"key": "gpu-only", "value": "yes", "effect": "NoExecute"}
+TOLERATION = {"key": "gpu-only", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(("taint", "tolerations", "held"), [
+    (TAINT, [{"key": "other", "operator": "Exists"}], True),
+    (TAINT, [{"operator": "Exists"}], False),
+    ({**TAINT, "effect": "NoSchedule"}, [{"key": "other", "operator": "Exists"}], False),
+    ({**TAINT, "key": "never-tolerated"}, [{"key": "other", "operator": "Exists"}], False),
+])
+def test_a_toleration_that_keeps_pods_stays(api: ApiServer, client: Client, taint: dict[str, str],
+                                            tolerations: list[dict[str, str]], held: bool) -> None:
+    """The controller of DaemonSets ends pods that do not tolerate a NoExecute taint by the new template."""
+    started(api, client, {"daemonsets": {"tolerations": [TOLERATION]}})
+    api.objects["/api/v1/nodes/n2"]["spec"] = {"taints": [taint]}
+    for level in ("never", "drain"):
+        result = run(client, plan({"daemonsets": {"tolerations": tolerations}}, CLUSTER, disruption=level), True)
+        ids = [one["id"] for one in result["pending"]]
+        assert (f"update: DaemonSet gpu-operator/{DRIVER}" in ids) == (held and level == "never")
+        assert all("1 Nodes, such as n2" in one["pending_reason"] for one in result["pending"][:1])
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_replaced_daemonset_keeps_its_pods_where_its_selector_lets_it(api: ApiServer, client: Client,
+                                                                        moves: bool) -> None:
+    """Its pods stay when it goes, and then the new one's controller decides about them."""
+    started(api, client)
+    spec = api.objects[f"{SPACE}/{DRIVER}"]["spec"]
+    former = copy.deepcopy(spec["selector"])
+    spec["selector"]["matchLabels"]["former"] = "yes"
+    if moves:
+        spec["template"]["spec"]["nodeSelector"] = {}
+        api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {}
+    result = run(client, plan({"daemonsets": {"annotations": {"a": "b"}}}, CLUSTER))
+    assert [one["id"] for one in result["pending"] if "DaemonSet" in one["id"]] == (
+        [f"replace: DaemonSet gpu-operator/{DRIVER}"] if moves else [])
+    assert (api.objects[f"{SPACE}/{DRIVER}"]["spec"]["selector"] == former) != moves
 
 
 def test_what_has_no_pods_may_go(api: ApiServer, client: Client) -> None:
@@ -85,7 +174,7 @@ def test_a_selector_that_leaves_nodes_out_waits(api: ApiServer, client: Client, 
                                                 held: int) -> None:
     """A Node of another system joins: the DaemonSet that is there gets a selector for its own."""
     started(api, client)
-    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**labels, "nvidia.com/gpu.deploy.driver": "true"}
+    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**labels, LABEL: "true"}
     cluster = {**facts(KERNEL, node(("ubuntu", "24.04")), nfd="foreign"), "driver_daemon_sets": {DRIVER: "ubuntu22.04"}}
     result = run(client, plan(cluster=cluster))
     daemon_sets = [one for one in result["pending"] if "DaemonSet" in one["id"]]
@@ -112,15 +201,71 @@ def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: C
 ])
 def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str], key: str) -> None:
     label = f"nvidia.com/gpu.deploy.{key}"
-    gpu = {**labels, **UBUNTU, "feature.node.kubernetes.io/pci-10de.present": "true"}
+    gpu = {**labels, **GPU}
     one = _deploy.Node("n1", {**gpu, label: "true"}, {_deploy.ANNOTATION: label})
-    stays = {}
     for level in ("never", "idle", "drain"):
-        deploy = _deploy.parse_deploy(plan(policy, facts(node(**gpu)), disruption=level)["deploy"])
-        change = _deploy.plan_present(one, deploy, _deploy.Terms(0))
-        assert change is not None
-        stays[level] = label not in change.labels
-    assert stays == {"never": True, "idle": True, "drain": False}
+        made = plan(policy, facts(node(**gpu)), disruption=level)
+        now, notes = labelled(one, made)
+        assert (label in now.labels) == (level != "drain") == bool(notes)
+
+
+def labelled(one: _deploy.Node, made: dict[str, Any]) -> tuple[_deploy.Node, list[str]]:
+    """(the Node after gpu_labels, what is said of labels that stay). A second run has nothing more to do."""
+    asked, terms = _deploy.parse_deploy(made["deploy"]), _deploy.Terms(NOW)
+    notes = [note for note in deploy.notes([one], asked, terms) if "needs gpu_disruption: drain" in note]
+    change = _deploy.plan_present(one, asked, terms)
+    now = patched(one, change.patch() if change else {"metadata": {}})
+    assert _deploy.plan_present(now, asked, terms) is None
+    return now, notes
+
+
+OURS = {_deploy.ANNOTATION: LABEL}
+HYBRID: dict[str, Any] = {"placement": "hybrid", "hosts": {"a": "n1"}}
+LOST = {_deploy.GONE: "2026-11-22T06:48:20Z"}
+
+
+@pytest.mark.parametrize(("labels", "annotations", "stays"), [
+    ({**GPU, LABEL: "true"}, OURS, True),
+    ({**GPU, LABEL: "paused-for-driver-upgrade"}, OURS, True),
+    ({**GPU, LABEL: "true"}, {}, False),  # left over from others
+    ({**GPU, LABEL: "true", "nvidia.com/gpu.deploy.operands": "false"}, OURS, False),
+    ({**GPU, LABEL: "true", "nvidia.com/gpu.workload.config": "vm-passthrough"}, OURS, False),
+    ({**UBUNTU, LABEL: "true", "nvidia.com/gpu.present": "true"}, {**OURS, **LOST}, True),
+    ({**UBUNTU, LABEL: "true", "nvidia.com/gpu.deploy.operands": "false"}, {**OURS, **LOST}, False),
+])
+@pytest.mark.parametrize("level", ["never", "idle", "drain"])
+def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
+        labels: dict[str, str], annotations: dict[str, str], stays: bool, level: str) -> None:
+    """On all Nodes at once by a changed gpu_placement, or where NFD sees no PCI devices any more."""
+    one = _deploy.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
+    cluster = facts({**node(**labels), "annotations": annotations, "gpu": GPU.items() <= labels.items()}, node())
+    made = plan(cluster=cluster, disruption=level, **HYBRID)
+    now, notes = labelled(one, made)
+    stays = stays and level != "drain"
+    assert now.labels.get(LABEL) == (labels[LABEL] if stays else None)
+    assert (LABEL in now.ours) == stays == bool(notes)
+    assert any(f"n1: {LABEL} stays" in note and "needs drain" in note for note in made["notes"]) == (
+        stays and GPU.items() <= labels.items())
+
+
+def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
+    one = _deploy.Node("n1", {**GPU, LABEL: "pre-installed"}, OURS)
+    now, notes = labelled(one, plan(cluster=facts(node(), node()), **HYBRID))
+    assert now.labels[LABEL] == "pre-installed" and LABEL not in now.ours and not notes
+
+
+def test_a_node_that_no_driver_is_planned_for_gets_no_label_of_one() -> None:
+    """One that runs there already stays until pods may end."""
+    cluster = facts(node(), node(system=None))
+    for level in ("never", "drain"):
+        made = plan(cluster=cluster, strict=False, disruption=level)
+        assert list(made["rejected"]) == ["n2"]
+        for name in ("n1", "n2"):
+            fresh, notes = labelled(_deploy.Node(name, GPU), made)
+            assert fresh.labels["nvidia.com/gpu.deploy.device-plugin"] == "true" and not notes
+            assert (LABEL in fresh.labels) == (name == "n1")
+        now, notes = labelled(_deploy.Node("n2", {**GPU, LABEL: "true"}, OURS), made)
+        assert (LABEL in now.labels) == (level == "never") == bool(notes)
 
 
 def test_a_node_that_shares_by_mps_keeps_its_configuration() -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, drift, guard, read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import clusters, server
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request, status
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_removal import kinds_asked
 
 POLICY = {"nfd": {"enabled": False}, "driver": {"enabled": False}, "toolkit": {"enabled": False},
           "migManager": {"enabled": False}, "dcgmExporter": {"enabled": False}}
@@ -130,6 +132,22 @@ def test_who_may_not_give_rights_away_may_write_roles_with_his_own(api: ApiServe
     may(api, lambda asked: asked["verb"] != "watch" and (asked["verb"] not in ("escalate", "bind")
                                                          or "name" in asked))
     assert deliver.present(client, *wanted, check=True)["changed"]
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_who_removes_all_needs_the_right_for_nodes_that_are_labelled(
+        api: ApiServer, client: Client, plan: dict[str, Any], labelled: bool) -> None:
+    """The labels go after the operands."""
+    deliver.present(client, *deliver.of_plan(plan, None), check=False)
+    marks = {_deploy.ANNOTATION: "nvidia.com/gpu.present"} if labelled else {}
+    api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "annotations": marks}})
+    api.allowed = lambda asked: asked["resource"] != "nodes"
+    api.before = kinds_asked
+    api.requests.clear()
+    if labelled:
+        assert refused(lambda: deliver.absent(client, None, 1, False)) == ["patch nodes"]
+        assert api.sent() == []
+    assert deliver.absent(client, None if not labelled else ["device_plugin"], 1, True)["changed"]
 
 
 READS: dict[str, Callable[[Client, dict[str, Any]], object]] = {
