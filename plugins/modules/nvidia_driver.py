@@ -15,7 +15,8 @@ description:
     upgrade cannot split module and libraries.
   - Loaded modules are exchanged without a reboot where nothing holds a GPU, which takes O(disruption=idle). The
     driver's own services (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
-    it, and those that ran are started again.
+    it, and those that ran are started again. The fabric manager and IMEX are stopped, or restarted for a change of
+    their files, under the same conditions, as jobs on several GPUs abort without them.
   - With O(disruption=drain) other services of the system that hold a GPU are stopped too, and started again when the
     new driver works. Containers, sessions, jobs of a scheduler and loose processes are never stopped.
   - A module that something else uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and
