@@ -100,7 +100,8 @@ BELOW_DRAIN = st.sampled_from(["never", "idle"])
 RELEASES = st.sampled_from(matrix.available())
 VALUES = st.sampled_from([*TRUE, *FALSE])
 # After the name of the manager's program; X and Y are variables of the policy.
-WORDS = st.sampled_from(["$X", "${X}", "$(X)", "$X$Y", "'$X'", '--with""-reboot', "--with-reboot", "--with-$Y", "-r", "x"])
+WORDS = st.sampled_from(["$X", "${X}", "$(X)", "$X$Y", "'$X'", '--with""-reboot', "--with-reboot", "--with-$Y", "-r",
+                         "x"])
 TEXTS = st.sampled_from(["--with-reboot", "-r", "--with-", "reboot", "", "x"])
 SHARING = st.sampled_from([None, *({"name": "c", "create": True, "default": "a", "data": {
     "a": f"version: v1\nsharing: {{{how}: {{resources: [{{name: nvidia.com/gpu, replicas: 2}}]}}}}\n"}}
