@@ -9,6 +9,9 @@ setup), or from a fact cache. A test compares this list with roles and playbooks
 
 from __future__ import annotations
 
+import difflib
+import typing as t
+
 NAMES = frozenset({
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_cluster",
     "container_toolkit_config_path", "container_toolkit_disruption", "container_toolkit_drop_in_path",
@@ -57,3 +60,23 @@ NAMES = frozenset({
     "software_repository_key", "software_repository_url", "software_result", "validator_cluster", "validator_result",
     "validator_timeout",
 })
+
+# How our names begin, and how those end that no user sets.
+_PREFIXES = ("gpu_", "container_toolkit_", "cuda_", "dcgm_", "device_plugin_", "driver_", "feature_discovery_",
+             "hand_back_", "maintenance_", "mig_manager_", "nfd_", "node_status_exporter_", "preflight_", "remove_",
+             "software_", "validator_")
+_INTERNAL = ("_result", "_results", "_plan", "_preview")
+# Known to Ansible or to users by another meaning than that of a variable of ours.
+_OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels")
+
+
+def look_alikes(names: t.Iterable[str]) -> list[str]:
+    """A note for each variable that is not ours and whose name looks like one of ours: C(gpu_polcy), sorted by name."""
+    known = sorted(name for name in NAMES if not name.endswith(_INTERNAL))
+    notes = []
+    for name in sorted(set(names) - NAMES - set(_OTHERS)):
+        nearest = difflib.get_close_matches(name, known, 1, 0.8) if name.startswith(_PREFIXES) else []
+        if nearest:
+            notes.append(f"The variable {name} has no effect: this collection has none of this name. "
+                         f"If {nearest[0]} is meant, correct the name.")
+    return notes
