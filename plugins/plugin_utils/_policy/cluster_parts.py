@@ -313,8 +313,9 @@ def _mig_manager(context: Context, plan: Plan) -> None:
     """
     plan["env"] = gated(context, "migManager.env", plan["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(plan["args"], plan["env"]):
-        raise Refused("migManager.args with migManager.env lets the MIG manager reboot Nodes, and gpu_disruption is "
-                      f"{context.disruption}", "Take with-reboot out of them, or set gpu_disruption: reboot.")
+        raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
+                      f"migManager.env, and gpu_disruption is {context.disruption}",
+                      "Take with-reboot out of both, or set gpu_disruption: reboot.")
     plan["config"] = config_map(context, "migManager")
     if plan["config"]["name"] == "default-mig-parted-config" and not plan["config"]["data"]:
         plan["config"]["name"] = ""
