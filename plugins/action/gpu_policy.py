@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     mig_document,
     monitoring,
     preflight,
+    reserved,
     settings,
     sharing,
     yamltext,
@@ -69,7 +70,8 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, compares, exports, resolves, returns the plan."""
-        wanted = settings.settle(arguments, gathered.variables(task_vars), gathered.left_out(task_vars))
+        variables = gathered.variables(task_vars)
+        wanted = settings.settle(arguments, variables, gathered.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
@@ -90,6 +92,7 @@ class ActionModule(ControllerAction):
         if arguments["resolve"]:
             plan = self._plan(policy, release, wanted, arguments, task_vars)
             plan["notes"] += result.pop("notes")
+            plan["notes"] += reserved.look_alikes(str(name) for host_vars in variables.values() for name in host_vars)
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
         result["notes"] = [*policy.warnings, *result["notes"]]

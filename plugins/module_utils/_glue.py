@@ -9,6 +9,7 @@ A module imports this before all else of ours, as what comes after it is then co
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _imports  # noqa: F401 # pylint: disable=unused-import
@@ -19,6 +20,22 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default": "never"}
+# An option that is an address. It is not logged: what is secret in it is known only after the invocation was logged.
+ADDRESS: dict[str, t.Any] = {"type": "str", "no_log": True}
+
+
+def hide(module: AnsibleModule, *addresses: str | None) -> None:
+    """Of addresses in options of the type L(ADDRESS), only what is secret stays out of results.
+
+    That is a user, a password or a token before the host, and a query, which may be a signature. An address with such a
+    part is not shown as a whole; others are shown.
+    """
+    for address in filter(None, addresses):
+        secrets = re.findall(r"://([^/@]+)@", address)
+        secrets += [address.partition("?")[2]] if "://" in address and "?" in address else []
+        if not any(secrets):
+            module.no_log_values.discard(address)
+        module.no_log_values.update(filter(None, secrets))
 
 
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:

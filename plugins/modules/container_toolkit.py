@@ -282,9 +282,8 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "version": {"type": "str"},
             "repository": {"type": "dict", "default": {}, "apply_defaults": True, "options": {
-                "url": {"type": "str"},
-                "key": {"type": "str", "no_log": False,
-                        "default": "https://nvidia.github.io/libnvidia-container/gpgkey"},
+                "url": _glue.ADDRESS,
+                "key": {**_glue.ADDRESS, "default": "https://nvidia.github.io/libnvidia-container/gpgkey"},
                 "fingerprint": {"type": "str", "default": "C95B321B61E88C1809C4F759DDCAE044F796ECB0"},
             }},
             "runtime": {"type": "str", "default": "auto", "choices": [
@@ -305,6 +304,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+
+    _glue.hide(module, module.params["repository"]["url"], module.params["repository"]["key"])
 
     def work() -> dict[str, t.Any]:
         _proxy.use(module.params["proxy"])

@@ -15,7 +15,8 @@ description:
     upgrade cannot split module and libraries.
   - Loaded modules are exchanged without a reboot where nothing holds a GPU, which takes O(disruption=idle). The
     driver's own services (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
-    it, and those that ran are started again.
+    it, and those that ran are started again. The fabric manager and IMEX are stopped, or restarted for a change of
+    their files, under the same conditions, as jobs on several GPUs abort without them.
   - With O(disruption=drain) other services of the system that hold a GPU are stopped too, and started again when the
     new driver works. Containers, sessions, jobs of a scheduler and loose processes are never stopped.
   - A module that something else uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and
@@ -322,7 +323,6 @@ reasons:
   sample: []
 """
 
-import re
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -336,20 +336,6 @@ WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "pe
           "lock_timeout")
 
 
-def _hide(module: AnsibleModule) -> None:
-    """Of addresses only what is secret in them stays out of results: a query, which may be a signature, and a user.
-
-    The option runfile.src is not logged at all, as what it holds is known only here, after the invocation was logged.
-    """
-    src = (module.params["runfile"] or {}).get("src") or ""
-    secret = [found for uri in (src, *(module.params["repository"] or {}).values())
-              for found in re.findall(r"://([^/@]+)@", uri or "")]
-    secret += [src.partition("?")[2]] if "://" in src and "?" in src else []
-    if not secret:
-        module.no_log_values.discard(src)
-    module.no_log_values.update(filter(None, secret))
-
-
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
@@ -360,10 +346,9 @@ def main() -> None:
             "kernel_module_type": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
             "source": {"type": "str", "default": "auto",
                        "choices": ["auto", "distribution", "cuda_repository", "runfile", "precompiled"]},
-            "repository": {"type": "dict", "options": {"url": {"type": "str"}, "fingerprint": {"type": "str"},
-                                                       "key": {"type": "str", "no_log": False}}},
-            "runfile": {"type": "dict", "options": {"src": {"type": "str", "no_log": True},
-                                                    "checksum": {"type": "str"}}},
+            "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": {"type": "str"},
+                                                       "key": _glue.ADDRESS}},
+            "runfile": {"type": "dict", "options": {"src": _glue.ADDRESS, "checksum": {"type": "str"}}},
             "persistenced": {"type": "bool", "default": True},
             "fabric": {"type": "str", "choices": ["auto", "none"], "default": "auto"},
             "imex_nodes": {"type": "list", "elements": "str", "default": []},
@@ -385,7 +370,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    _hide(module)
+    repository, runfile = options["repository"] or {}, options["runfile"] or {}
+    _glue.hide(module, repository.get("url"), repository.get("key"), runfile.get("src"))
 
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])

@@ -201,12 +201,14 @@ def main() -> None:
             "driver_cuda": {"type": "str"},
             "repaired_repositories": {"type": "list", "elements": "str", "default": []},
             "proxy": _proxy.OPTION,
-            "repository": {"type": "dict", "options": {"url": text, "fingerprint": text,
-                                                       "key": {"type": "str", "no_log": False}}},
+            "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": text,
+                                                       "key": _glue.ADDRESS}},
         },
         supports_check_mode=True,
     )
     options = module.params
+    repository = options["repository"] or {}
+    _glue.hide(module, repository.get("url"), repository.get("key"))
 
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import Licence
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import InUse, Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import Options
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._room import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import ENROL, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, read_situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import InUse, Situation, read_situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi, disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root

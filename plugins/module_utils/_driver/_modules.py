@@ -11,7 +11,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import pause, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     LOAD_ORDER,
+    InUse,
     Situation,
+    name_holders,
     read_holders,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
@@ -21,24 +23,6 @@ UNLOAD = "unload modules"
 LOAD = "load module"
 SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enrol DKMS's key "
                     "(mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console), or turn it off.")
-
-
-class InUse(HostError):
-    """A GPU client has started since the plan was made. Nothing has been stopped or unloaded."""
-
-
-def name_holders(holders: Holders) -> str:
-    """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
-    return ", ".join(map(_name, holders))
-
-
-def _name(holder: t.Mapping[str, t.Any]) -> str:
-    words = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
-             f"container {holder['container']}" if holder["container"] else ""]
-    about = ", ".join(filter(None, words))
-    instance = "" if holder["instance"] is None else f" instance {holder['instance']}"
-    where = f" on {holder['gpu']}{instance}" if holder["gpu"] else ""
-    return f"{holder['name']}{f' ({about})' if about else ''}{where}"
 
 
 def must_reload(now: Situation, version: str, flavour: str) -> str:

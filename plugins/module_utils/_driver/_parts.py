@@ -22,9 +22,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 # In the order of a run. Modules go before their files: libraries of another version than the loaded module break every
 # new GPU process, so what may not be unloaded may not be replaced either. The same order serves removal.
 PHASES = ("prepare", "unload", "stop", "displace", "sign", "deliver", "configure", "build", "initramfs", "load",
-          "serve", "clients")
+          "serve", "interrupt", "clients")
 # Where a reboot will unload the modules: all that is on the disk comes first.
-_IN_MEMORY = ("unload", "stop", "load", "serve", "clients")
+_IN_MEMORY = ("unload", "stop", "load", "serve", "interrupt", "clients")
 OFFLINE_PHASES = (*(phase for phase in PHASES if phase not in _IN_MEMORY), *_IN_MEMORY)
 
 Phased = t.Tuple[str, Step]

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts impor
     Phased,
     in_order,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import STARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import STARTS, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
 
@@ -78,7 +78,8 @@ def gate_driver(steps: t.Sequence[Step], level: str,
                 paused: t.Collection[str] = ()) -> tuple[list[Step], list[dict[str, t.Any]]]:
     """As L(_result.gate); a step that is blocked (holders, a console) stays pending at every level.
 
-    paused: services that a killed run has stopped; where the modules may not go, they are started again all the same.
+    paused: services that a killed run has stopped; where the modules may not go, or another service may not be stopped,
+    they are started again all the same.
     """
     blocked = next((index for index, step in enumerate(steps) if step.data.get("blocked")), len(steps))
     allowed, pending = gate(steps[:blocked], level)
@@ -87,7 +88,7 @@ def gate_driver(steps: t.Sequence[Step], level: str,
         pending.append({**step.as_dict(), "pending_reason": why})
     if pending and steps[len(allowed)].data.get("held"):
         pending[0]["pending_reason"] = f"{steps[len(allowed)].data['held']}; {pending[0]['pending_reason']}"
-    if any(step["action"] == UNLOAD for step in pending):
+    if any(step["action"] == UNLOAD for step in pending) or pending and interrupts(steps[len(allowed)]):
         again = [step for step in steps[len(allowed):] if step.action in STARTS and step.target in paused]
         allowed = [*allowed, *again]
         pending = [step for step in pending if step["id"] not in {one.id for one in again}]

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import takes_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import resume, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import interrupts, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     UNLOAD_ORDER,
     Situation,
@@ -107,10 +107,12 @@ class Rollback:
         there = self.under_way or takes_modules(self.attempt.executor.started)
         back = Attempt(replace(host, spec=spec), read_situation(host.root, host.run), "idle", _PARTS,
                        None if there else former.version)
-        blocked = next((step.data["blocked"] for step in back.steps if step.data.get("blocked")), "")
+        # The services of the fabric are left alone: a driver comes back without them being stopped.
+        steps = [step for step in back.steps if not interrupts(step)]
+        blocked = next((step.data["blocked"] for step in steps if step.data.get("blocked")), "")
         if blocked:
             raise HostError(f"The modules cannot be unloaded: {blocked}.")
-        back.apply([step for step in back.steps if former.loaded or step.action != LOAD])
+        back.apply([step for step in steps if former.loaded or step.action != LOAD])
         if there and not self.under_way:
             back.apply(self._exactly(back))
         if former.loaded:

@@ -9,11 +9,19 @@ A stop for an unload is journalled, so that a run that was killed in between sta
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    SERVICES,
+    InUse,
+    Situation,
+    name_holders,
+    read_holders,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -32,6 +40,9 @@ RESUME = "start service again"
 RESUME_CLIENT = "start stopped service again"
 RESTART = "restart service"
 STARTS = (START, RESUME, RESUME_CLIENT)
+# A stop or a restart of these aborts jobs that use several GPUs or hosts.
+_FABRIC = (FABRIC_MANAGER, IMEX)
+_RUNS = ("active", "activating", "reloading")
 # Kinds of journal entries: units that ran and were stopped for an unload; units whose files were changed.
 _PAUSED, _OWED = "paused", "restart"
 _LIMIT = 120
@@ -58,8 +69,31 @@ def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> l
     """One restart of a running unit whose files change in this run, or changed in one that was killed."""
     owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
-    starts = aim.reload or service.state != "active" or service.enabled not in AT_BOOT
-    return [("serve", Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
+    starts = aim.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
+    return [_interruption(host, service, Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
+
+
+def _interruption(host: Host, service: Service, step: Step) -> Phased:
+    """A stop or a restart with its phase, and the level that it needs.
+
+    What interrupts jobs comes after all other services, as it holds up what follows it. As for an unload, services that
+    use a GPU are stopped for it and started again, which takes level drain; whatever else uses one blocks it.
+    """
+    if not interrupts(step):
+        return "serve", step
+    if service.state not in _RUNS:
+        return "interrupt", step
+    holders = read_holders(host.root)
+    clients = stoppable(host.root, holders)
+    loose = [holder for holder in holders if holder["unit"] not in clients]
+    more = {"clients": clients, "blocked": f"in use by {name_holders(loose)}" if loose else "",
+            "held": f"held by {', '.join(clients)}" if clients else ""}
+    return "interrupt", replace(step, needs="drain" if holders else "idle", data={**step.data, **more})
+
+
+def interrupts(step: Step) -> bool:
+    """Whether a step stops or restarts what jobs on several GPUs or hosts depend on."""
+    return step.action in (STOP, RESTART) and step.target in _FABRIC
 
 
 def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
@@ -84,7 +118,7 @@ def paused(journal: Journal) -> list[str]:
 
 def running(services: t.Mapping[str, Service]) -> list[str]:
     """The units that run, in the order in which they are stopped."""
-    return [unit for unit in SERVICES if services[unit].state in ("active", "activating", "reloading")]
+    return [unit for unit in SERVICES if services[unit].state in _RUNS]
 
 
 class Services(Part):
@@ -106,7 +140,8 @@ class Services(Part):
                 if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
-                steps.append(("serve", Step(STOP, unit, "it is not wanted", data=vars(service))))
+                runs = Service("inactive", service.enabled) if unit in stopped else service
+                steps.append(_interruption(self.host, runs, Step(STOP, unit, "it is not wanted", data=vars(service))))
             elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
                 steps.append(("serve", Step(RESUME, unit, "it ran before")))
         clients = [unit for unit in dict.fromkeys([*aim.clients, *paused(journal)]) if unit not in SERVICES]
@@ -123,7 +158,8 @@ class Services(Part):
         for unit, kept in self.host.journal.of_kind("service").items():
             before, service = kept["before"].get("enabled"), now.services[unit]
             if service.enabled == "enabled" and before != "enabled":
-                steps.append(("stop", Step(STOP, unit, f"it was {before or 'absent'} before", data=vars(service))))
+                stop = Step(STOP, unit, f"it was {before or 'absent'} before", data=vars(service))
+                steps.append(("stop", _interruption(self.host, service, stop)[1]))
         return steps
 
     def execute(self, step: Step) -> bool:
@@ -133,17 +169,38 @@ class Services(Part):
                  RESUME_CLIENT: ["start"], RESTART: ["restart"]}
         if step.action not in words:
             return False
+        clients = self._pause_clients(step) if interrupts(step) and step.needs != "never" else []
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
             journal.forget(_PAUSED, unit)  # it is its owner's: where it does not start, that is said once
         hint = f"Look at journalctl -u {unit}."
         self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=hint)
-        if step.action == START and step.data["state"] == "active" and journal.get(_OWED, unit) is not None:
+        for client in reversed(clients):
+            self.host.run(["systemctl", "start", client], timeout=_LIMIT, check=False)
+            journal.forget(_PAUSED, client)
+        ran = step.action == START and step.data["state"] == "active" and journal.get(_PAUSED, unit) is None
+        owed = ran and journal.get(_OWED, unit) is not None
+        if owed and unit not in _FABRIC:
             self.host.run(["systemctl", "restart", unit], timeout=_LIMIT, hint=hint)
-        for kind in (_PAUSED, _OWED):
-            journal.forget(kind, unit)
+        journal.forget(_PAUSED, unit)
+        if not (owed and unit in _FABRIC):  # that restart is a step of its own
+            journal.forget(_OWED, unit)
         return True
+
+    def _pause_clients(self, step: Step) -> list[str]:
+        """Stops the services that use a GPU; those that ran.
+
+        Raises InUse where others have started since the plan was made: packages may have been installed meanwhile.
+        """
+        new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["clients"]]
+        if new:
+            raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made. It was not stopped.",
+                        "Run again when it has ended.", holders=new)
+        # Those that an unload has stopped before start with the driver, or stay stopped where it is removed.
+        clients = [unit for unit in step.data["clients"] if self.host.journal.get(_PAUSED, unit) is None]
+        pause(self.host.run, self.host.journal, clients)
+        return clients
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:
         """See L(Part)."""

@@ -11,6 +11,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of
@@ -40,6 +41,10 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+
+
+class InUse(HostError):
+    """A GPU client has started since the plan was made. The step was not begun."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,20 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
     ours = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
     return [_nameless(f"something that refers to {module}{_DISPLAYS.get(module, '')}") for module in UNLOAD_ORDER
             if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
+
+
+def name_holders(holders: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
+    return ", ".join(map(_name, holders))
+
+
+def _name(holder: t.Mapping[str, t.Any]) -> str:
+    words = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
+             f"container {holder['container']}" if holder["container"] else ""]
+    about = ", ".join(filter(None, words))
+    instance = "" if holder["instance"] is None else f" instance {holder['instance']}"
+    where = f" on {holder['gpu']}{instance}" if holder["gpu"] else ""
+    return f"{holder['name']}{f' ({about})' if about else ''}{where}"
 
 
 def _nameless(name: str) -> dict[str, t.Any]:

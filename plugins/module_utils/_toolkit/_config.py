@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
     write_atomic,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._words import words_of
 
@@ -35,11 +35,12 @@ PATIENCE = 60
 
 
 class ConfigWork:
-    """Writes and restores configuration files, and makes the service read them."""
+    """Writes and restores configuration files, and makes the service read them. level: the gpu_disruption."""
 
-    def __init__(self, journal: Journal, run: Runner) -> None:
+    def __init__(self, journal: Journal, run: Runner, level: str) -> None:
         self.journal = journal
         self.run = run
+        self.level = level
         self.acts: dict[str, t.Callable[[Step], None]] = {
             "write file": self._write, "edit file": self._write, "remove file": self._write,
             "restore file": self._restore, "restart service": self._act, "reload service": self._act}
@@ -117,6 +118,7 @@ class ConfigWork:
 
     def _act(self, step: Step) -> None:
         unit, verb = str(step.data["unit"]), str(step.data["act"])
+        self._expect_idle(unit, step.data.get("idle", ()))
         healthy = self._healthy(step.data["health"])
         began = int(time.time())
         error = self._try(verb, unit)
@@ -133,6 +135,17 @@ class ConfigWork:
         log = self.run(["journalctl", "-u", unit, f"--since=@{began}", "--no-pager", "-o", "cat"],
                        check=False).stdout
         raise self._roll_back(verb, unit, error, log)
+
+    def _expect_idle(self, unit: str, idle: t.Sequence[str]) -> None:
+        """Raises HostError where a restart would by now stop containers and the level does not allow that.
+
+        The plan asked before packages were installed, which takes minutes.
+        """
+        if not idle or allows(self.level, "drain") or self.run(list(idle), timeout=20, check=False).rc == 0:
+            return
+        raise HostError(f"{unit} was not restarted: containers have started since the plan was made, or it does not "
+                        "say whether any run.", "The restart is still to be done: run again when no container runs, "
+                        "or set gpu_disruption to 'drain'.", unit=unit)
 
     def _try(self, verb: str, unit: str) -> str | None:
         try:

@@ -51,7 +51,7 @@ class Work:
         self.journal = journal
         self.absent = request["state"] == "absent"
         self.packages = Packages(request, journal, run)
-        self.config = ConfigWork(journal, run)
+        self.config = ConfigWork(journal, run, request["disruption"])
         self.cdi = Cdi(request, journal, run)
         self._acts: dict[str, t.Callable[[Step], None]] = {
             **self.config.acts, **self.cdi.acts,

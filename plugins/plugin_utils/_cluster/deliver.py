@@ -162,7 +162,7 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     changes = removal.plan(client, there, components)
     rights.require(client, changes, [rights.LABEL_NODES] if labelled else [])
     if not check:
-        removal.execute(client, changes, removal.going(there, components), timeout, tell)
+        changes = removal.execute(client, changes, removal.going(there, components), timeout, tell)
     kept = _kept(there, components)
     return {**result(client, changes), **({"warnings": kept} if kept else {})}
 

@@ -43,19 +43,29 @@ def going(live: t.Mapping[Key, Object], components: t.Collection[str] | None) ->
 
 
 def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float,
-            tell: Tell) -> None:
+            tell: Tell) -> list[Change]:
     """Removes, and waits until everything that is to be deleted is gone. before: what is being removed already.
+
+    Returns what was done: a Namespace in which somebody has created an object since the plan was made is released.
 
     Raises ClusterError once nothing has gone for timeout seconds: how long it takes depends on the number of Nodes.
     tell: gets a line about what is left, now and then.
     """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
     rest = [one for one in changes if one.kind.kind != "Namespace"]
-    for group, former in ((rest, [one for one in before if one["kind"] != "Namespace"]),
-                          (spaces, [one for one in before if one["kind"] == "Namespace"])):
-        apply.execute(client, group)
-        deleted = [t.cast(Object, one.live) for one in group if one.action == "delete"]
-        _wait(client, [*deleted, *former], timeout, tell)
+    _remove(client, rest, [one for one in before if one["kind"] != "Namespace"], timeout, tell)
+    # The wait took minutes. What is created between this look and the deletion is still lost: the server has no
+    # precondition for an empty Namespace.
+    spaces = [_namespace(client, t.cast(Object, one.live)) if one.action == "delete" else one for one in spaces]
+    _remove(client, spaces, [one for one in before if one["kind"] == "Namespace"], timeout, tell)
+    return [*rest, *spaces]
+
+
+def _remove(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell
+            ) -> None:
+    apply.execute(client, changes)
+    deleted = [t.cast(Object, one.live) for one in changes if one.action == "delete"]
+    _wait(client, [*deleted, *before], timeout, tell)
 
 
 def foreign_in(client: Client, namespace: str) -> list[str]:

@@ -302,6 +302,8 @@ def _nfd(context: Context, plan: Plan) -> None:
 
 # How arguments of the MIG manager, which a shell reads, ask for reboots: nvidia-mig-manager --with-reboot, -r.
 _WITH_REBOOT = re.compile(r"with[-_]reboot|(^|\s)-r\b", re.IGNORECASE)
+# A variable in these arguments: of the shell, or of Kubernetes, which fills in $(NAME).
+_VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
 def _mig_manager(context: Context, plan: Plan) -> None:
@@ -310,9 +312,10 @@ def _mig_manager(context: Context, plan: Plan) -> None:
     Raises Refused for arguments by which the manager reboots Nodes, where gpu_disruption forbids that.
     """
     plan["env"] = gated(context, "migManager.env", plan["env"], {"WITH_REBOOT": "reboot"})
-    if not allows(context.disruption, "reboot") and any(_WITH_REBOOT.search(str(one)) for one in plan["args"]):
-        raise Refused(f"migManager.args lets the MIG manager reboot Nodes, and gpu_disruption is {context.disruption}",
-                      "Take with-reboot out of migManager.args, or set gpu_disruption: reboot.")
+    if not allows(context.disruption, "reboot") and _asks_for_reboots(plan["args"], plan["env"]):
+        raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
+                      f"migManager.env, and gpu_disruption is {context.disruption}",
+                      "Take with-reboot out of both, or set gpu_disruption: reboot.")
     plan["config"] = config_map(context, "migManager")
     if plan["config"]["name"] == "default-mig-parted-config" and not plan["config"]["data"]:
         plan["config"]["name"] = ""
@@ -325,6 +328,15 @@ def _mig_manager(context: Context, plan: Plan) -> None:
     # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
     plan["generates"] = version_key(context.release.version) >= (26, 3)
     plan["default_config"] = {} if plan["config"]["name"] else default_config()
+
+
+def _asks_for_reboots(args: t.Iterable[t.Any], env: t.Mapping[str, str]) -> bool:
+    """Whether arguments ask for reboots, by themselves or by what a variable in them holds."""
+    def value(match: re.Match[str]) -> str:
+        return env.get(match[1] or match[2] or match[3], "")
+
+    texts = [re.sub(r"""["'\\]""", "", _VARIABLE.sub(value, str(one))) for one in args]
+    return any(_WITH_REBOOT.search(one) for one in (*texts, *(env.values() if texts else ())))
 
 
 _OWN: dict[str, t.Callable[[Context, Plan], None]] = {

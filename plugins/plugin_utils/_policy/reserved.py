@@ -9,6 +9,9 @@ setup), or from a fact cache. A test compares this list with roles and playbooks
 
 from __future__ import annotations
 
+import difflib
+import typing as t
+
 NAMES = frozenset({
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_cluster",
     "container_toolkit_config_path", "container_toolkit_disruption", "container_toolkit_drop_in_path",
@@ -38,7 +41,7 @@ NAMES = frozenset({
     "gpu_node_os", "gpu_parts", "gpu_placement", "gpu_plan", "gpu_policy", "gpu_profile", "gpu_proxy",
     "gpu_pull_secrets", "gpu_reboots_later", "gpu_release", "gpu_remove_timeout", "gpu_render_to", "gpu_report_html",
     "gpu_report_json", "gpu_results", "gpu_sharing", "gpu_startup_taint", "gpu_strict", "gpu_take_over",
-    "gpu_undisturbed", "gpu_waits", "hand_back_from", "hand_back_result", "maintenance_components",
+    "gpu_undisturbed", "gpu_waits", "hand_back_file", "hand_back_from", "hand_back_result", "maintenance_components",
     "maintenance_context", "maintenance_disruption", "maintenance_drain_delete_emptydir_data",
     "maintenance_drain_force", "maintenance_drain_timeout", "maintenance_failed", "maintenance_failure",
     "maintenance_kubeconfig", "maintenance_max_fail_percentage", "maintenance_node", "maintenance_result",
@@ -50,9 +53,30 @@ NAMES = frozenset({
     "nfd_cluster", "nfd_result", "node_status_exporter_cluster", "node_status_exporter_folder",
     "node_status_exporter_interval", "node_status_exporter_plan", "node_status_exporter_result", "operands_result",
     "preflight_ask", "preflight_checked", "preflight_cluster", "preflight_cuda_samples", "preflight_cuda_timeout",
-    "preflight_disruption", "preflight_found", "preflight_labelled", "preflight_placement", "preflight_plan",
-    "preflight_policy", "preflight_release", "preflight_report", "preflight_report_html", "preflight_report_json",
-    "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components", "software_driver_cuda",
-    "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
-    "software_repository_url", "software_result", "validator_cluster", "validator_result", "validator_timeout",
+    "preflight_disruption", "preflight_enforce", "preflight_found", "preflight_labelled", "preflight_placement",
+    "preflight_plan", "preflight_policy", "preflight_release", "preflight_report", "preflight_report_html",
+    "preflight_report_json", "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components",
+    "software_driver_cuda", "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint",
+    "software_repository_key", "software_repository_url", "software_result", "validator_cluster", "validator_result",
+    "validator_timeout",
 })
+
+# How our names begin, and how those end that no user sets.
+_PREFIXES = ("gpu_", "container_toolkit_", "cuda_", "dcgm_", "device_plugin_", "driver_", "feature_discovery_",
+             "hand_back_", "maintenance_", "mig_manager_", "nfd_", "node_status_exporter_", "preflight_", "remove_",
+             "software_", "validator_")
+_INTERNAL = ("_result", "_results", "_plan", "_preview")
+# Known to Ansible or to users by another meaning than that of a variable of ours.
+_OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels")
+
+
+def look_alikes(names: t.Iterable[str]) -> list[str]:
+    """A note for each variable that is not ours and whose name looks like one of ours: C(gpu_polcy), sorted by name."""
+    known = sorted(name for name in NAMES if not name.endswith(_INTERNAL))
+    notes = []
+    for name in sorted(set(names) - NAMES - set(_OTHERS)):
+        nearest = difflib.get_close_matches(name, known, 1, 0.8) if name.startswith(_PREFIXES) else []
+        if nearest:
+            notes.append(f"The variable {name} has no effect: this collection has none of this name. "
+                         f"If {nearest[0]} is meant, correct the name.")
+    return notes

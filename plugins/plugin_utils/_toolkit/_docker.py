@@ -35,6 +35,8 @@ _INFO = _CLIENT + " '{{{{json .}}}}'"  # the host side makes one brace of two
 # Whether the daemon says of itself all words that are given: runtimes, and the default one as default=NAME.
 _SAYS = ('said=" $(' + _CLIENT + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
          'for word; do case $said in *" $word "*) ;; *) exit 1;; esac; done')
+# Succeeds while no container is running or paused.
+_IDLE = "test \"$(" + _CLIENT + " '{{.ContainersRunning}} {{.ContainersPaused}}')\" = '0 0'"
 _CDI: Path = ("features", "cdi")
 _CDI_KNOWN, _CDI_ON, _VALIDATES = (25, 0), (28, 2), (23, 0)
 # Flags of dockerd that it refuses beside the member of the file.
@@ -314,6 +316,7 @@ def _weigh_restart(seen: t.Mapping[str, t.Any], proposal: Proposal) -> None:
         proposal.needs = "drain" if seen["running"] else "never"
     elif not info.get("LiveRestoreEnabled"):
         proposal.needs = "drain" if info.get("ContainersRunning") or info.get("ContainersPaused") else "idle"
+        proposal.idle = ["sh", "-c", _IDLE]
 
 
 def _compare_live(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str, t.Any], options: Options,

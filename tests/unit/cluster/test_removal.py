@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import List
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects, removal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
@@ -86,3 +87,32 @@ def test_a_few_of_many_are_named(api: ApiServer, client: Client, told: list[str]
         item["metadata"]["finalizers"] = ["x"] if path.startswith(MAPS) else []
     with pytest.raises(ClusterError, match="Left: 12 objects: .*s/m09 and 2 more. Look"):
         deliver.absent(client, ["c"], 10, False, told.append)
+
+
+def test_a_namespace_that_somebody_uses_since_the_plan_stays(
+        api: ApiServer, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(api, client, 1)
+    ending(api, clock, 1)
+    gone = api.before
+    kinds = [{"metadata": {"name": ""}, "versions": [{"version": "v1", "resources": [
+        {"resource": "configmaps", "responseKind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+         "scope": "Namespaced", "verbs": ["list"]}]}]}]
+
+    def before(request: Request) -> Reply | None:
+        gone(request)
+        items = kinds if request.path == "/api" else []
+        return Reply(200, {"kind": "APIGroupDiscoveryList", "items": items}) if request.path in ("/api", "/apis") \
+            else None
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if f"{MAPS}/theirs" not in api.objects:
+            api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": "s"}})
+
+    api.before = before
+    monkeypatch.setattr(removal, "time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    done = deliver.absent(client, None, 60, False)
+    assert (done["counts"]["delete"], done["counts"]["release"]) == (2, 1)
+    assert done["plan"][-1]["reason"] == "others use it: ConfigMap theirs"
+    assert set(api.objects) == {f"{SPACES}/s", f"{MAPS}/theirs"}
+    assert not api.objects[f"{SPACES}/s"]["metadata"]["labels"]

@@ -49,7 +49,7 @@ def test_nodes(made: t.Any) -> None:
     made.works(persistenced="active", imex="active")
     made.aim = replace(made.aim, fabric="nvlink5_rack")
     assert made.ids(Fabric, imex_nodes=wish[:1]) == [
-        f"configure/write IMEX nodes: {NODES}", "serve/restart service: nvidia-imex.service"]
+        f"configure/write IMEX nodes: {NODES}", "interrupt/restart service: nvidia-imex.service"]
     assert made.ids(Fabric) == [f"configure/restore file: {NODES}"]
     assert [(phase, step.id) for phase, step in made.part(Fabric).absent(made.now)] == [
         ("stop", f"restore file: {NODES}")]

@@ -7,36 +7,36 @@ from __future__ import annotations
 
 import json
 import typing as t
+from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils import basic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_driver
+from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit, nvidia_driver, nvidia_software
 
 PLAIN = "https://mirror.example.com/NVIDIA-Linux-x86_64-595.91.07.run"
 SECRET = "sig=c0ffee%2Babc123"
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **arguments: t.Any) -> tuple[str, str]:
-    """What the module prints, and what it sends to the system's log; it fails with its address in the message."""
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: t.Any = nvidia_driver,
+         **arguments: t.Any) -> tuple[str, str]:
+    """What a module prints, and what it sends to the system's log; it fails with its addresses in the message."""
     logged: list[str] = []
 
-    class Driver:
-        def __init__(self, spec: t.Any, _level: str, _check: bool) -> None:
-            self.spec = spec
+    def fail() -> None:
+        given = {**(arguments.get("repository") or {}), **(arguments.get("runfile") or {})}
+        tried = " ".join(one.partition("?")[0] for one in given.values() if "/" in one)
+        raise HostError(f"{tried} cannot be fetched: it led to https://other.example/x?{SECRET}.")
 
-        def present(self) -> dict[str, t.Any]:
-            src = self.spec.runfile["src"] if self.spec.runfile else ""
-            raise HostError(f"{src.partition('?')[0]} cannot be fetched: it led to https://other.example/x?{SECRET}.")
-
-        adopted = absent = present
-
-    monkeypatch.setattr(nvidia_driver, "Driver", Driver)
+    work = SimpleNamespace(present=fail, absent=fail, adopted=fail)
+    for name in ("Driver", "Software", "answer"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, lambda *_given, **_more: fail() if module is container_toolkit else work)
     monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
     monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
     monkeypatch.setattr(basic.AnsibleModule, "log", lambda _self, text, log_args=None: logged.append(text))
     with pytest.raises(SystemExit):
-        nvidia_driver.main()
+        module.main()
     return capsys.readouterr().out, "".join(logged)
 
 
@@ -56,11 +56,34 @@ def test_an_address_without_a_query_is_no_secret(monkeypatch: pytest.MonkeyPatch
     assert result["invocation"]["module_args"]["runfile"]["src"] == src
 
 
-@pytest.mark.parametrize("arguments", [
-    {"runfile": {"src": "https://somebody:hunter2-xyz@mirror.example.com/x.run"}},
-    {"repository": {"url": "https://somebody:hunter2-xyz@mirror.example.com/cuda/"}},
-    {"repository": {"key": "https://hunter2-xyz@mirror.example.com/key.pub"}}])
-def test_a_password_in_an_address_that_is_refused_is_not_repeated(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: dict[str, t.Any]) -> None:
-    printed, _logged = call(monkeypatch, capsys, **arguments)
-    assert "hunter2" not in printed
+MODULES = pytest.mark.parametrize("module", [nvidia_driver, nvidia_software, container_toolkit])
+HOST = "mirror.example.com/cuda/"
+
+
+@MODULES
+@pytest.mark.parametrize("secret", ["somebody:hunter2-xyz", "hunter2-xyz"])
+@pytest.mark.parametrize("option", ["url", "key"])
+def test_what_is_secret_in_the_address_of_a_repository_is_not_repeated(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: t.Any, secret: str, option: str
+        ) -> None:
+    both = call(monkeypatch, capsys, module, repository={option: f"https://{secret}@{HOST}"})
+    assert "hunter2" not in "".join(both)
+    printed, logged = call(monkeypatch, capsys, module, repository={option: f"https://{HOST}?{SECRET}"})
+    assert "c0ffee" not in printed + logged
+    assert json.loads(printed)["msg"].startswith(f"https://{HOST} cannot be fetched")
+
+
+@MODULES
+def test_an_address_of_a_repository_without_a_secret_is_shown(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: t.Any) -> None:
+    addresses = {"url": f"https://{HOST}", "key": f"https://{HOST}key"}
+    result = json.loads(call(monkeypatch, capsys, module, repository=addresses)[0])
+    assert {**result["invocation"]["module_args"]["repository"], **addresses} == \
+        result["invocation"]["module_args"]["repository"]
+    assert result["msg"].startswith(f"https://{HOST} https://{HOST}key cannot be fetched")
+
+
+def test_a_password_in_the_address_of_a_run_file_is_not_repeated(monkeypatch: pytest.MonkeyPatch,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    both = call(monkeypatch, capsys, runfile={"src": "https://somebody:hunter2-xyz@mirror.example.com/x.run"})
+    assert "hunter2" not in "".join(both)

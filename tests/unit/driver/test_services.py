@@ -9,6 +9,9 @@ import typing as t
 from dataclasses import replace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._fabric import Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import in_order
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import (
     Services,
     owe_restart,
@@ -19,8 +22,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
     wanted_units,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Service, read_services
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+    SERVICES,
+    InUse,
+    Service,
+    read_services,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 PERSISTENCED, MANAGER, IMEX, DCGM = (
@@ -118,9 +127,111 @@ def test_a_wish_that_is_taken_back(made: t.Any) -> None:
     made.works(persistenced="active", imex="active")
     assert made.ids(Services) == []  # somebody else's
     made.journal.keep("service", IMEX, {"state": "inactive", "enabled": "disabled"})
-    assert made.ids(Services) == [f"serve/disable and stop service: {IMEX}"]
+    assert made.ids(Services) == [f"interrupt/disable and stop service: {IMEX}"]
     assert [step.id for _phase, step in made.part(Services).absent(made.now)] == [
         f"disable and stop service: {IMEX}"]
+
+
+def client(made: t.Any, unit: str = "") -> None:
+    """A process that has a GPU open: of a service, or of a container."""
+    made.put("/dev/nvidia0")
+    made.put("/proc/4711/comm", "python3\n")
+    made.put("/proc/4711/cgroup", f"0::/system.slice/{unit or 'docker-' + 'a' * 64 + '.scope'}\n")
+    made.link("/proc/4711/fd/0", "/dev/nvidia0")
+
+
+@pytest.mark.parametrize(("user", "needs", "reasons"), [
+    (None, "idle", ["gpu_disruption is 'never', this needs 'idle' or higher", "", ""]),
+    ("train.service", "drain", ["held by train.service; gpu_disruption is 'never', this needs 'drain' or higher",
+                                "held by train.service; gpu_disruption is 'idle', this needs 'drain' or higher", ""]),
+    ("", "drain", [f"in use by python3 (pid 4711, container {'a' * 12})"] * 3)])
+@pytest.mark.parametrize("unit", [MANAGER, IMEX])
+def test_what_aborts_jobs_needs_a_level(made: t.Any, unit: str, user: str | None, needs: str, reasons: list[str]
+                                        ) -> None:
+    made.works(persistenced="active", fabricmanager="active", imex="active", dcgm="active")
+    if user is not None:
+        client(made, user)
+    for one in (unit, DCGM):
+        made.journal.keep("service", one, {"state": "inactive", "enabled": "disabled"})
+    part = made.part(Services)
+    assert [(phase, step.target, step.needs) for phase, step in part.plan(made.now, made.aim)] == [
+        ("interrupt", unit, needs), ("serve", DCGM, "never")]
+    assert {step.target: step.needs for _phase, step in part.absent(made.now)} == {unit: needs, DCGM: "never"}
+    steps = restart(part.host, made.now, made.aim, unit, True)
+    assert [(phase, step.needs) for phase, step in steps] == [("interrupt", needs)]
+    pending = [gate_driver([steps[0][1]], level)[1] for level in ("never", "idle", "drain")]
+    assert ["".join(one["pending_reason"] for one in steps) for steps in pending] == reasons
+
+
+@pytest.mark.parametrize("unit", [MANAGER, IMEX])
+def test_clients_that_have_started_since_the_plan_keep_the_service(made: t.Any, unit: str) -> None:
+    made.works(persistenced="active", fabricmanager="active", imex="active")
+    made.journal.keep("service", unit, {"state": "inactive", "enabled": "disabled"})
+    part = made.part(Services)
+
+    def steps() -> list[Step]:
+        return [part.plan(made.now, made.aim)[0][1], restart(part.host, made.now, made.aim, unit, True)[0][1]]
+
+    planned = steps()
+    client(made, "train.service")
+    for step in planned:
+        with pytest.raises(InUse, match=f"{unit} is in use by python3 .* since the plan was made"):
+            part.execute(step)
+    assert made.asked == []
+    for step, words in zip(steps(), (["disable", "--now"], ["restart"])):
+        made.asked.clear()
+        part.execute(step)
+        assert made.asked == [("systemctl", "stop", "train.service"), ("systemctl", *words, unit),
+                              ("systemctl", "start", "train.service")]
+    assert not made.journal.of_kind("paused")
+
+
+def test_what_an_unload_has_stopped_is_not_started_by_a_removal(made: t.Any) -> None:
+    made.works(fabricmanager="active")
+    client(made, "train.service")
+    made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
+    stop = made.part(Services).absent(made.now)[0][1]
+    pause(made.run, made.journal, ["train.service", MANAGER])
+    made.asked.clear()
+    made.part(Services).execute(stop)
+    assert made.asked == [("systemctl", "disable", "--now", MANAGER)]
+
+
+def test_a_service_that_does_not_run_or_is_stopped_for_an_unload_interrupts_nothing(made: t.Any) -> None:
+    made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
+    made.works(persistenced="active", fabricmanager="failed")
+    client(made)
+    steps = made.part(Services).plan(made.now, made.aim)
+    assert restart(made.part(Services).host, made.now, made.aim, MANAGER, True) == []
+    made.works(fabricmanager="active")
+    steps += made.part(Services).plan(made.now, replace(made.aim, reload="why"))
+    assert [(step.action, step.needs) for _phase, step in steps if step.target == MANAGER] == [
+        ("disable and stop service", "never")] * 2
+
+
+def test_to_enable_a_service_does_not_restart_it(made: t.Any) -> None:
+    """IMEX runs and is not enabled; its nodes have changed."""
+    made.works(persistenced="active")
+    made.now = replace(made.now, services={**made.now.services, IMEX: Service("active", "disabled")})
+    made.aim = replace(made.aim, fabric="nvlink5_rack")
+    client(made)
+    spec = {"imex_nodes": ["10.0.0.1"]}
+    owe_restart(made.journal, IMEX)
+    made.do(Services, **spec)
+    assert made.asked == [("systemctl", "enable", "--now", IMEX)]
+    steps = [step for phase, step in made.part(Fabric, **spec).plan(made.now, made.aim) if phase == "interrupt"]
+    assert [(step.id, step.needs) for step in steps] == [(f"restart service: {IMEX}", "drain")]
+
+
+def test_services_that_a_killed_run_stopped_start_beside_an_interruption_that_waits(made: t.Any) -> None:
+    made.works(persistenced="active", imex="active")
+    pause(made.run, made.journal, ["training.service"])
+    client(made)
+    made.journal.keep("service", IMEX, {"state": "inactive", "enabled": "disabled"})
+    steps = in_order(made.part(Services).plan(made.now, made.aim))
+    allowed, pending = gate_driver(steps, "never", ["training.service"])
+    assert [step.target for step in allowed] == ["training.service"]
+    assert [step["target"] for step in pending] == [IMEX]
 
 
 def test_disagreements(made: t.Any) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import name_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
     SERVICES,
     Service,
     modinfo,
+    name_holders,
     read_dkms,
     read_holders,
     read_services,

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import reserved
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 SPEC = {"driver": {"version": "580.126.20"}, "mig": {"strategy": "mixed"}, "toolkit": {"args": ["x"]}}
@@ -96,8 +97,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         {"ansible.builtin.copy": {"dest": str(folder / "results.json"), "mode": "0600", "content":
                                   f"{{{{ {{{', '.join(f'{name!r}: {name}' for name in calls)}}} | to_json }}}}"}}]}]
     (folder / "play.yml").write_text(yaml.safe_dump(play))
+    more = "gpu_polcy=x driver_verison=580 my_driver_version=1 gpu_rack=7 gpu_profile=none"
     done = subprocess.run([str(pathlib.Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c",
-                           "local", "-e", f"ansible_python_interpreter={sys.executable}", str(folder / "play.yml")],
+                           "local", "-e", f"ansible_python_interpreter={sys.executable} {more}",
+                           str(folder / "play.yml")],
                           capture_output=True, text=True, check=False, timeout=300,
                           env={**os.environ, "NO_COLOR": "1"}, cwd=folder)
     server.shutdown()
@@ -119,6 +122,22 @@ def test_sharing(results: dict[str, Any]) -> None:
     assert results["sharing_wrong"]["error"]["faults"] == [
         "sharing.timeSlicing.replicas: 4 has no effect here; it belongs in sharing.timeSlicing.resources[]",
         "sharing.timeSlicing.resources: is missing"]
+
+
+def test_a_variable_that_looks_like_one_of_ours_is_named_once(results: dict[str, Any]) -> None:
+    said = [note for note in results["defaults"]["notes"] if note.startswith("The variable")]
+    assert said == [f"The variable {name} has no effect: this collection has none of this name. If {nearest} is meant, "
+                    "correct the name." for name, nearest in (("driver_verison", "driver_version"),
+                                                              ("gpu_polcy", "gpu_policy"))]
+
+
+@pytest.mark.parametrize(("name", "nearest"), [
+    ("gpu_placment", "gpu_placement"), ("mig_manager_layuot", "mig_manager_layout"),
+    ("container_toolkit_runtimes", "container_toolkit_runtime"), ("gpu_hosts", ""), ("gpu_labels", ""),
+    ("gpu_rack", ""), ("driver_result2", ""), ("verison_driver", "")])
+def test_look_alikes(name: str, nearest: str) -> None:
+    said = reserved.look_alikes([name, name, *reserved.NAMES])
+    assert [f"If {nearest} is" in one for one in said] == ([True] if nearest else []), said
 
 
 def test_export(results: dict[str, Any]) -> None:

@@ -179,6 +179,8 @@ def test_reserved_are_all_variables_of_roles_and_playbooks() -> None:
         # In a template, as an operand or at its beginning.
         names |= {name for template in re.findall(r"\{\{(.*?)\}\}|when: (.*)", text, re.S) for part in template
                   for name in re.findall(r"(?<![\w.'])gpu_[a-z_]+(?![\w'])", part)}
+        # What a user may leave out, but for Ansible's own.
+        names |= set(re.findall(r"(?<![\w.])(?<!\| )([a-z]\w*) *\| *default\(", text)) - {"inventory_dir"}
     known = {component.result for component in components.COMPONENTS} | {components.SOFTWARE_RESULT}
     assert names - {"gpu_labels", "gpu_hosts", "gpu_control", *known} <= reserved.NAMES
     assert known <= reserved.NAMES and "gpu_labels" not in reserved.NAMES

@@ -138,7 +138,7 @@ class Host:
     def request(self, state: str) -> dict[str, t.Any]:
         repository = {"url": "http://x/", "key": "k", "fingerprint": "A" * 40}
         return {"runtimes": [self.runtime.probe], "markers": [], "config_path": str(self.config), "state": state,
-                "drop_in_path": str(self.drop_in), "repository": repository}
+                "drop_in_path": str(self.drop_in), "repository": repository, "disruption": "idle"}
 
     def see(self, state: str = "present") -> dict[str, t.Any]:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:

@@ -84,18 +84,19 @@ class Place:
               act: str = "restart") -> None:
         before = self.path.read_text() if self.path.exists() else None
         with self.journal() as journal:
-            _config.ConfigWork(journal, self.daemon).acts["edit file"](Step("edit file", str(self.path), data={
+            _config.ConfigWork(journal, self.daemon, "never").acts["edit file"](Step("edit file", str(self.path), data={
                 "path": str(self.path), "text": text, "before": before, "baseline": baseline, "part": "main",
                 "parts": list(parts), "runtime": "containerd", "default": "runc", "unit": UNIT, "act": act}))
 
     def restart(self, act: str = "restart", health: t.Sequence[str] = HEALTH, **more: t.Any) -> None:
         with self.journal() as journal:
-            _config.ConfigWork(journal, self.daemon).acts[f"{act} service"](
+            _config.ConfigWork(journal, self.daemon, "never").acts[f"{act} service"](
                 Step(f"{act} service", UNIT, data={"unit": UNIT, "act": act, "health": health, **more}))
 
     def restore(self) -> None:
         with self.journal() as journal:
-            _config.ConfigWork(journal, self.daemon).acts["restore file"](Step("restore file", str(self.path), data={
+            work = _config.ConfigWork(journal, self.daemon, "never")
+            work.acts["restore file"](Step("restore file", str(self.path), data={
                 "path": str(self.path), "before": self.path.read_text(), "unit": UNIT, "act": "restart"}))
 
     def kept(self, kind: str) -> dict[str, t.Any]:
@@ -228,7 +229,7 @@ def test_the_first_edit_found_may_be_the_whole_file(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_not_given_back(tmp_path: Path) -> None:
     one = Place(tmp_path)
     one.write()
-    work = _config.ConfigWork(one.journal(), one.daemon)
+    work = _config.ConfigWork(one.journal(), one.daemon, "never")
     with pytest.raises(HostError, match="changed while its new content was being computed"):
         work.acts["restore file"](Step("restore file", str(one.path), data={
             "path": str(one.path), "before": "older\n", "unit": UNIT, "act": "restart"}))

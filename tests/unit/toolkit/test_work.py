@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
 import time
@@ -18,9 +20,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run as real_run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config, _read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan, _registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
+from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
 
 KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
 
@@ -338,7 +343,7 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
 def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
-        work = _config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""))
+        work = _config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""), "never")
         before = None
         for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
             work.acts["write file"](Step("write file", str(path), data={
@@ -351,6 +356,42 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
             work.acts[f"{act} service"](Step(f"{act} service", "docker.service", data={
                 "unit": "docker.service", "act": act, "health": []}))
             assert len(journal.of_kind("restart")) == left
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize(("level", "containers", "restarted"), [
+    ("idle", "0 0", True), ("idle", "1 0", False), ("idle", "0 1", False), ("idle", "", False), ("drain", "1 0", True)])
+def test_docker_is_asked_again_before_a_restart_that_was_planned_without_containers(
+        tmp_path: pathlib.Path, state: str, level: str, containers: str, restarted: bool) -> None:
+    path = str(tmp_path / "daemon.json")
+    docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: "{}"}, unit="docker.service",
+                    facts={"info": {"rc": 0, "stderr": "", "stdout": json.dumps({
+                        "Runtimes": {"runc": {}}, "ContainersRunning": 0, "ContainersPaused": 0})}})
+    if state == "absent":
+        docker.converge()
+    (tmp_path / "daemon.json").write_text(docker.files[path])
+    seen = {"runtimes": {"docker": {**docker.seen(), "health": []}}, "journal": docker.journal()}
+    proposal = docker.propose() if state == "present" else Docker().withdraw(docker.seen(), docker.journal())
+    proposal.confirm, run = [], []
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\n[ \"$5\" = '{{{{.ContainersRunning}}}} {{{{.ContainersPaused}}}}' ] && "
+                       f"echo '{containers}'\n")
+    program.chmod(0o755)
+
+    def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        run.append(" ".join(argv[:2]))
+        if argv[0] == "sh":
+            return real_run(argv, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, **options)
+        return Completed(tuple(argv), 0, "active\n", "")
+
+    with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
+        work = _config.ConfigWork(journal, runner, level)
+        steps = _plan.runtime_steps(seen, "docker", proposal)
+        with contextlib.nullcontext() if restarted else pytest.raises(HostError, match="containers have started"):
+            for step in steps:
+                work.acts[step.action](step)
+        assert ("systemctl restart" in run) == restarted
+        assert (journal.get("restart", "docker.service") is None) == restarted
 
 
 def test_credentials_are_masked_in_diffs() -> None:
