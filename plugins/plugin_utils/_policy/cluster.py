@@ -115,7 +115,9 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
+    out = set() if reasons else _named(refused)
+    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
+              if out.isdisjoint(pool.nodes)]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
@@ -382,7 +384,7 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver, which is absent where no Node is left for it. found: gets the pools; refused:
+    """Completes the plan of the driver, which is absent where no Node is left for it. found: gets all pools; refused:
     has the Nodes that are left out already, and gets those that no driver suits. Raises Refused and Refusals."""
     every, asked, out = _nodes(facts), _asked_systems(settings), _named(refused)
     known = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
@@ -393,7 +395,8 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     if not asked:
         names = _of_known_systems(names, every, gpu, refused)
     if gpu:
-        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused, asked)
+        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused)
+    agreed = pools.agreed(found, context.release, asked, refused)
     out = _named(refused)
     left = [name for name in names if name not in out]
     if gpu and not left:
@@ -403,10 +406,10 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
         raise Refusals(reasons)
-    lone = sorted(set(left).difference(*(pool.nodes for pool in found))) if gpu else []
+    lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
     if lone:
         context.said.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no driver "
                             "is delivered there.")
     sites = [(system, "") for system in asked] or [
         ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
-    cluster_driver.complete(context, plan, cluster_driver.Cluster(found, sites, asked, facts, namespace_of(settings)))
+    cluster_driver.complete(context, plan, cluster_driver.Cluster(agreed, sites, asked, facts, namespace_of(settings)))

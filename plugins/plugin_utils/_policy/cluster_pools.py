@@ -59,13 +59,9 @@ class Delivered:
     because: t.Tuple[str, ...]
 
 
-def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned],
-          asked: t.Collection[cluster_nodes.System] = ()) -> list[Pool]:
-    """The pools of Nodes that take their driver from the cluster, by their first Node.
-
-    asked: the systems that the user names, whatever the Nodes have. refused: gets Nodes that no driver suits, that
-    several NVIDIADrivers select, or that need another driver than most of those that one DaemonSet serves.
-    """
+def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned]) -> list[Pool]:
+    """The pools of Nodes that take their driver from the cluster, by their first Node. refused: gets Nodes that no
+    driver suits, or several NVIDIADrivers select."""
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
     unfit: dict[tuple[str, str], list[str]] = {}
@@ -101,7 +97,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
             found.append(Pool(tuple(names), mine, wish, here, choice))
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
-    return _agreed(found, release, asked, refused)
+    return found
 
 
 def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
@@ -113,9 +109,10 @@ def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
     return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, mine, node) else None
 
 
-def _agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System],
-            refused: list[Concerned]) -> list[Pool]:
-    """The pools without those that need another driver than most Nodes of the same DaemonSet. refused: gets these."""
+def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System],
+           refused: list[Concerned]) -> list[Pool]:
+    """The pools without those that need another driver than most Nodes of the same DaemonSet. refused: gets the Nodes
+    of these; asked: the systems that the user names, whatever the Nodes have."""
     def system(pool: Pool) -> str:
         return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
 
