@@ -115,6 +115,9 @@ def test_system_by_its_pretty_name(pretty: str, expected: Any) -> None:
     assert cluster_nodes.system_of({}, pretty) == expected
     labels = {cluster_nodes.OS_ID: "rhel", cluster_nodes.OS_VERSION: "8.8"}
     assert cluster_nodes.system_of(labels, pretty) == ("rhel", "8.8")
+    # both together become the value of a label
+    long = {cluster_nodes.OS_ID: "a" * 40, cluster_nodes.OS_VERSION: ".".join(["9" * 9] * 4)}
+    assert cluster_nodes.system_of(long, pretty) == expected
 
 
 @pytest.mark.parametrize(("runtimes", "expected"), [
