@@ -243,6 +243,7 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read.read_named(server, namespace, named),
             **read.read_drivers(server, namespace, cluster_driver.lasting(policy, systems, release)),
+            **(read.read_kernels(server, namespace) if cluster_driver.by_kernels(policy) else {}),
             **(read.read_nvidia_drivers(server, namespace) if cluster_driver.by_nvidia_drivers(policy) else {}),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 

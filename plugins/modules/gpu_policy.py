@@ -151,11 +151,14 @@ options:
       - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If this
         is not set, it is read through O(kubeconfig).
       - C(prometheus_rules), whether the cluster knows PrometheusRule, may be left out, and is then false.
+      - C(openshift), whether the cluster is OpenShift, may be left out; the cluster then counts as OpenShift if all of
+        its Nodes say so.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. Of a ConfigMap the
         texts by key, or null if it does not exist; of a Secret whether it exists. What is left out is not checked.
       - C(driver_daemon_sets) has the DaemonSets of this collection that exist and keep their names, by name the system,
         such as V(ubuntu24.04). C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it
-        does not exist) and C(there), its DaemonSets by system.
+        does not exist) and C(there), its DaemonSets by system. C(driver_kernels) has for each DaemonSet that serves one
+        kernel, by name, this kernel.
     type: dict
   overrides:
     description:

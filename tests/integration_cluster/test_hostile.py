@@ -49,7 +49,8 @@ LABELS: tuple[dict[str, str], ...] = (
     {"nvidia.com/mig.capable": "perhaps"}, {"nvidia.com/gpu.compute.major": "x"},
     {"feature.node.kubernetes.io/system-os_release.ID": "debian..evil"},
     {"feature.node.kubernetes.io/system-os_release.VERSION_ID": "x" * 63}, {"kubernetes.io/hostname": SOUND},
-    {"nvidia.com/vgpu.host-driver-version": "x"}, {"nvidia.com/gpu.deploy.operands": "x"})
+    {"nvidia.com/vgpu.host-driver-version": "x"}, {"nvidia.com/gpu.deploy.operands": "x"},
+    {"nvidia.com/gpu.family": "volta"}, {"node.openshift.io/os_id": "rhel"})
 NOTES = ("gpuops.nvidia/labels", "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since",
          "nfd.node.kubernetes.io/feature-labels", "nfd.node.kubernetes.io/extended-resources")
 AMOUNTS = ("9223372036854775807", "1E", "1000000k", "18446744073709551616")
@@ -231,3 +232,20 @@ def test_playbooks_over_them(hostile: Hostile, kubectl: Kubectl, tmp_path: Path,
     assert ran.rc != 0 or playbook == "status"
     found = kubectl("get", "namespace", "hostile-plan", "--ignore-not-found")
     assert not str(found or "").strip()
+
+
+BUILT = {"gpu_policy": {"driver": {"usePrecompiled": True, "version": "580", "repository": "registry.example/mine"}}}
+SHARED = {"gpu_sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+
+
+@pytest.mark.parametrize("asked", [BUILT, SHARED], ids=["precompiled", "mps"])
+def test_policies_that_many_a_node_cannot_follow(hostile: Hostile, tmp_path: Path, asked: Object) -> None:
+    """The sound Node is served as if it were alone; kernels and layouts of others end no plan."""
+    ran = run(tmp_path, "preflight", {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
+        "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": "cluster", "gpu_namespace": "hostile-plan", **asked}}})
+    calm(ran.output)
+    plan = next(line["result"] for line in ran.results if line["action"].endswith(".gpu_policy"))["cluster"]
+    assert SOUND in [name for pool in plan["pools"] for name in pool["nodes"]] and SOUND not in plan["rejected"]
+    assert (plan["common"]["openshift"], plan["common"]["runtime"]) == (False, "containerd")
+    driver = json.dumps(plan["components"]["driver"]["pools"])
+    assert not any(word[:40] in driver for word in WORDS) and "evil" not in driver

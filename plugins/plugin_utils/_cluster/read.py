@@ -12,11 +12,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import (
+    KERNEL,
     NVIDIA_DRIVER,
     SYSTEM,
     has_gpu,
     system_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import claims
 
 Object = t.Mapping[str, t.Any]
 
@@ -49,16 +51,16 @@ class Reader(t.Protocol):
 def read_cluster(client: Reader) -> dict[str, t.Any]:
     """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
     runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
-    prometheus_rules: bool}).
+    openshift: bool or None, prometheus_rules: bool}).
 
     os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
     with rights.named(t.cast(Client, client)):
+        version = client.version()
+        nodes = {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")}
         found = {
-            "server": client.server,
-            "version": client.version(),
-            "nodes": {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")},
+            "server": client.server, "version": version, "nodes": nodes, "openshift": _is_openshift(client, nodes),
             "nfd": whose_nfd(client),
             "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
         }
@@ -89,6 +91,13 @@ def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict
     found = {name: client.get("apps/v1", "DaemonSet", name, namespace, metadata_only=True) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
+
+
+def read_kernels(client: Reader, namespace: str) -> dict[str, t.Any]:
+    """C({driver_kernels: {NAME: KERNEL}}): the DaemonSets whose pods run on the Nodes of one kernel."""
+    found = {one["metadata"]["name"]: (one["spec"]["template"]["spec"].get("nodeSelector") or {}).get(KERNEL)
+             for one in client.list("apps/v1", "DaemonSet", namespace)}
+    return {"driver_kernels": {name: kernel for name, kernel in found.items() if kernel}}
 
 
 def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
@@ -139,6 +148,19 @@ def _node(node: Object) -> dict[str, t.Any]:
         "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": says_ready(node),
         "gpu": has_gpu(labels),
     }
+
+
+def _is_openshift(client: Reader, nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> bool | None:
+    """Whether the API server has OpenShift's own API, by which the GPU Operator knows it, too. It is asked only if a
+    Node says so. None where the user may not read that."""
+    if not any(claims(node) for node in nodes.values()):
+        return False
+    try:
+        return _definition(client, "clusterversions.config.openshift.io") is not None
+    except ClusterError as error:
+        if error.status != 403:
+            raise
+        return None
 
 
 def whose_nfd(client: Reader) -> str:

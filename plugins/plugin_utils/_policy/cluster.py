@@ -84,8 +84,9 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     reasons: list[Refused] = []
     by_host, notes = _hosts(facts, inventory_hosts, reasons)
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
-    on_host = _on_host(facts, gpu, by_host, places, settings, reasons, notes)
-    openshift = cluster_openshift.found(policy, _nodes(facts))
+    refused: list[Concerned] = []
+    on_host = _on_host(facts, gpu, by_host, places, settings, refused, notes)
+    openshift = cluster_openshift.found(policy, facts)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
                       "crio" if openshift else _runtime(facts, gpu), openshift,
@@ -101,17 +102,22 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
         known = _nodes(facts) if facts else by_host
         configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-        context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, notes)
+        context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, refused, notes)
         if context.sharing and not allows(disruption, "drain"):
             notes += cluster_sharing.hold(context.sharing, configs, _nodes(facts), disruption)
     found: list[pools.Pool] = []
-    refused: list[Concerned] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, refused, reasons)
+    reasons += _for_all(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
+    if not openshift and "container_toolkit" in context.present:
+        notes += _other_runtimes(context.runtime, {name: _nodes(facts)[name] for name in gpu
+                                                   if "container_toolkit" not in on_host.get(name, ())})
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found]
+    out = set() if reasons else _named(refused)
+    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
+              if out.isdisjoint(pool.nodes)]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
                            pools=served)
@@ -176,13 +182,13 @@ def _hosts(facts: Facts | None, inventory_hosts: t.Mapping[str, str],
 
 
 def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str], places: t.Mapping[str, str],
-             settings: t.Mapping[str, t.Any], reasons: list[Refused], notes: list[str]) -> dict[str, list[str]]:
+             settings: t.Mapping[str, t.Any], refused: list[Concerned], notes: list[str]) -> dict[str, list[str]]:
     """By Node the components that it has without the cluster: as a host of the inventory, or as a prepared system."""
     delivered = [one.name for one in components.IN_CLUSTERS if places[one.name] in ("host", "hybrid")]
     found = {node: list(delivered) for node in by_host} if delivered else {}
     theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places,
                                      components.named(settings.get("placement"), "cluster"),
-                                     settings.get("profiles") or {}, reasons)
+                                     settings.get("profiles") or {}, refused)
     notes += cluster_profiles.told(theirs)
     for name, mine in theirs.items():
         found[name] = list(dict.fromkeys([*found.get(name, ()), *mine]))
@@ -192,7 +198,8 @@ def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str]
 def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, gpu: t.Sequence[str],
            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
            refused: list[Concerned], reasons: list[Refused]) -> dict[str, Plan]:
-    """By component its plan. found: gets the pools of drivers; refused: Nodes without one; reasons: what cannot be."""
+    """By component its plan. found: gets the pools of drivers; refused: has the Nodes that are left out, and gets those
+    without a driver; reasons: gets what cannot be."""
     parts: dict[str, Plan] = {}
     for component in components.IN_CLUSTERS:
         try:
@@ -201,11 +208,29 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
                                      else part(context, component.name, component.section or component.name))
             if absent is None and component.name == "driver":
                 _driver(context, parts["driver"], facts, gpu, on_host, settings, found, refused)
-            if absent is None:
+            if parts[component.name]["state"] == "present":
                 context.present.add(component.name)
         except (Refused, Refusals) as error:
             reasons += error.reasons
     return parts
+
+
+def _for_all(refused: t.Sequence[Concerned], gpu: t.Sequence[str], settings: t.Mapping[str, t.Any]) -> list[Refused]:
+    """Why there is no plan at all because of Nodes: gpu_strict is set, or no Node with a GPU is left."""
+    strict = settings.get("strict", True) or _named(refused).issuperset(gpu)
+    return [one.of(names) for one, names in refused] if strict else []
+
+
+def _named(refused: t.Iterable[Concerned]) -> set[str]:
+    return {name for _reason, names in refused for name in names}
+
+
+def _other_runtimes(runtime: str, served: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+    """Which Nodes have another container runtime than the one that the toolkit configures, as a sentence."""
+    others = [name for name, node in served.items() if node["runtime"] not in ("", runtime)]
+    return [f"{some_of(others)}: the container runtime is not {runtime}, which the container toolkit configures in the "
+            "whole cluster. Install the toolkit there yourself, or by the inventory with gpu_placement: hybrid."
+            ] if others else []
 
 
 def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
@@ -250,24 +275,17 @@ def _asked_systems(settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
     return [system for system in parsed if system is not None]
 
 
-def _sites(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]],
-           refused: list[Concerned]) -> list[cluster_driver.Site]:
-    """Systems and kernels for which there must be a driver container. refused: gets the Nodes whose system is not
-    known. Raises Refused where it is known of none."""
-    every = _nodes(facts)
-    names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
-    if not names:
-        raise Refused("no Node is known whose operating system tells which driver image to use",
-                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
+def _of_known_systems(names: t.Sequence[str], every: t.Mapping[str, t.Mapping[str, t.Any]], gpu: t.Sequence[str],
+                      refused: list[Concerned]) -> list[str]:
+    """The Nodes of which it is known which driver image they need. refused: gets the others. Raises Refused."""
     unknown = [name for name in names if not every[name].get("os")]
+    reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
     # Where no Node has NFD's labels yet, one without a GPU may have any system.
-    if unknown and (gpu or len(unknown) == len(names)):
-        reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
-        if len(unknown) == len(names):
-            raise reason.of(unknown)
+    if unknown and gpu:
         refused.append((reason, unknown))
-    return sorted({((every[name]["os"]["id"], every[name]["os"]["version"]), str(every[name].get("kernel") or ""))
-                   for name in names if name not in unknown})
+    elif unknown and len(unknown) == len(names):
+        raise reason.of(unknown)
+    return [name for name in names if name not in unknown]
 
 
 def _common(context: Context) -> Plan:
@@ -370,24 +388,32 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver. found: gets the pools; refused: the Nodes that have none. Raises Refused and
-    Refusals: where gpu_strict is set also for those Nodes."""
-    asked = _asked_systems(settings)
-    sites = [(system, "") for system in asked] or _sites(facts, gpu, on_host, refused)
-    unknown = {name for _reason, names in refused for name in names}
-    served = {name: _nodes(facts)[name] for name in gpu
-              if "driver" not in on_host.get(name, ()) and name not in unknown}
-    found += pools.pools(context.policy, context.release, served, refused)
-    strict = settings.get("strict", True) or not found
-    reasons = [one.of(names) for one, names in refused] if strict else []
-    every = [(pool.policy, name) for pool in found for name in pool.nodes]
-    if not gpu:
-        every = [(context.policy, name) for name in _nodes(facts) if "driver" not in on_host.get(name, ())]
-    reasons += cluster_openshift.needs_toolkit(context.policy, every, _nodes(facts), asked)
+    """Completes the plan of the driver, which is absent where no Node is left for it. found: gets all pools; refused:
+    has the Nodes that are left out already, and gets those that no driver suits. Raises Refused and Refusals."""
+    every, asked, out = _nodes(facts), _asked_systems(settings), _named(refused)
+    known = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
+    if not known and not asked:
+        raise Refused("no Node is known whose operating system tells which driver image to use",
+                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
+    names = [name for name in known if name not in out]
+    if not asked:
+        names = _of_known_systems(names, every, gpu, refused)
+    if gpu:
+        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused)
+    agreed = pools.agreed(found, context.release, asked, refused)
+    out = _named(refused)
+    left = [name for name in names if name not in out]
+    if gpu and not left:
+        plan.clear()
+        plan.update(state="absent", because=["no Node is left that could get it"])
+        return
+    reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
         raise Refusals(reasons)
-    lone = sorted(set(served).difference(*(pool.nodes for pool in found), *(names for _reason, names in refused)))
+    lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
     if lone:
         context.said.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no driver "
                             "is delivered there.")
-    cluster_driver.complete(context, plan, cluster_driver.Cluster(found, sites, asked, facts, namespace_of(settings)))
+    sites = [(system, "") for system in asked] or [
+        ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
+    cluster_driver.complete(context, plan, cluster_driver.Cluster(agreed, sites, asked, facts, namespace_of(settings)))

@@ -10,6 +10,7 @@ system of one arbitrary Node; here each Node gets the image of its own.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import re
@@ -39,7 +40,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
 
 Site = t.Tuple[nodes.System, str]
 
-_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 _SIDE = ("gds", "gdrcopy")
 _PLAIN = "nvidia-driver-daemonset"
 _FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "driver.secretEnv")
@@ -54,7 +54,7 @@ _MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where drivers go. found: the pools of Nodes; sites: systems and kernels of all Nodes that count, while none is
+    """Where drivers go. found: the pools of Nodes; sites: system and kernel of each Node that counts, while none is
     known to have a GPU; asked: the systems that the user names; facts: of read_cluster; namespace: the pods' own."""
 
     found: t.Sequence[pools.Pool]
@@ -101,6 +101,11 @@ def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release)
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
+
+
+def by_kernels(policy: Policy) -> bool:
+    """Whether any DaemonSet is for one kernel."""
+    return policy.enabled("driver") and any(one.get("driver.usePrecompiled") for one in _policies(policy))
 
 
 def by_nvidia_drivers(policy: Policy) -> bool:
@@ -152,14 +157,18 @@ def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delive
              or [(system, kernel if precompiled else "") for system, kernel in cluster.sites])
     places: dict[tuple[str, str], nodes.System] = {}
     for system, kernel in sorted(sites):
-        places.setdefault((nodes.tag(system, context.release), kernel), system)
-    if precompiled and any(not kernel for _os_tag, kernel in places):
+        if kernel or not precompiled:
+            places.setdefault((nodes.tag(system, context.release), kernel), system)
+    if not places:
         raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
                       "Name the cluster (gpu_kubeconfig), or set it to false.")
-    if str(mine.get("driver.version") or "").startswith("sha256:") and len(places) > 1:
-        systems = ", ".join(os_tag for os_tag, _kernel in sorted(places))
-        raise Refused(f"driver.version is a digest, which suits one system; the Nodes have {systems}",
-                      "Write a version instead.")
+    if pools.is_digest(mine) and len(places) > 1:
+        if cluster.asked:
+            raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
+        # Only Nodes that are not known to have a GPU: most of them decide, and those with GPUs are refused by name.
+        tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
+        most = max(sorted(places), key=lambda place: tags[place[0]])
+        places = {most: places[most]}
     return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
         pool for pool in own if pool.here.kernel == kernel
         and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
@@ -169,7 +178,7 @@ def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delive
 def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], cluster: Cluster) -> Plan:
     """What the template needs of one DaemonSet. beside: all of the same policy."""
     mine, get = one.policy, one.policy.get
-    precompiled, short = bool(one.kernel), _short(one, beside)
+    precompiled, short = bool(one.kernel), _short(one, beside, cluster.facts or {})
     side = [name for name in _SIDE if mine.enabled(name)]
     name = _name(one, beside, short, cluster.facts or {})
     rdma = mine.enabled("driver.rdma")
@@ -211,7 +220,7 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: t.Mapp
     """One that is renamed restarts the pods of all its Nodes: what is there keeps its name when systems come and go, or
     the cluster is taken over; an NVIDIADriver's always have one of their own."""
     if one.policy.driver_name:
-        place = f"{one.os_tag}-{short[:_LABEL].rstrip('.-')}" if short else one.os_tag
+        place = _place(one, short)
         known = (facts.get("nvidia_drivers") or {}).get(one.policy.driver_name) or {"uid": "", "there": {}}
         if place in known["there"]:
             return str(known["there"][place])
@@ -220,7 +229,7 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: t.Mapp
         return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
     there = facts.get("driver_daemon_sets") or {}
     if short:
-        return f"{_PLAIN}-{short}-{one.os_tag}"
+        return f"{_PLAIN}-{_place(one, short)}"
     own = f"{_PLAIN}-{one.os_tag}"
     if _PLAIN in there:
         return _PLAIN if there[_PLAIN] == one.os_tag else own
@@ -235,19 +244,38 @@ def _app(name: str, precompiled: bool) -> str:
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
-def _short(one: Delivery, beside: t.Sequence[Delivery]) -> str:
-    """A kernel as it may stand in a name: without the machine, as images are for all, unless two kernels differ in
-    nothing else."""
-    def sanitized(kernel: str) -> str:
-        return _plain(re.sub(r"(x86_64|aarch64)(_64k)?", "", kernel))
+def _short(one: Delivery, beside: t.Sequence[Delivery], facts: t.Mapping[str, t.Any]) -> str:
+    """The kernel as it stands in the name: without the machine, as images are for all, unless another kernel reads the
+    same there. What is in the cluster for this kernel keeps its name, whatever comes beside it."""
+    kernels, forms = facts.get("driver_kernels") or {}, _forms(one.kernel)
+    there = ((facts.get("nvidia_drivers") or {}).get(one.policy.driver_name) or {"there": {}})["there"]
+    for short in forms:
+        name = there.get(_place(one, short)) if one.policy.driver_name else f"{_PLAIN}-{_place(one, short)}"
+        if one.kernel and kernels.get(name) == one.kernel:
+            return short
+    others = {_place(other, short) for other in beside if other is not one for short in _forms(other.kernel)}
+    return next((short for short in forms if _place(one, short) not in others), forms[-1])
 
-    rivals = {other.kernel for other in beside if other.os_tag == one.os_tag
-              and sanitized(other.kernel) == sanitized(one.kernel)}
-    return sanitized(one.kernel) if len(rivals) == 1 else _plain(one.kernel)
+
+def _forms(kernel: str) -> list[str]:
+    """How a kernel may stand in a name, the shortest first; no other kernel has the last one."""
+    if not kernel:
+        return [""]
+    whole = _plain(kernel)
+    return [_plain(re.sub(r"(x86_64|aarch64)(_64k)?", "", kernel)) or whole, whole,
+            f"{whole[:_LABEL - 9].rstrip('.-')}-{_hash(kernel)}"]
+
+
+def _place(one: Delivery, short: str) -> str:
+    """System, and kernel where modules come built, in the order in which the operator has them."""
+    if not short:
+        return one.os_tag
+    return f"{one.os_tag}-{short}" if one.policy.driver_name else f"{short}-{one.os_tag}"
 
 
 def _plain(kernel: str) -> str:
-    return re.sub(r"[^a-z0-9.-]", ".", kernel.lower()).strip(".-")
+    """Each part between dots of a DNS subdomain begins and ends with a letter or digit."""
+    return re.sub(r"[.-]*\.[.-]*", ".", re.sub(r"[^a-z0-9.-]", ".", kernel.lower())).strip(".-")
 
 
 def _hash(text: str) -> str:
@@ -260,7 +288,7 @@ def _marks(one: Delivery, short: str) -> dict[str, str]:
     if one.policy.driver_name:
         marks["nvidia.com/node.os-version"] = one.os_tag
         if short:
-            marks["nvidia.com/precompiled.kernel-version"] = short[:_LABEL].rstrip(".-")
+            marks["nvidia.com/precompiled.kernel-version"] = short
     return marks
 
 
@@ -268,7 +296,7 @@ def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
     found = {str(key): str(value) for key, value in (one.policy.get("driver.nodeSelector") or {}).items()}
     if one.policy.driver_name or len({other.os_tag for other in beside}) > 1:
         found.update(nodes.selector(one.system, one.os_tag))
-    return {**found, _KERNEL: one.kernel} if one.kernel else found
+    return {**found, nodes.KERNEL: one.kernel} if one.kernel else found
 
 
 def _affinity(mine: Policy) -> list[Plan]:

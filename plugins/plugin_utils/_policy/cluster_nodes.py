@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import typing as t
 
@@ -19,6 +20,7 @@ System = t.Tuple[str, str]
 OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
 OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 OS_MAJOR = f"{OS_VERSION}.major"
+KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 # Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
 SYSTEM = "gpuops.nvidia/system"
@@ -32,14 +34,18 @@ _PRETTY = (
     ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
 )
 _ID, _VERSION = re.compile("[a-z][a-z0-9-]{0,39}"), re.compile(r"v?[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
+# The value of a label, not empty (Kubernetes, Labels and Selectors).
+_VALUE = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_RUNTIMES = ("containerd", "docker", "crio")
 _SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
 
 
 def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
     """(id, version) as os-release has them: of NFD's labels, else of C(Ubuntu 22.04.5 LTS); None where unknown."""
     # A Node may carry anything there, and both become parts of names of objects and images.
-    if _ID.fullmatch(labels.get(OS_ID, "")) and _VERSION.fullmatch(labels.get(OS_VERSION, "")):
-        return labels[OS_ID], labels[OS_VERSION]
+    name, version = labels.get(OS_ID, ""), labels.get(OS_VERSION, "")
+    if _ID.fullmatch(name) and _VERSION.fullmatch(version) and _VALUE.fullmatch(name + version):
+        return name, version
     for start, name in _PRETTY:
         match = re.match(re.escape(start) + _SYSTEM, pretty)
         if match:
@@ -85,9 +91,15 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
 
 
 def runtime_of(nodes: t.Iterable[Node]) -> str:
-    """The container runtime that the toolkit's DaemonSet configures: one for a cluster, containerd where it is met."""
-    met = {node["runtime"] for node in nodes}
-    return next((name for name in ("containerd", "docker", "crio") if name in met), "containerd")
+    """The container runtime that the toolkit's DaemonSet configures: one for a cluster, that of most Nodes."""
+    met = collections.Counter(node["runtime"] for node in nodes)
+    return max(_RUNTIMES, key=lambda name: met[name])  # the first one of those that are met as often
+
+
+def kernel_of(node: Node) -> str:
+    """The kernel as NFD's label and the tags of images have it; empty where it can be no label's value."""
+    kernel = str(node.get("kernel") or "").replace("+", "_")
+    return kernel if _VALUE.fullmatch(kernel) else ""
 
 
 def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, t.Any]]:

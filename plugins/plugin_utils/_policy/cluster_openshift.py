@@ -14,7 +14,6 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
 
@@ -22,12 +21,30 @@ Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
 NAMESPACE = "nvidia-gpu-operator"
 _LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
+# The reason and the remedy of L(Refused).
+NO_TOOLKIT = (
+    f"on {_COREOS} a driver's modules are built by the image of OpenShift's driver toolkit, which is found by an API "
+    "of OpenShift that this version does not speak",
+    "Set driver.usePrecompiled, driver.repository to your own images and driver.version to a branch; or "
+    "operator.use_ocp_driver_toolkit to false, where the container is entitled to fetch kernel headers; or leave the "
+    "driver to the system (driver.enabled: false).")
 
 
-def found(policy: Policy, nodes: Nodes) -> bool:
-    """Whether the cluster is OpenShift: as the policy says, or by any of its Nodes."""
-    return bool(policy.get("platform.openshift")) or any(
-        _LABEL in node["labels"] or _coreos(node) for node in nodes.values())
+def found(policy: Policy, facts: t.Mapping[str, t.Any] | None) -> bool:
+    """Whether the cluster is OpenShift: as the policy says, else as the API server does (C(openshift) of the facts).
+
+    Where nobody could ask it, all Nodes have to say so: one kubelet does not decide for all.
+    """
+    if policy.get("platform.openshift") or facts is None:
+        return bool(policy.get("platform.openshift"))
+    if facts.get("openshift") is not None:
+        return bool(facts["openshift"])
+    return bool(facts["nodes"]) and all(claims(node) for node in facts["nodes"].values())
+
+
+def claims(node: t.Mapping[str, t.Any]) -> bool:
+    """Whether a Node says that it is one of OpenShift."""
+    return _LABEL in node["labels"] or _coreos(node)
 
 
 def version(system: tuple[str, str]) -> dict[str, str]:
@@ -37,23 +54,21 @@ def version(system: tuple[str, str]) -> dict[str, str]:
     return {"OPENSHIFT_VERSION": text} if name == "rhcos" and re.fullmatch(r"\d\.\d+", text) else {}
 
 
-def needs_toolkit(policy: Policy, served: t.Iterable[tuple[Policy, str]], nodes: Nodes,
-                  asked: t.Iterable[tuple[str, str]]) -> list[Refused]:
-    """What only the driver toolkit of OpenShift could build. served: Nodes with their policy; asked: systems that the
-    user names. The chart's default is not a user's word: it is made for other clusters."""
-    if any(look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources):
-        return []
-    built = [name for mine, name in served if not mine.get("driver.usePrecompiled") and _coreos(nodes[name])]
-    if not policy.get("driver.usePrecompiled"):
-        built += [f"{name}{text} of gpu_node_os" for name, text in asked if name == "rhcos"]
-    if not built:
-        return []
-    return [Refused(
-        f"{some_of(built)}: on {_COREOS} a driver's modules are built by the image of OpenShift's driver toolkit, "
-        "which is found by an API of OpenShift that this version does not speak",
-        "Set driver.usePrecompiled, driver.repository to your own images and driver.version to a branch; or "
-        "operator.use_ocp_driver_toolkit to false, where the container is entitled to fetch kernel headers; or leave "
-        "the driver to the system (driver.enabled: false).")]
+def needs_toolkit(policy: Policy, mine: Policy, node: t.Mapping[str, t.Any]) -> bool:
+    """Whether only the driver toolkit of OpenShift could build the driver of a Node. mine: the policy that holds for
+    it. The chart's default is not a user's word: it is made for other clusters."""
+    return _coreos(node) and not mine.get("driver.usePrecompiled") and not any(
+        look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
+
+
+def without_gpus(policy: Policy, nodes: Nodes, asked: t.Iterable[tuple[str, str]]) -> list[Refused]:
+    """What only the driver toolkit could build: for the systems that the user names (asked), and, while no Node is
+    known to have a GPU, for the Nodes where all of them need it."""
+    built = [f"{name}{text} of gpu_node_os" for name, text in asked
+             if name == "rhcos" and needs_toolkit(policy, policy, {"os": {"id": name}})]
+    if nodes and all(needs_toolkit(policy, policy, node) for node in nodes.values()):
+        built += nodes
+    return [Refused(*NO_TOOLKIT).of(built)] if built else []
 
 
 def _coreos(node: t.Mapping[str, t.Any]) -> bool:

@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, cluster_openshift, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Choice, choose, wish_of
@@ -64,40 +64,118 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
     driver suits, or several NVIDIADrivers select."""
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
-    contested: dict[str, list[str]] = {}
+    unfit: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):
         takers = _nvidia_drivers(policy, nodes[name])
         if len(takers) > 1:
-            contested.setdefault(" and ".join(policy.pools[taker].name for taker in takers), []).append(name)
+            rivals = " and ".join(policy.pools[taker].name for taker in takers)
+            unfit.setdefault((f"NVIDIADrivers {rivals} select the same Nodes",
+                              "Give them nodeSelectors that never hold for one Node together."), []).append(name)
         if len(takers) != 1:
             continue
         which = takers[0]
         if which not in wishes:
             mine = policy if which < 0 else policy.for_pool(policy.pools[which])
             wishes[which] = mine, cluster_wish(mine, release)
+        why = _unfit(policy, wishes[which][0], nodes[name])
+        if why:
+            unfit.setdefault(why, []).append(name)
+            continue
         here = situation(facts_of_node(name, nodes[name]))
-        if not wishes[which][1].precompiled:
+        if wishes[which][1].precompiled:
+            here = replace(here, kernel=cluster_nodes.kernel_of(nodes[name]))
+        else:
             here = replace(here, kernel="", kernel_flavour=None)
         # What is on its board and how it boots is the container's business.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
-    refused += [(Refused(f"NVIDIADrivers {rivals} select the same Nodes",
-                         "Give them nodeSelectors that never hold for one Node together."), names)
-                for rivals, names in contested.items()]
+    refused += [(Refused(*why), names) for why, names in unfit.items()]
     found = []
     for (which, here), names in grouped.items():
         mine, wish = wishes[which]
         try:
-            choice = None if _digest(mine) else choose(here, wish, release)
+            choice = None if is_digest(mine) else choose(here, wish, release)
             found.append(Pool(tuple(names), mine, wish, here, choice))
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
     return found
 
 
+def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
+    """Why a Node gets no driver, whichever it would be: reason and remedy. mine: the policy that holds for it."""
+    if mine.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
+        return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
+                "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "
+                "driver.usePrecompiled to false.")
+    return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, mine, node) else None
+
+
+def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System],
+           refused: list[Concerned]) -> list[Pool]:
+    """The pools without those that need another driver than most Nodes of the same DaemonSet. refused: gets the Nodes
+    of these; asked: the systems that the user names, whatever the Nodes have."""
+    def system(pool: Pool) -> str:
+        return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
+
+    left: list[Pool] = []
+    for mine in _grouped(found, lambda pool: pool.policy.driver_name):
+        if is_digest(mine[0].policy):
+            mine = _most(mine, system, lambda _pools, systems: of_one_system(systems), refused)
+        for beside in _grouped(mine, lambda pool: f"{pool.here.kernel} {system(pool)}"):
+            alike = _most(beside, _tagged, lambda pools, _tags: _several(release, pools), refused)
+            one = alike[0]
+            if one.driver and one.wish.flavour == "auto" and not _understands_auto(_tagged(one)):
+                alike = _most(alike, _flavour, _of_one_flavour, refused)
+            left += alike
+    return [pool for pool in found if pool in left]
+
+
+def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterable[list[Pool]]:
+    groups: dict[str, list[Pool]] = {}
+    for pool in found:
+        groups.setdefault(key(pool), []).append(pool)
+    return groups.values()
+
+
+def _most(found: list[Pool], key: t.Callable[[Pool], str], why: t.Callable[[list[Pool], list[str]], Refused],
+          refused: list[Concerned]) -> list[Pool]:
+    """The pools with the value that most Nodes have, of several the newest. refused: gets the Nodes of the others."""
+    counts: dict[str, int] = {}
+    for pool in found:
+        counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)
+    best = max(counts, key=lambda value: (counts[value], version_key(value), value))
+    others = sorted(name for pool in found if key(pool) != best for name in pool.nodes)
+    if others:
+        refused.append((why(found, sorted(counts)), others))
+    return [pool for pool in found if key(pool) == best]
+
+
+def of_one_system(systems: list[str]) -> Refused:
+    """Why a digest serves no more than one of these."""
+    return Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(systems)}",
+                   "Write a version instead.")
+
+
+def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
+    version = _tagged(pools[0])
+    return Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
+                   f"both open and proprietary modules", f"Set driver.version to {matrix.floor('container_auto')} or "
+                   "newer.", [("driver.version", f"driver {version} is chosen"),
+                              ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
+
+
+def _understands_auto(version: str) -> bool:
+    """Whether a container looks at its GPUs by itself."""
+    return version_key(version) >= version_key(matrix.floor("container_auto"))
+
+
+def _flavour(pool: Pool) -> str:
+    return pool.driver.flavour if pool.driver else ""
+
+
 def cluster_wish(policy: Policy, release: Release) -> Wish:
     """What a policy asks of driver containers. A branch alone is the newest that the release supports. Raises
     Refused."""
-    if _digest(policy):
+    if is_digest(policy):
         if policy.get("driver.usePrecompiled"):
             raise Refused("driver.version is a digest, while driver.usePrecompiled needs a branch: one image for each "
                           "kernel", "Write the branch, such as 580.",
@@ -142,10 +220,14 @@ def _tag(driver: Candidate, wish: Wish) -> str:
     return f"{text}-grid" if wish.grid else text
 
 
+def _tagged(pool: Pool) -> str:
+    return _tag(pool.driver, pool.wish) if pool.driver else _version(pool)
+
+
 def _image(pool: Pool, release: Release, mirror: str) -> str | None:
     if pool.here.os is None:
         return None
-    version = _tag(pool.driver, pool.wish) if pool.driver else _version(pool)
+    version = _tagged(pool)
     if pool.driver and pool.driver.signed:
         version = f"{version}-{pool.here.kernel}"
     return images.for_system(pool.policy, release, "driver", mirror, version,
@@ -153,29 +235,18 @@ def _image(pool: Pool, release: Release, mirror: str) -> str | None:
 
 
 def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
-    """What serves all of these pools, which one DaemonSet reaches. policy: what holds for them. Raises Refused and
-    Refusals."""
+    """What serves all of these pools, which one DaemonSet reaches and which agree. policy: what holds for them. Raises
+    Refused and Refusals."""
     wish = cluster_wish(policy, release)
-    if _digest(policy):
+    if is_digest(policy):
         return Delivered(str(policy.get("driver.version")), wish.flavour, (f"driver.version of {policy.origin}",))
-    choices = [pool.choice for pool in found if pool.choice] or [choose(_NOWHERE, wish, release)]
-    versions = {_tag(choice.driver, wish) for choice in choices}
-    if len(versions) > 1:
-        raise _several(release, found)
-    version, flavour = versions.pop(), wish.flavour
-    flavours = {choice.driver.flavour for choice in choices}
-    because = choices[0].because
-    if flavour != "auto":
-        return Delivered(version, flavour, because)
-    # Each container looks at its GPUs by itself, once it understands auto.
-    if version_key(version) >= version_key(matrix.floor("container_auto")):
-        return Delivered(version, flavour, because[:1])
-    if len(flavours) == 1:
-        return Delivered(version, flavours.pop(), because)
-    raise Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
-                  f"both open and proprietary modules", f"Set driver.version to {matrix.floor('container_auto')} or "
-                  "newer.", [("driver.version", f"driver {version} is chosen"),
-                             ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
+    choice = next((pool.choice for pool in found if pool.choice), None) or choose(_NOWHERE, wish, release)
+    version = _tag(choice.driver, wish)
+    if wish.flavour != "auto":
+        return Delivered(version, wish.flavour, choice.because)
+    if _understands_auto(version):
+        return Delivered(version, "auto", choice.because[:1])
+    return Delivered(version, choice.driver.flavour, choice.because)
 
 
 def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
@@ -204,5 +275,6 @@ def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:
     return takers or ([-1] if policy.fallback else [])
 
 
-def _digest(policy: Policy) -> bool:
+def is_digest(policy: Policy) -> bool:
+    """Whether the version of the driver is the digest of an image."""
     return str(policy.get("driver.version") or "").startswith("sha256:")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, node_facts, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
@@ -17,14 +17,14 @@ OTHERS = ""
 
 
 def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
-           reasons: list[Refused]) -> dict[str, dict[str, str]]:
+           refused: list[Concerned]) -> dict[str, dict[str, str]]:
     """By Node and component why it is there already, of what the cluster would deliver.
 
     nodes: those with GPUs. named: components that the user asks for by name. asked: by Node, and for all others under
-    C(OTHERS), the variable gpu_profile. reasons: gets what is asked for and impossible.
+    C(OTHERS), the variable gpu_profile. refused: gets Nodes that cannot have what is asked for; it is left to them.
     """
     found: dict[str, dict[str, str]] = {}
-    refused: dict[str, list[str]] = {}
+    fixed: dict[str, list[str]] = {}
     for name, node in nodes.items():
         profile = profiles.chosen(node_facts.facts_of_node(name, node), asked.get(name, asked.get(OTHERS)),
                                   cluster=True)
@@ -34,13 +34,13 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
             if places[component] not in ("cluster", "hybrid"):
                 continue
             why = profile.reason(component)
-            if component not in named:
+            if component not in named or not profile.replaceable(component):
                 found.setdefault(name, {})[component] = why
-            elif not profile.replaceable(component):
+            if component in named and not profile.replaceable(component):
                 title = components.by_name(component).title
-                refused.setdefault(f"the {title} is asked for, but {why}", []).append(name)
-    reasons += [Refused(f"{', '.join(names)}: {text}", "Leave it to the system, or set gpu_profile: none.",
-                        [("profile", text)]) for text, names in refused.items()]
+                fixed.setdefault(f"the {title} is asked for, but {why}", []).append(name)
+    refused += [(Refused(text, "Leave it to the system, or set gpu_profile: none.", [("profile", text)]), names)
+                for text, names in fixed.items()]
     return found
 
 

@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
@@ -29,9 +29,9 @@ def config_map_name(policy: Policy, given: Sharing | None) -> str:
 
 
 def settle(policy: Policy, given: Sharing | None, facts: t.Mapping[str, t.Any] | None, wanted: t.Mapping[str, str],
-           reasons: list[Refused], said: list[str]) -> Sharing | None:
+           reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
     """The configurations that count, see L(chosen). facts: what read_cluster returned, with C(config_maps), or None;
-    reasons: gets why they cannot be; said: notes."""
+    reasons: gets why they cannot be; refused: Nodes where they cannot be; said: notes."""
     nodes = {name: one for name, one in (facts or {"nodes": {}})["nodes"].items() if one["gpu"]}
     try:
         found = chosen(policy, given, (facts or {}).get("config_maps") or {})
@@ -44,7 +44,8 @@ def settle(policy: Policy, given: Sharing | None, facts: t.Mapping[str, t.Any] |
                                    "configurations", "Give them in gpu_sharing."))
         return None
     strategy = str(policy.get("mig.strategy") or "")
-    reasons += refusals(found, strategy, wanted, nodes)
+    reasons += refusals(found, strategy, wanted)
+    refused += _cut(found, wanted, nodes)
     said += notes(found, strategy, wanted, nodes)
     return found
 
@@ -86,12 +87,10 @@ def plan(found: Sharing, given: Sharing | None, carried: t.Mapping[str, t.Any]) 
             "checksum": sharing.checksum(found.texts)}
 
 
-def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
-             nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Refused]:
-    """Why these configurations cannot be on these Nodes.
+def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
+    """Why these configurations cannot be.
 
-    strategy: mig.strategy of the policy; wanted: by Node the configuration that the inventory names; nodes: by name of
-    each with a GPU what read_cluster says.
+    strategy: mig.strategy of the policy; wanted: by Node the configuration that the inventory names.
     """
     reasons = []
     for name in sorted(set(wanted.values()) - set(found.texts)):
@@ -102,13 +101,18 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
             reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",
                                    "Set mig.strategy to none or single, or share by timeSlicing."))
+    return reasons
+
+
+def _cut(found: Sharing, wanted: t.Mapping[str, str],
+         nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Concerned]:
+    """The Nodes whose GPUs cannot be shared as they are to be. nodes: by name of each with a GPU what read_cluster
+    says; wanted: as that of L(refusals)."""
     cut = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
            ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
-    if cut:
-        reasons.append(Refused(f"{some_of(cut)}: MPS sharing is asked for, and {_MIG_CONFIG} cuts the GPUs there: "
-                               "these exclude each other", "Set device_plugin_config of these hosts to a "
-                               f"configuration without MPS, or {_MIG_CONFIG}=all-disabled."))
-    return reasons
+    return [(Refused(f"MPS sharing is asked for, and {_MIG_CONFIG} cuts the GPUs there: these exclude each other",
+                     f"Set device_plugin_config of these hosts to a configuration without MPS, or {_MIG_CONFIG}="
+                     "all-disabled."), cut)] if cut else []
 
 
 def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping[str, t.Any]],
@@ -132,7 +136,7 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
           nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
-    """What the plugin passes over without stopping; arguments as those of L(refusals)."""
+    """What the plugin passes over without stopping. nodes: as those of L(_cut), the others as those of L(refusals)."""
     said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
             for text in _without_effect(document, strategy)]
     lost = [f"{node} ({one['labels'][LABEL]})" for node, one in nodes.items()

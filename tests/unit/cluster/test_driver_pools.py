@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -125,15 +126,72 @@ def test_a_kernel_each_where_modules_come_built() -> None:
 def test_names_of_kernels() -> None:
     """Without the machine, unless nothing else tells two kernels apart; a label has 63 characters."""
     given = policy(usePrecompiled=True, version="580", repository="registry.example/mine")
-    long = "5.14.0-570.12.1.el9_6.with_a_rather_long_name_of_somebody.x86_64"
+    long = "5.14.0-570.12.1.el9_6.with_a_rather_long_name_of_someone.x86_64"
     cluster = facts(labelled(RHEL96, "5.14.0-570.12.1.el9_6.x86_64"), labelled(RHEL96, "5.14.0-503.el9_5.aarch64"),
                     labelled(RHEL96, "5.14.0-503.el9_5.x86_64"), labelled(RHEL96, long))
     names = [pool["name"] for pool in plan(given, cluster)["components"]["driver"]["pools"]]
     assert names == [f"{DRIVER}-5.14.0-503.el9.5.aarch64-rhel9", f"{DRIVER}-5.14.0-503.el9.5.x86.64-rhel9",
-                     f"{DRIVER}-5.14.0-570.12.1.el9.6.with.a.rather.long.name.of.somebody-rhel9",
+                     f"{DRIVER}-5.14.0-570.12.1.el9.6.with.a.rather.long.name.of.someone-rhel9",
                      f"{DRIVER}-5.14.0-570.12.1.el9.6-rhel9"]
     assert {pool["app"] for pool in plan(given, cluster)["components"]["driver"]["pools"]} == {DRIVER}
     assert all(len(found) == 1 for found in served(given, cluster).values())
+
+
+SOUND = "5.15.0-84-generic"
+BUILT = policy(usePrecompiled=True, version="580", repository="registry.example/mine")
+
+
+@pytest.mark.parametrize("kernel", ["", "a b-generic", "x" * 64, "6.8.0 $(x)-generic", "-6.8.0-generic"])
+def test_a_kernel_that_is_no_value_of_a_label_is_refused(kernel: str) -> None:
+    alone, made = (plan(BUILT, facts(*nodes), strict=False) for nodes in (
+        [labelled(UBUNTU22)], [labelled(UBUNTU22), labelled(UBUNTU22, kernel)]))
+    assert list(made["rejected"]) == ["n2"]
+    assert (made["components"], made["pools"]) == (alone["components"], alone["pools"])
+
+
+def test_a_kernel_is_written_as_nfd_writes_it() -> None:
+    """A plus may stand neither in a label nor in the tag of an image."""
+    pool, = plan(BUILT, facts(labelled(("debian", "13"), "6.12.43+deb13-amd64")))["components"]["driver"]["pools"]
+    assert pool["node_selector"] == {f"{NFD}/kernel-version.full": "6.12.43_deb13-amd64"}
+    assert pool["images"]["driver"].endswith("driver:580-6.12.43_deb13-amd64-debian13")
+
+
+@pytest.mark.parametrize("rival", ["5.15.0-84-GENERIC", "5.15.0_84-generic", "5.15.0-84-genericx86_64",
+                                   "5.15.0..84-generic", "5.15.0-84-generic_x86_64"])
+def test_a_kernel_that_reads_the_same_renames_nothing_that_is_there(rival: str) -> None:
+    """Also when it goes again; and no two kernels have one name."""
+    mine = f"{DRIVER}-{SOUND}-ubuntu22.04"
+    there = {"driver_kernels": {mine: SOUND}}
+
+    def names(*kernels: str, **known: Any) -> dict[str, str]:
+        cluster = {**facts(*(labelled(UBUNTU22, kernel) for kernel in kernels)), **known}
+        return {pool["kernel"]: pool["name"] for pool in plan(BUILT, cluster)["components"]["driver"]["pools"]}
+
+    assert names(SOUND) == {SOUND: mine}
+    both = names(SOUND, rival, **there)
+    assert both[SOUND] == mine != both[rival]
+    fresh = names(SOUND, rival)
+    assert len({*fresh.values()}) == 2
+    assert names(SOUND, driver_kernels={name: kernel for kernel, name in fresh.items()}) == {SOUND: fresh[SOUND]}
+    for name in (*both.values(), *fresh.values()):
+        assert all(re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", part) for part in name.split(".")), name
+
+
+def test_a_kernel_that_reads_the_same_renames_nothing_of_an_nvidia_driver() -> None:
+    given = driver("most", usePrecompiled=True, version="580", repository="registry.example/mine")
+    there = {"nvidia_drivers": {"most": {"uid": "1", "there": {f"ubuntu22.04-{SOUND}": "x"}}},
+             "driver_kernels": {"x": SOUND}}
+    cluster = {**facts(labelled(UBUNTU22), labelled(UBUNTU22, SOUND.upper())), **there}
+    names = {pool["kernel"]: pool["name"] for pool in plan(given, cluster)["components"]["driver"]["pools"]}
+    assert names[SOUND] == "x" != names[SOUND.upper()]
+
+
+def test_a_system_and_a_kernel_have_no_name_of_another() -> None:
+    cluster = {**facts(labelled(RHEL94, "5.15-84"), labelled(("84-rhel", "9"), "5.15")),
+               "driver_kernels": {f"{DRIVER}-5.15-84-rhel9": "5.15-84"}}
+    pools = plan(BUILT, cluster, strict=False)["components"]["driver"]["pools"]
+    names = {pool["kernel"]: pool["name"] for pool in pools}
+    assert names["5.15-84"] == f"{DRIVER}-5.15-84-rhel9" and len({*names.values()}) == len(pools)
 
 
 def test_kernels_are_needed_where_modules_come_built() -> None:

@@ -37,6 +37,22 @@ def test_it_is_known_by_its_nodes(known: dict[str, Any]) -> None:
         one["metadata"]["name"] for one in found.values()}
 
 
+CLAIM = node(runtime="cri-o", **{"node.openshift.io/os_id": "rhel"})
+
+
+@pytest.mark.parametrize("known", [{"openshift": False}, {"openshift": None}, {}])
+def test_one_node_does_not_make_it_openshift(known: dict[str, Any]) -> None:
+    """Not a CPU Node either. Where the server could not be asked, all have to say so."""
+    for claim in (CLAIM, {**CLAIM, "gpu": False}, {**node(gpu=False), "os_image": LATER["os_image"]}):
+        plain, made = (plan({}, {**facts(*nodes, monitors=True), **RULES, **known}, **OWN)
+                       for nodes in ([node(), node()], [node(), node(), claim]))
+        for part in ("common", "psa", "components"):
+            assert made[part] == plain[part]
+    said = plan({"driver": {"enabled": False}}, {**facts(CLAIM, CLAIM), **known})["common"]["openshift"]
+    assert said is (known.get("openshift") is not False)
+    assert plan({"driver": {"enabled": False}}, {**facts(CLAIM, node()), "openshift": True})["common"]["openshift"]
+
+
 def test_a_plain_cluster_has_none_of_it() -> None:
     text = str(objects({"nodeStatusExporter": {"enabled": True}}, {**facts(node(), monitors=True), **RULES}, **OWN))
     for word in ("openshift", "USE_NODE_FEATURE_API", "prometheus-k8s", "accelerator_", "GPUOperatorNodeDeployment"):
@@ -107,6 +123,14 @@ def test_a_driver_that_is_built_there_is_refused_by_name(known: dict[str, Any]) 
     assert "driver.usePrecompiled" in str(caught.value) and "operator.use_ocp_driver_toolkit" in str(caught.value)
     with pytest.raises(PolicyError, match="rhcos4.18 of gpu_node_os"):
         plan({"platform": {"openshift": True}}, facts(), node_os=["rhcos4.18"])
+
+
+def test_a_node_without_a_gpu_stops_no_driver() -> None:
+    """While no Node is known to have one: NFD has not looked yet."""
+    claim, other = {**LATER, "gpu": False}, node(gpu=False)
+    assert plan({}, facts(claim, other))["components"]["driver"]["state"] == "present"
+    with pytest.raises(PolicyError, match="n1: on Red Hat Enterprise Linux CoreOS"):
+        plan({}, facts(claim))
 
 
 def test_the_toolkit_may_be_left_out() -> None:

@@ -12,6 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import (
     read_cluster,
     read_drivers,
+    read_kernels,
     read_named,
     read_nvidia_drivers,
 )
@@ -64,7 +65,7 @@ def test_a_node() -> None:
     client = Fake(Node=[node(**{f"{PCI}10de.present": "true"})], definitions={MONITORS: {}})
     assert read_cluster(client) == {
         "server": client.server, "version": "v1.36.3", "nfd": "none", "service_monitors": True,
-        "prometheus_rules": False,
+        "prometheus_rules": False, "openshift": False,
         "nodes": {"n1": {"labels": {f"{PCI}10de.present": "true"}, "annotations": {},
                          "os": {"id": "ubuntu", "version": "22.04"}, "os_image": "Ubuntu 22.04.5 LTS",
                          "kernel": "6.8.0", "arch": "amd64", "runtime": "containerd", "runtime_version": "1.7.28",
@@ -79,6 +80,32 @@ def test_nodes() -> None:
     assert [(one["runtime"], one["ready"]) for one in nodes.values()] == [
         ("crio", False), ("docker", True), ("", False)]
     assert [one["os"] for one in nodes.values()] == [{"id": "ubuntu", "version": "22.04"}, None, None]
+
+
+VERSIONS = "clusterversions.config.openshift.io"
+CLAIM = {"node.openshift.io/os_id": "rhel"}
+
+
+@pytest.mark.parametrize(("nodes", "definitions", "expected"), [
+    ([node()], {VERSIONS: {}}, False), ([node(), node("n2", **CLAIM)], {}, False),
+    ([node(image="Red Hat Enterprise Linux CoreOS 9.6")], {VERSIONS: {}}, True),
+    ([node(**CLAIM), node("n2", **CLAIM)], {VERSIONS: {}}, True),
+])
+def test_the_server_says_whether_it_is_openshift(nodes: list[Any], definitions: dict[str, Any], expected: bool) -> None:
+    """One request, and only where a Node says so."""
+    client = Fake(definitions, Node=nodes)
+    assert read_cluster(client)["openshift"] is expected
+    assert client.asked.count(VERSIONS) == (nodes != [node()])
+
+
+def test_who_may_not_ask_whether_it_is_openshift_does_not_know() -> None:
+    class Closed(Fake):
+        def get(self, api_version: str, kind: str, name: str) -> dict[str, Any] | None:
+            if name == VERSIONS:
+                raise ClusterError("Forbidden.", status=403)
+            return super().get(api_version, kind, name)
+
+    assert read_cluster(Closed(Node=[node(**CLAIM)]))["openshift"] is None
 
 
 @pytest.mark.parametrize(("provider_id", "provider"), [
@@ -161,6 +188,22 @@ def test_our_driver_daemon_sets() -> None:
     assert read_drivers(client, "ns", ["nvidia-driver-daemonset", "theirs", "gone"]) == {
         "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"}}
     assert client.asked == [("DaemonSet", name, "ns", True) for name in ("nvidia-driver-daemonset", "theirs", "gone")]
+
+
+def test_daemon_sets_of_kernels() -> None:
+    def made(name: str, **selector: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"template": {"spec": {"nodeSelector": selector} if selector else {
+        }}}}
+
+    class Client(Fake):
+        def list(self, api_version: str, kind: str, namespace: str | None = None,  # type: ignore[override]
+                 *, metadata_only: bool = False) -> list[dict[str, Any]]:
+            assert (api_version, kind, namespace, metadata_only) == ("apps/v1", "DaemonSet", "ns", False)
+            return self.objects["DaemonSet"]
+
+    kernel = "feature.node.kubernetes.io/kernel-version.full"
+    client = Client(DaemonSet=[made("one", **{kernel: "5.15.0-84-generic"}), made("two", zone="a"), made("three")])
+    assert read_kernels(client, "ns") == {"driver_kernels": {"one": "5.15.0-84-generic"}}
 
 
 def test_daemon_sets_of_nvidia_drivers() -> None:

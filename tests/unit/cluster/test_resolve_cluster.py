@@ -8,10 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, components, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_nodes,
+    components,
+    formats,
+    matrix,
+    sharing,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan, pod
 
 NAMES = [component.name for component in components.IN_CLUSTERS]
@@ -108,15 +115,25 @@ def test_system_by_its_pretty_name(pretty: str, expected: Any) -> None:
     assert cluster_nodes.system_of({}, pretty) == expected
     labels = {cluster_nodes.OS_ID: "rhel", cluster_nodes.OS_VERSION: "8.8"}
     assert cluster_nodes.system_of(labels, pretty) == ("rhel", "8.8")
+    # both together become the value of a label
+    long = {cluster_nodes.OS_ID: "a" * 40, cluster_nodes.OS_VERSION: ".".join(["9" * 9] * 4)}
+    assert cluster_nodes.system_of(long, pretty) == expected
 
 
 @pytest.mark.parametrize(("runtimes", "expected"), [
     ([("docker", True), ("containerd", True)], "containerd"), ([("crio", True), ("docker", True)], "docker"),
+    # one kubelet does not decide what is configured for all
+    ([("crio", True), ("crio", True), ("crio", True), ("containerd", True)], "crio"),
+    ([("crio", False), ("crio", False), ("containerd", True)], "containerd"),
     ([("crio", True)], "crio"), ([("crio", True), ("containerd", False)], "crio"), ([("other", True)], "containerd"),
 ])
 def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected: str) -> None:
     cluster = facts(*(node(runtime=runtime, gpu=gpu) for runtime, gpu in runtimes))
-    assert plan(cluster=cluster)["common"]["runtime"] == expected
+    made = plan(cluster=cluster)
+    assert made["common"]["runtime"] == expected
+    others = [f"n{index}" for index, (runtime, gpu) in enumerate(runtimes, 1) if gpu and runtime != expected]
+    said = [note.partition(":")[0] for note in made["notes"] if "container runtime is not" in note]
+    assert said == ([", ".join(others)] if others else [])
 
 
 @pytest.mark.parametrize(("disruption", "env", "eviction", "noted"), [
@@ -274,20 +291,69 @@ def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     assert len(caught.value.details["refusals"]) >= len([word for word in words if "." in word and " " not in word])
 
 
-@pytest.mark.parametrize(("policy", "bad", "words"), [
-    ({}, node(None), "operating system is not known."),
-    ({"driver": {"version": "595.91.07"}}, node(**{"nvidia.com/gpu.family": "volta"}), "(volta)"),
+KERNEL = "5.15.0-84-generic"
+SHARED = sharing.read(Document({"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}))
+VOLTA = {"nvidia.com/gpu.family": "volta"}
+COREOS = {**node(("rhel", "9.6")), "os_image": "Red Hat Enterprise Linux CoreOS 9.6.20250715-0"}
+PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
+
+
+@pytest.mark.parametrize(("policy", "settings", "bad", "words", "alone"), [
+    ({}, {}, node(None), "operating system is not known.", False),
+    ({"driver": {"version": "595.91.07"}}, {}, node(**VOLTA), "(volta)", False),
+    ({}, {}, node(**VOLTA), "need different drivers: 595.91.07 (n1, n2) and 580.173.02 (n3)", True),
+    ({"driver": {"version": "560.35.03"}}, {}, node(**VOLTA), "do not understand kernelModuleType auto", True),
+    (PRECOMPILED, {}, {**node(), "kernel": ""}, "kernelVersion is empty", False),
+    ({"driver": {"version": DIGEST}}, {}, node(("rhel", "9.4")), "a digest, which suits one system", True),
+    ({}, {}, COREOS, "on Red Hat Enterprise Linux CoreOS", False),
+    ({}, {"sharing": SHARED}, node(**{"nvidia.com/mig.config": "all-1g.10gb"}), "MPS sharing is asked for", False),
+    ({}, {"placement": {"driver": "cluster", "container_toolkit": "cluster"}},
+     {**node(None), "os_image": "Talos (v1.13.0)"}, "the driver is asked for, but Talos", False),
 ])
-def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy: Any, bad: Any, words: str) -> None:
-    sound = [node(("rhel", "9.4")), node()]
-    alone = plan(policy, cluster=facts(*sound), strict=False)
-    made = plan(policy, cluster=facts(*sound, bad), strict=False)
+def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy: Any, settings: Any, bad: Any,
+                                                                         words: str, alone: bool) -> None:
+    """alone: whether there is a plan for it where it is the only one."""
+    sound = [{**node(), "kernel": KERNEL}] * 2
+    without = plan(policy, cluster=facts(*sound), strict=False, **settings)
+    made = plan(policy, cluster=facts(*sound, bad), strict=False, **settings)
     assert list(made["rejected"]) == ["n3"] and words in made["rejected"]["n3"]["message"]
-    assert made["components"] == alone["components"] and made["pools"] == alone["pools"]
+    for part in ("components", "pools", "common"):
+        assert made[part] == without[part]
     assert not any("no NVIDIADriver" in note for note in made["notes"])
-    for strict, nodes in ((True, [*sound, bad]), (False, [bad])):
-        with pytest.raises(PolicyError):
-            plan(policy, cluster=facts(*nodes), strict=strict)
+    with pytest.raises(PolicyError, match="n3: "):
+        plan(policy, cluster=facts(*sound, bad), strict=True, **settings)
+    if alone:
+        assert plan(policy, cluster=facts(bad), strict=False, **settings)["rejected"] == {}
+        return
+    with pytest.raises(PolicyError, match="n1: "):
+        plan(policy, cluster=facts(bad), strict=False, **settings)
+
+
+def test_most_nodes_decide_which_driver_is_the_common_one() -> None:
+    made = plan(cluster=facts(node(), node(**VOLTA), node(**VOLTA)), strict=False)
+    assert [pool["version"] for pool in made["components"]["driver"]["pools"]] == ["580.173.02"]
+    assert list(made["rejected"]) == ["n1"]
+
+
+def test_a_stranger_among_hosts_of_the_inventory_stops_none_of_them() -> None:
+    """They have their drivers as hosts; nobody is left who would get one from the cluster."""
+    made = plan(cluster=facts(node(), node(None)), placement="hybrid", hosts={"a": "n1"}, strict=False)
+    assert list(made["rejected"]) == ["n2"]
+    assert made["components"]["driver"]["state"] == "absent" and "device_plugin" in present(made)
+
+
+def test_while_no_gpu_is_known_most_nodes_decide_which_system_a_digest_suits() -> None:
+    nodes = [node(gpu=False), node(gpu=False), node(("debian", "12"), gpu=False)]
+    made = plan({"driver": {"version": DIGEST}}, cluster=facts(*nodes))
+    assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["ubuntu22.04"]
+    with pytest.raises(PolicyError, match="debian12, ubuntu22.04"):
+        plan({"driver": {"version": DIGEST}}, cluster=facts(), node_os=["ubuntu22.04", "debian12"])
+
+
+def test_while_no_gpu_is_known_a_kernel_without_a_name_is_left_out() -> None:
+    nodes = [{**node(gpu=False), "kernel": kernel} for kernel in (KERNEL, "", "a b-generic")]
+    made = plan(PRECOMPILED, cluster=facts(*nodes))
+    assert [pool["kernel"] for pool in made["components"]["driver"]["pools"]] == [KERNEL]
 
 
 def test_pools() -> None:

@@ -118,8 +118,8 @@ def test_what_cannot_be_is_refused(policy: Any, given: Any, configs: dict[str, s
 
 def test_without_a_strategy_of_the_policy_that_of_the_configuration_counts() -> None:
     found = read({"flags": {"migStrategy": "mixed"}, "sharing": by_mps()})
-    assert len(cluster_sharing.refusals(found, "", {}, {})) == 1
-    assert cluster_sharing.refusals(found, "single", {}, {}) == []
+    assert len(cluster_sharing.refusals(found, "", {})) == 1
+    assert cluster_sharing.refusals(found, "single", {}) == []
 
 
 def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
