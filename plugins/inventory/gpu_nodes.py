@@ -26,7 +26,8 @@ description:
   - C(state) is V(not_ready) where the kubelet does not report or the Node is being removed, V(cordoned),
     V(no_resources) where the kubelet offers no GPU to pods, else V(ready).
   - A Node called C(localhost), C(127.0.0.1), C(all) or C(ungrouped) is left out with a warning. To Ansible these are
-    the controller and its groups.
+    the controller and its groups. So is a Node without an address that can be used, if its name is no host name, such
+    as C(127.1), or is an address of another Node.
   - The name of the file has to end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -62,7 +63,15 @@ options:
     description:
       - Which address of a Node becomes C(ansible_host), by type; the first that it has. None of them leaves the Node's
         name as the address.
-      - What is neither an IP address nor a host name is not used, and a warning says so.
+      - What is neither an IP address nor a host name is not used, and a warning says so. The same goes for addresses of
+        the controller itself (C(127.0.0.1), C(localhost), C(0.0.0.0)), for multicast and link-local addresses, and for
+        numbers that would be read as addresses (C(127.1)).
+      - An address that several Nodes give is used for none of them, and a warning names these Nodes. Otherwise a
+        compromised Node could have the tasks for it run on another one.
+      - A Node that is the controller itself needs C(ansible_connection=local) in the inventory of the user.
+      - The Nodes themselves say what their addresses are. A compromised Node can still name a host that is no Node of
+        this cluster. Use a key that only hosts with GPUs accept, or an empty list, so that the names of the Nodes are
+        resolved by the DNS of the controller.
     type: list
     elements: str
     default: [InternalIP, ExternalIP, Hostname]
@@ -104,6 +113,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import SHOWN, fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
 # What these mean to Ansible, no Node may become: tasks for the controller would go to it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)
@@ -126,9 +137,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             nodes = self._nodes(path, cache)
         except GpuopsError as error:
             raise AnsibleParserError(str(error)) from error
+        self._shared = fleet.shared_addresses(nodes)
+        self._unclear: dict[str, list[str]] = {}
         for node in nodes:
             if node["gpu"] or self.get_option("nodes") == "all":
                 self._add(node)
+        if self._unclear:
+            told = [f"{address} ({fold(names)})" for address, names in self._unclear.items()]
+            self.display.warning("These addresses are given by several Nodes and are therefore not used: "
+                                 f"{some_of(told, SHOWN)}. Find out which Node is at the address.")
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
         """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
@@ -164,6 +181,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         known = self._address(node)
         if known:
             variables["ansible_host"] = known
+        elif not self._is_its_own(name, name):
+            self.display.warning(f"A Node called {name} is left out: it has no address that can be used, and its name "
+                                 "is none either, or an address of another Node.")
+            return
         self.inventory.add_host(name)
         for key, value in variables.items():
             self.inventory.set_variable(name, key, _data(value))
@@ -178,12 +199,23 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Where its host is reached, None where the Node says nothing that can be used."""
         for kind in self.get_option("address_types"):
             address = node["addresses"].get(kind)
-            if address and fleet.is_address(address):
+            if not address:
+                continue
+            if self._is_its_own(node["name"], address):
                 return str(address)
-            if address:
-                self.display.warning(f"Node {node['name']}: its {kind} {_short(address)} is neither an IP address nor "
-                                     "a host name, so it is not used. Look at what runs there as its kubelet.")
+            if not fleet.is_address(address):
+                self.display.warning(f"Node {node['name']}: its {kind} {_short(address)} is no IP address or host name "
+                                     "of another machine, so it is not used. Look at what runs there as its kubelet.")
         return None
+
+    def _is_its_own(self, name: str, address: t.Any) -> bool:
+        """Whether a Node can be reached at an address, and no other Node gives it."""
+        if not fleet.is_address(address):
+            return False
+        names = fleet.who_shares(name, address, self._shared)
+        if names:
+            self._unclear[address] = names
+        return not names
 
 
 def _short(value: t.Any) -> str:

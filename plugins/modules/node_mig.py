@@ -19,6 +19,7 @@ description:
   - If the cluster's own MIG manager serves a Node, this module only writes the label that asks for the layout, and
     waits until the manager has finished.
   - V(changing) and V(requested) refuse a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
+    If O(nodes) is empty, V(requested) leaves such a Node out, serves the others, and fails at the end.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -150,7 +151,9 @@ done:
   type: list
   elements: str
 failed_nodes:
-  description: The Nodes whose layout failed or was not finished in time. The error message says why and what to do.
+  description:
+    - The Nodes whose layout failed or was not finished in time, and those that were left out because another run holds
+      them. The error message says why and what to do.
   returned: O(state=requested)
   type: list
   elements: str

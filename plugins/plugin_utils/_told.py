@@ -27,8 +27,9 @@ class Told(t.NamedTuple):
 def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
     """The fact gpu_labels of hosts, gathered in this run or kept by a fact cache.
 
-    Raises InputError for a host that the inventory does not have, one that calls itself a Node, and for two that are
-    the same Node.
+    A host whose facts set variables of this collection is not believed, so it has told nothing. If they set
+    gpu_node_name, it is in no Node either. Raises InputError for a host that the inventory does not have, and for two
+    that are the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
     found = Told({}, [], set(), nodes)
@@ -37,11 +38,15 @@ def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
             raise InputError(f"The inventory has no host {host}.", "Name hosts as ansible-inventory --list shows them.",
                              path="hosts", value=host)
         node = gathered.node_name(hostvars, host)
+        if node is None:
+            found.silent.append(host)
+            continue
         other = nodes.setdefault(node, host)
         if other != host:
             raise InputError(f"{other} and {host} are both the Node {node}.", f"Set {NODE_NAME} of each.", path="hosts",
                              value=[other, host])
-        facts = hostvars.raw_get(host).get("ansible_facts") or {}
+        raw = hostvars.raw_get(host)
+        facts = {} if gathered.forged(raw) else raw.get("ansible_facts") or {}
         labels = facts.get(FACT)
         # Empty is what state absent leaves: a host without GPUs tells at least that it is no guest.
         if isinstance(labels, t.Mapping) and labels:

@@ -34,7 +34,9 @@ class Fleet:
 
     def __init__(self, made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> None:
         self.kubeconfig, self.client, self.folder, self.said = str(made.kubeconfig), client, folder, ""
-        wanted = [lab_nodes.Node(f"{prefix}-{name}", model="l40s", gpus=4) for name in "ab"]
+        # kwok's own address is one of the controller.
+        wanted = [lab_nodes.Node(f"{prefix}-{name}", model="l40s", gpus=4, address=f"192.0.2.{number}")
+                  for number, name in enumerate("ab", 1)]
         lab_nodes.create(made, wanted, lab_nodes.Labels())
         self.a, self.b = self.names = [node.name for node in wanted]
         hosts = {f"host-{name}": {"gpu_node_name": "{{ inventory_hostname | replace('host-', '') }}"}

@@ -107,7 +107,8 @@ def hostile(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl) -> Ite
         for name, said in forged().items():
             made.nodes[name] = said
             made.values += write(kubectl, name, said)
-        lab_nodes.create(cluster, [lab_nodes.Node(SOUND, model="a100-80", gpus=8)], lab_nodes.Labels(described=True))
+        sound = lab_nodes.Node(SOUND, model="a100-80", gpus=8, address="192.0.2.9")
+        lab_nodes.create(cluster, [sound], lab_nodes.Labels(described=True))
         kubectl("label", "node", SOUND, f"{MARK}=true")
         yield made
     finally:

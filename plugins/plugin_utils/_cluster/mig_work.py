@@ -85,7 +85,9 @@ class Protocol:
     def requested(self) -> Result:
         """Asks the vendor's manager for the layout, some Nodes after the other, and sees it to the end.
 
-        Where a Node fails, or is not done in time, those that have not been asked yet are left alone.
+        Where a Node fails, or is not done in time, those that have not been asked yet are left alone. Of Nodes that
+        nobody has named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node
+        that was named is held.
         """
         nodes = self._nodes()
         if not nodes:
@@ -94,12 +96,13 @@ class Protocol:
         if strangers:
             raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
                              f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=strangers)
-        refuse_held(self._request.holder, nodes.values())
-        asked = {name: mig.stand(one) for name, one in nodes.items()}
+        held = self._held(nodes)
+        asked = {name: mig.stand(one) for name, one in nodes.items() if name not in held}
         asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
         steps = [step for name, one in asked.items() for step in mig.steps(name, self._ask(one))]
         result = outcome(steps, (), plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
         todo = [] if self._request.check else list(asked)
+        told: list[str] = []
         while todo:
             batch, todo = todo[:self._request.at_once], todo[self._request.at_once:]
             changed = [name for name in batch if self._ask(asked[name])]
@@ -109,9 +112,26 @@ class Protocol:
             if bad:
                 told = [self._explained(name, one) for name, one in bad.items()]
                 told += [f"{fold(todo)}: not asked after that."] if todo else []
-                result.update(failed=True, left=todo, failed_nodes=list(bad), msg="\n".join(told))
+                result.update(left=todo, failed_nodes=list(bad))
                 break
+        told += held.values()
+        if told:
+            result["failed_nodes"] += held
+            result.update(failed=True, msg="\n".join(told))
         return result
+
+    def _held(self, nodes: t.Mapping[str, Object]) -> dict[str, str]:
+        """By Node that another run holds what to do about it. Raises ClusterError where Nodes were named."""
+        if self._request.names:
+            refuse_held(self._request.holder, nodes.values())
+            return {}
+        held = {}
+        for name, one in nodes.items():
+            try:
+                refuse_held(self._request.holder, [one])
+            except ClusterError as error:
+                held[name] = str(error)
+        return held
 
     def _nodes(self) -> dict[str, dict[str, t.Any]]:
         if not self._request.names:

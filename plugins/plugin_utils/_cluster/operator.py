@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kind
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import counted, some_of
 
 Object = t.Dict[str, t.Any]
 
@@ -25,6 +26,7 @@ REPLICAS = "gpuops.nvidia/replicas"
 HASH = "nvidia.com/last-applied-hash"
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
+_NAMED = 12  # Nodes in a message
 _NAME = "gpu-operator"  # of the Deployment, and the value of its label app in the chart
 # States of a driver upgrade in which the operator has not begun with a Node, or has ended.
 _AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
@@ -115,12 +117,17 @@ def refuse(found: Operator) -> None:
     busy = {one["metadata"]["name"]: state for one in found.nodes
             if (state := (one["metadata"].get("labels") or {}).get(UPGRADE_STATE, "")) not in _AT_REST}
     if busy and found.running:
-        name, state = next(iter(busy.items()))
+        # The label of one Node refuses this for all, also a forged one: a Node whose upgrade loses its operator stays
+        # cordoned, and to wait or to remove a label costs less.
+        name = next(iter(busy))
+        told = some_of([f"{one} ({state})" for one, state in busy.items()], _NAMED)
         raise ClusterError(
-            f"The operator upgrades the driver of {len(busy)} Nodes now, of Node {name} ({state}): without it they "
-            "stay cordoned.", f"Wait until {UPGRADE_STATE} is upgrade-done there, or set "
-            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon them. Nothing has been "
-            "changed.", verb="plan", object=f"Node {name}", reason="Busy", nodes=busy)
+            f"The operator upgrades the driver of {counted(len(busy), 'Node')} now: {told}. Without it they stay "
+            "cordoned.", f"Wait until {UPGRADE_STATE} is upgrade-done there, or set "
+            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon them. If no upgrade runs on a "
+            f"Node, remove its label: kubectl label node {name} {UPGRADE_STATE}-. If the label comes back, the Node "
+            "itself may write it: take such a Node out of the cluster. Nothing has been changed.", verb="plan",
+            object=f"Node {name}", reason="Busy", nodes=busy)
 
 
 def stop(found: Operator) -> t.List[Change]:

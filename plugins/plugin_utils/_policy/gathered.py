@@ -92,39 +92,47 @@ def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
 
 
 def node_names(task_vars: TaskVars) -> dict[str, str]:
-    """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node."""
-    return {host: node_name(task_vars["hostvars"], host) for host in _group(task_vars, "gpu_hosts")}
+    """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node.
+
+    A host with a fact of this name, which hides what the inventory says, counts as a Node of its own name, unless
+    another host is that Node: what is on the host is not delivered a second time by the cluster.
+    """
+    names = {host: node_name(task_vars["hostvars"], host) for host in _group(task_vars, "gpu_hosts")}
+    known = {host: name for host, name in names.items() if name is not None}
+    taken = {*known.values()}
+    return {**known, **{host: host for host, name in names.items() if name is None and host not in taken}}
 
 
-def node_name(hostvars: t.Any, host: str) -> str:
-    """The name of a host's Node, as the inventory says. Raises InputError if a fact of the host sets it."""
+def node_name(hostvars: t.Any, host: str) -> str | None:
+    """The name of a host's Node, as the inventory says; None if a fact of the host sets it."""
     # Raw: what a module returned is data, and templating the variables of the whole fleet would take its time.
     raw = hostvars.raw_get(host)
     if NODE_NAME in forged(raw):
-        raise forged_error(host, NODE_NAME)
+        return None
     return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
 
 
 def plugin_configs(task_vars: TaskVars) -> dict[str, str]:
     """By Node of a host of the inventory the configuration of the device plugin that its group names."""
-    found = {node: _of_inventory(task_vars, host, PLUGIN_CONFIG) for host, node in node_names(task_vars).items()}
-    return {node: str(name) for node, name in found.items() if name}
+    return {node: str(name) for node, name in _by_node(task_vars, PLUGIN_CONFIG).items() if name}
 
 
 def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
     """By Node of a host of the inventory its gpu_profile; that of the group gpu_control is for all others, under ""."""
-    found = {node: _of_inventory(task_vars, host, PROFILE) for host, node in node_names(task_vars).items()}
+    found = _by_node(task_vars, PROFILE)
+    hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
-        found.setdefault("", _of_inventory(task_vars, host, PROFILE))
+        if PROFILE not in forged(hostvars.raw_get(host)):
+            found.setdefault("", hostvars[host].get(PROFILE))
     return found
 
 
-def _of_inventory(task_vars: TaskVars, host: str, name: str) -> t.Any:
-    """A variable of a host, None if it is not set. Raises InputError if a fact of the host sets it."""
+def _by_node(task_vars: TaskVars, name: str) -> dict[str, t.Any]:
+    """By Node of a host of the inventory a variable of the host, None if it is not set. A host whose facts set it is
+    left out."""
     hostvars = task_vars["hostvars"]
-    if name in forged(hostvars.raw_get(host)):
-        raise forged_error(host, name)
-    return hostvars[host].get(name)
+    return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
+            if name not in forged(hostvars.raw_get(host))}
 
 
 def cluster_is_left_out(task_vars: TaskVars) -> bool:

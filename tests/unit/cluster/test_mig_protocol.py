@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, one_by_one
 
@@ -219,6 +220,26 @@ def test_a_failed_node_stops_further_ones_and_says_what_to_do() -> None:
     # It is not tried again by itself: known at once, and waited for by nobody.
     begin = server.clock.now
     assert server.run("requested", "n1")["failed"] and server.clock.now == begin
+
+
+def test_a_node_that_another_run_holds_is_left_out_unless_it_was_named() -> None:
+    """A kubelet can renew the annotation for ever: that is its own Node's loss."""
+    server = Server(worker, n1=MANAGED, n2=MANAGED, n3=MANAGED)
+    server.annotations["n2"] = {HELD: Holder("elsewhere", 7, 7, 1_000_000).text}
+    me = Holder("here", 8, 8, 1_000_000)
+    result = server.run("requested", layout="all-1g.10gb", holder=me)
+    assert result["done"] == ["n1", "n3"] and result["failed"] and result["changed"]
+    assert (result["failed_nodes"], result["left"], server.labels["n2"]) == (["n2"], [], MANAGED)
+    assert "Node n2 is held by another run (elsewhere/7/7@" in result["msg"]
+    assert "kubectl annotate node n2 gpuops.nvidia/held-by-" in result["msg"]
+    assert server.run("requested", layout="all-1g.10gb", holder=me, check=True)["failed"]
+    with pytest.raises(ClusterError, match="Node n2 is held"):
+        server.run("requested", "n1", "n2", layout="all-2g.20gb", holder=me)
+    assert server.writes == ["n1", "n3"]
+    # Both reasons are told where another Node fails.
+    result = server.run("requested", layout="bad", holder=me)
+    assert (result["failed_nodes"], result["left"]) == (["n1", "n2"], ["n3"])
+    assert "could not apply bad" in result["msg"] and "Node n2 is held" in result["msg"]
 
 
 def test_one_that_never_ends_is_told_with_what_it_left() -> None:

@@ -76,12 +76,15 @@ def test_an_operator_that_would_come_back(labels: dict[str, str], annotations: d
     ("cordon-required", 1, True), ("validation-required", 1, True), ("pod-restart-required", 0, False),
     ("upgrade-done", 1, False), ("upgrade-required", 1, False), ("upgrade-failed", 1, False), ("", 1, False)])
 def test_an_upgrade_ends_before_its_operator(state: str, replicas: int, refused: bool) -> None:
-    """A stopped one ends nothing any more: waiting for it would be in vain."""
+    """A stopped one ends nothing any more: waiting for it would be in vain. All such Nodes are named, and what to do
+    where a Node says so without an upgrade."""
     found = Operator(POLICIES, deployments=[deployment(replicas)], nodes=[
         {"metadata": {"name": "gpu-1", "labels": {"nvidia.com/gpu-driver-upgrade-state": state}}},
+        {"metadata": {"name": "gpu-2", "labels": {"nvidia.com/gpu-driver-upgrade-state": state}}},
         {"metadata": {"name": "cpu-1"}}])
     if refused:
-        with pytest.raises(ClusterError, match=rf"1 Nodes now, of Node gpu-1 \({state}\)"):
+        with pytest.raises(ClusterError, match=rf"2 Nodes now: gpu-1 \({state}\), gpu-2 \({state}\)\..*"
+                           "kubectl label node gpu-1 nvidia.com/gpu-driver-upgrade-state-"):
             operator.refuse(found)
     else:
         operator.refuse(found)

@@ -306,6 +306,20 @@ def test_one_forged_host_is_left_out_and_the_others_have_a_plan(monkeypatch: pyt
     assert found["counts"]["error"] == 1 and "facts.gpus is 7" in " ".join(lines[0].split())
 
 
+@pytest.mark.parametrize("name", ["gpu_node_name", "gpu_profile", "device_plugin_config", "gpu_disruption"])
+def test_a_host_with_a_forged_fact_is_left_out_and_the_others_have_a_plan(name: str) -> None:
+    """Also in the part of the cluster, which names Nodes by hosts. The fact may come from a cache."""
+    options = {"placement": "hybrid", "render_to": "manifests", "node_os": ["ubuntu24.04"]}
+    forged = {"preflight_found": {"facts": full()}, "ansible_facts": {name: "a"}, name: "a"}
+    variables = task_vars(a={"preflight_found": {"facts": full()}}, b=forged)
+    variables["groups"] = {"gpu_hosts": ["a", "b"]}
+    plan = act(gpu_policy.ActionModule, options, variables)
+    assert not plan.get("failed"), plan
+    assert list(plan["hosts"]) == ["a"] and list(plan["rejected"]) == ["b"]
+    assert plan["rejected"]["b"]["path"] == f"hostvars.b.{name}"
+    assert plan["cluster"]["nodes"]["by_host"] == {"a": "a", "b": "b"}
+
+
 def test_options_never_rest_on_a_hosts_own_facts() -> None:
     """The tasks for all run on whichever host is first, and a fact of setup or of a cache beats the inventory."""
     forged = {"inventory_hostname": "a", "ansible_facts": {"gpu_take_over": True}}

@@ -30,19 +30,20 @@ A100 = {GPU: "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.
 
 
 def node(name: str, labels: dict[str, str], ready: bool = True, resources: dict[str, str] | None = None,
-         **spec: Any) -> Object:
-    """A Node as the API server has it."""
+         address: str = "", **spec: Any) -> Object:
+    """A Node as the API server has it. address: its InternalIP, by default one of its own."""
     return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {
         "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
         "allocatable": {"cpu": "8", **(resources or {})},
-        "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "InternalIP", "address": "fd00::7"},
+        "addresses": [{"type": "InternalIP", "address": address or f"{name}.internal"},
                       {"type": "Hostname", "address": name}],
         "nodeInfo": {"osImage": "{{ 1 + 1 }}", "kernelVersion": "6.8.0", "containerRuntimeVersion": "containerd://2.1",
                      "kubeletVersion": "v1.36.3"}}}
 
 
 FLEET = [
-    node("a", A100, resources={"nvidia.com/mig-1g.10gb": "56", "nvidia.com/gpu": "0"}, providerID="aws:///x"),
+    node("a", A100, resources={"nvidia.com/mig-1g.10gb": "56", "nvidia.com/gpu": "0"}, address="10.0.0.7",
+         providerID="aws:///x"),
     node("b", {GPU: "true", "nvidia.com/gpu.product": "Tesla-T4"}, taints=[{"key": "x/y", "effect": "NoSchedule"}]),
     node("c", {"nvidia.com/gpu.present": "true", "nvidia.com/cuda.driver.major": "570",
                "nvidia.com/cuda.driver.minor": "172", "nvidia.com/cuda.driver.rev": "08"}, unschedulable=True),
@@ -106,6 +107,11 @@ def groups(found: InventoryData, host: str) -> set[str]:
     return {group.name for group in found.hosts[host].get_groups()} - {"all", "ungrouped"}
 
 
+def reached(found: InventoryData) -> dict[str, str | None]:
+    """By host the address at which Ansible reaches it, None for its name."""
+    return {name: host.get_vars().get("ansible_host") for name, host in found.hosts.items()}
+
+
 def test_hosts_and_groups(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert set(found.hosts) == {"a", "b", "c", "d"}
@@ -166,18 +172,33 @@ def test_hostile_addresses_and_names() -> None:
     assert [one for one in HOSTILE if fleet.is_address(one) or fleet.is_name(one)] == []
 
 
+# Where tasks would run on the controller, or nobody knows where.
+ELSEWHERE = [
+    "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "0:0:0:0:0:ffff:7f00:1", "0.0.0.0", "::", "::ffff:0.0.0.0",
+    "localhost", "LocalHost", "a.localhost", "localhost.localdomain", "localhost4", "localhost6.localdomain6",
+    "ip6-localhost", "ip6-loopback", "169.254.169.254", "fe80::1", "::ffff:169.254.1.1", "224.0.0.1", "ff02::1",
+    "7", "0", "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7f.1", "127.0.0x1", "0177.0.0.1", "017700000001", "0x",
+    "10.0.0.256"]
+
+
+def test_addresses_of_the_controller_itself() -> None:
+    assert [one for one in ELSEWHERE if fleet.is_address(one)] == []
+
+
 def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next type counts, and the Node is named."""
-    said, nodes = warnings(monkeypatch), [node(f"n{number}", A100) for number in range(len(HOSTILE))]
-    for one, address in zip(nodes, HOSTILE):
+    bad = [*HOSTILE, *ELSEWHERE]
+    said, nodes = warnings(monkeypatch), [node(f"n{number}", A100) for number in range(len(bad))]
+    for number, (one, address) in enumerate(zip(nodes, bad)):
         one["status"]["addresses"] = [{"type": "InternalIP", "address": address},
-                                      {"type": "ExternalIP", "address": "10.0.0.9"}]
+                                      {"type": "ExternalIP", "address": f"10.0.1.{number}"}]
     alone, second = node("alone", A100), node("second", A100)
     alone["status"]["addresses"] = [{"type": "InternalIP", "address": HOSTILE[0]}]
     second["status"]["addresses"] = [*alone["status"]["addresses"], {"type": "InternalIP", "address": "10.0.0.8"}]
     monkeypatch.setattr(Asked, "list", lambda *asked: [*nodes, alone, second])
     hosts = read(tmp_path).hosts
-    assert {hosts[one["metadata"]["name"]].get_vars()["ansible_host"] for one in nodes} == {"10.0.0.9"}
+    assert [hosts[one["metadata"]["name"]].get_vars()["ansible_host"] for one in nodes] == [
+        f"10.0.1.{number}" for number in range(len(bad))]
     assert "ansible_host" not in hosts["alone"].get_vars()
     assert hosts["second"].get_vars()["ansible_host"] == "10.0.0.8"
     assert len(said) == len(nodes) + 1
@@ -185,15 +206,62 @@ def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest
     assert all(text.isprintable() and len(text) < 250 for text in said)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "Gpu-01.Example.COM", "7", "a" * 63,
-                                     "0a.b-c.d"])
+def addresses(*nodes: tuple[str, str, str]) -> list[Object]:
+    """Nodes by C((name, type of an address, address)), each line one address."""
+    made = {name: node(name, A100) for name, _kind, _address in nodes}
+    for name in made:
+        made[name]["status"]["addresses"] = [{"type": kind, "address": address} for one, kind, address in nodes
+                                             if one == name]
+    return list(made.values())
+
+
+@pytest.mark.parametrize("claim", ["10.0.0.7", "::ffff:10.0.0.7", "FD00:0::7", "fd00::7", "gpu-7.example.com"])
+def test_an_address_that_two_nodes_give_is_used_for_neither(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
+    """Tasks for the Node that lies would run on the other one. One warning names both."""
+    said = warnings(monkeypatch)
+    found = addresses(("evil", "InternalIP", claim), ("gpu-7", "InternalIP", "10.0.0.7"),
+                      ("gpu-7", "InternalIP", "fd00::7"), ("gpu-7", "Hostname", "GPU-7.example.com"),
+                      ("other", "InternalIP", "10.0.0.8"))
+    monkeypatch.setattr(Asked, "list", lambda *asked: found)
+    types = ["Hostname", "InternalIP"] if claim.startswith("gpu") else ["InternalIP"]
+    hosts = reached(read(tmp_path, address_types=types))
+    assert hosts["evil"] is None and hosts["other"] == "10.0.0.8"
+    assert hosts["gpu-7"] == (None if claim.endswith("10.0.0.7") else "10.0.0.7")
+    assert len(said) == 1 and "(evil, gpu-7)" in said[0] and said[0].isprintable()
+
+
+def test_the_name_of_a_node_is_no_address_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes a Node's own name away from it by giving it as an address."""
+    said = warnings(monkeypatch)
+    found = addresses(("evil", "Hostname", "gpu-7"), ("gpu-7", "Hostname", "gpu-7"), ("gpu-8", "Hostname", "gpu-8"))
+    monkeypatch.setattr(Asked, "list", lambda *asked: found)
+    hosts = reached(read(tmp_path))
+    assert hosts == {"evil": None, "gpu-7": "gpu-7", "gpu-8": "gpu-8"}
+    assert len(said) == 1 and "gpu-7 (evil, gpu-7)" in said[0]
+
+
+def test_a_name_that_leads_elsewhere_is_no_address_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible takes a host's name where it has no ansible_host."""
+    said = warnings(monkeypatch)
+    found = addresses(("10.0.0.7", "Other", "x"), ("gpu-7", "InternalIP", "10.0.0.7"), ("127.1", "InternalIP", "::1"),
+                      ("10.0.0.8", "InternalIP", "10.0.0.8"), ("8", "InternalIP", "10.0.0.9"), ("gpu-9", "Other", "x"))
+    monkeypatch.setattr(Asked, "list", lambda *asked: found)
+    hosts = reached(read(tmp_path))
+    assert hosts == {"gpu-7": None, "10.0.0.8": "10.0.0.8", "8": "10.0.0.9", "gpu-9": None}
+    assert sum("is left out" in text for text in said) == 2 and sum("10.0.0.7 (" in text for text in said) == 1
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "Gpu-01.Example.COM", "a" * 63,
+                                     "0a.b-c.d", "10.0.0.7.example.com", "0xa.b", "localhosts", "my-localhost"])
 def test_addresses_that_are_used(address: str) -> None:
     assert fleet.is_address(address)
 
 
 def test_a_node_has_the_name_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = warnings(monkeypatch)
-    monkeypatch.setattr(Asked, "list", lambda *asked: [*(node(name, A100) for name in HOSTILE), node("b", A100)])
+    monkeypatch.setattr(Asked, "list", lambda *asked: [
+        *(node(name, A100, address="10.0.0.7") for name in HOSTILE), node("b", A100)])
     assert set(read(tmp_path).hosts) == {"b"} and len(said) == len(HOSTILE)
     assert all(text.isprintable() for text in said)
 

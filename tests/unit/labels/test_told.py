@@ -39,9 +39,14 @@ def test_facts_by_node() -> None:
 def test_a_host_cannot_say_which_node_it_is() -> None:
     """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
     spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
-    with pytest.raises(InputError, match="only the inventory may say which Node") as caught:
-        told(variables(a=spoofed, b={}), ["b", "a"])
-    assert caught.value.details["path"] == "hostvars.a.gpu_node_name"
+    found = told(variables(a=spoofed, b={"ansible_facts": {"gpu_labels": LABELS}}), ["b", "a"])
+    assert found.labels == {"b": LABELS} and found.silent == ["a"] and found.nodes == {"b": "b"}
+
+
+def test_a_host_that_is_not_believed_has_told_nothing() -> None:
+    forged = {"ansible_facts": {"gpu_labels": LABELS, "gpu_disruption": "reboot"}, "gpu_node_name": "node-a"}
+    found = told(variables(a=forged), ["a"])
+    assert (found.labels, found.silent, found.nodes) == ({}, ["a"], {"node-a": "a"})
 
 
 def test_labels_that_were_taken_back_are_not_told() -> None:

@@ -152,16 +152,33 @@ def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
     gathered.refuse_forged({"inventory_hostname": "b", "gpu_disruption": "never", "ansible_facts": {"gpu_labels": {}}})
 
 
-@pytest.mark.parametrize("look, name", [(gathered.plugin_configs, "device_plugin_config"),
-                                        (gathered.node_profiles, "gpu_profile"),
-                                        (gathered.node_names, "gpu_node_name")])
-def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str) -> None:
-    found = task_vars(a={name: "x"}, b={})
-    found["groups"] = {"gpu_hosts": ["a", "b"]}
-    assert look(found)
+@pytest.mark.parametrize("look, name, before, after", [
+    (gathered.plugin_configs, "device_plugin_config", {"a": "x", "b": "y"}, {"b": "y"}),
+    (gathered.node_profiles, "gpu_profile", {"a": "x", "b": "y", "": "y"}, {"b": "y", "": "y"}),
+    (gathered.node_names, "gpu_node_name", {"a": "x", "b": "y"}, {"a": "a", "b": "y"})])
+def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str, before: Any, after: Any) -> None:
+    """What the facts of a host say of it does not count, and ends nothing for the others."""
+    found = task_vars(a={name: "x"}, b={name: "y"})
+    found["groups"] = {"gpu_hosts": ["a", "b"], "gpu_control": ["b"]}
+    assert look(found) == before
     found["hostvars"]["a"]["ansible_facts"] = {name: "x"}
-    with pytest.raises(InputError, match=f"a has a fact {name}: only the inventory may"):
-        look(found)
+    assert look(found) == after
+    assert gathered.rejected(found)["a"]["message"].startswith(f"a has a fact {name}: only the inventory may")
+
+
+def test_a_control_host_whose_facts_are_forged_speaks_for_no_node() -> None:
+    found = task_vars(a={"gpu_profile": "x", "ansible_facts": {"gpu_profile": "x"}}, b={"gpu_profile": "y"})
+    found["groups"] = {"gpu_control": ["a", "b"]}
+    assert gathered.node_profiles(found) == {"": "y"}
+
+
+def test_a_host_with_a_forged_name_is_no_node_of_another_host() -> None:
+    """Its Node counts as not ready as long as nobody has looked at it."""
+    forged = {"gpu_node_name": "b", "ansible_facts": {"gpu_node_name": "b"}}
+    found = task_vars(a=forged, b={**FOUND, "preflight_checked": {"checks": []}}, c=forged, d={"gpu_node_name": "c"})
+    found["groups"] = {"gpu_hosts": ["a", "b", "c", "d"]}
+    assert gathered.node_names(found) == {"a": "a", "b": "b", "d": "c"}
+    assert gathered.unready_nodes(found) == {"a", "c"}
 
 
 def test_reserved_are_all_variables_of_roles_and_playbooks() -> None:
