@@ -51,9 +51,20 @@ def known(kubernetes: str | None) -> dict[str, Any]:
 def test_a_host_is_a_node_where_the_cluster_has_one() -> None:
     found = plan("reboot")
     facts_of = dict.fromkeys("ab", known("k3s"))
-    assert host_nodes.attach(found, {"a": "node-a"}, {"node-a": True, "c": False}, facts_of) == []
+    note, = host_nodes.attach(found, {"a": "node-a"}, {"node-a": True, "c": False}, facts_of)
     assert found["hosts"]["a"]["node"] == {"name": "node-a", "left": True} and found["hosts"]["b"]["node"] == {}
-    assert found["hosts"]["b"]["driver"]["disruption"] == "reboot"
+    # A host of a Kubernetes cluster whose Node has another name would be rebooted without a cordon.
+    assert {host: parts["driver"]["disruption"] for host, parts in found["hosts"].items()} == {
+        "a": "reboot", "b": "idle"}
+    assert note == ("b: the host belongs to a Kubernetes cluster, but the cluster has no Node b, so the run cannot "
+                    "cordon the Node and evict its pods: gpu_disruption reboot counts as idle. Set gpu_node_name to "
+                    "the name of the host's Node, or gpu_kubeconfig to its cluster.")
+
+
+def test_a_host_without_kubernetes_is_no_node_and_needs_none() -> None:
+    found = plan("reboot")
+    assert host_nodes.attach(found, {}, {"c": False}, dict.fromkeys("ab", known(None))) == []
+    assert found["hosts"]["b"] == {"driver": {"disruption": "reboot"}, "preview": [], "node": {}}
 
 
 @pytest.mark.parametrize(("level", "here"), [
