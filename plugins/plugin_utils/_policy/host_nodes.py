@@ -21,6 +21,11 @@ _SHOWN = 20
 _ALONE = "idle"
 
 
+def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, t.Any]:
+    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as of L(attach)."""
+    return {"name": name, "left": left[name]} if left and name in left else {}
+
+
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
            facts: t.Mapping[str, t.Any]) -> list[str]:
     """Writes C(node) into the plan of every host: C({name, left}), or empty if the host is not a Node. Returns notes.
@@ -34,7 +39,7 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
     above = not allows(_ALONE, plan["disruption"])
     for host, parts in plan["hosts"].items():
         name = names.get(host, host)
-        parts["node"] = {"name": name, "left": left[name]} if left and name in left else {}
+        parts["node"] = node_of(name, left)
         if above and not parts["node"] and facts[host]["host"]["markers"]["kubernetes"]:
             alone.append(host)
             _cap(parts)

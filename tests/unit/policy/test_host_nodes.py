@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, host_nodes, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(("asked", "hosts", "count"), [
@@ -75,6 +81,24 @@ def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: 
     assert (found["hosts"]["a"]["driver"]["disruption"], found["hosts"]["b"]["driver"]["disruption"]) == (here, level)
     assert len(notes) == (level != here)
     assert all(note.startswith("a: the host belongs to a Kubernetes cluster, but gpu_kubeconfig") for note in notes)
+
+
+@pytest.mark.parametrize(("level", "node", "kubernetes", "here"), [
+    ("reboot", "", "kubeadm", "idle"), ("drain", "", "k3s", "idle"), ("drain", "", None, "drain"),
+    ("drain", "node-a", "kubeadm", "drain"), ("idle", "", "kubeadm", "idle"), ("never", "", "kubeadm", "never")])
+def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | None, here: str) -> None:
+    """The playbook looks at a host only where the answer matters."""
+    play = yaml.safe_load((ROOT / "playbooks" / "remove.yml").read_text(encoding="utf-8"))[1]
+    removal = {"disruption": level, "hosts": {"a": {"node": {"name": node, "left": False} if node else {}}}}
+    looks = not node and level in ("drain", "reboot")
+    found = {"facts": known(kubernetes)} if looks else {"skipped": True}
+    variables = {"inventory_hostname": "a", "remove_from": removal, "preflight_found": found,
+                 **{name: trust_as_template(play["vars"][name])
+                    for name in ("gpu_plan", "gpu_undisturbed", "gpu_node_unknown")}}
+    templar = Templar(DataLoader(), variables=variables)
+    look = trust_as_template("{{ " + play["tasks"][0]["when"] + " }}")
+    assert templar.template(look) is looks
+    assert templar.template(variables["gpu_plan"])["disruption"] == here
 
 
 def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -> None:
