@@ -189,10 +189,12 @@ def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> 
     state, reason, paused = site.stands(first)
     assert state == "failed" and "no controller brings it back" in reason and not paused
     assert site.plugin(first) == former and site.state() == (False, None) and site.instances(first) == 0
-    # Who evicts nobody need not stop for it: the GPUs are idle.
+    # It has a GPU, though it does not use it now.
     run = site.play(disruption="idle", hosts=(first,))
-    assert run.rc == 0 and "alone" in site.pods(), run.output
-    assert site.stands(first) == ("success", "", []) and site.instances(first) == 14
+    assert run.rc == 2 and "alone" in site.pods(), run.output
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and "/alone: gpu_disruption is 'idle', this needs 'drain' or higher" in reason, reason
+    assert site.plugin(first) == former and not paused and site.instances(first) == 0
 
 
 def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
