@@ -277,6 +277,10 @@ def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, au
     first, second = site.nodes
     placed = {"gpu_placement": {**PLACEMENT, "mig_manager": "cluster"}, "mig_manager_nodes": site.nodes}
     with Manager(site, first):
+        audit.start()
+        run = site.play(disruption="never", gpu_mig_layout="all-1g.10gb", **placed)
+        assert run.rc == 2 and not ours(audit), run.output
+        assert f"all-1g.10gb on Node {second}: gpu_disruption is 'never', this needs 'idle' or higher" in run.output
         for writes in (1, 0):
             audit.start()
             run = site.play(gpu_mig_layout="bad", **placed)
