@@ -118,6 +118,18 @@ def steps(done: user.Run) -> list[str]:
     return [line for line in done.output.splitlines() if line.startswith("+") and ": " in line]
 
 
+def test_a_node_that_was_left_behind_comes_back_where_nothing_may_be_disturbed(site: Site) -> None:  # noqa: F811
+    """Its host still has another layout, which is no failure at this level."""
+    first = site.nodes[0]
+    site.client.merge_patch("v1", "Node", first, None, {
+        "metadata": {"annotations": {maintenance.REASON: "it failed", maintenance.cordon.ANNOTATION: "false"},
+                     "labels": {PLUGIN: maintenance.PAUSED}}, "spec": {"unschedulable": True}})
+    done = run(site, disruption="never", hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 0, done.output
+    assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+
+
 def test_a_node_that_fails_stops_those_after_it_and_nobody_else(site: Site, audit: Audit) -> None:  # noqa: F811
     """A disruption budget keeps the first Node from being emptied."""
     site.deploy("server", budget=1)
