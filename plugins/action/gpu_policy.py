@@ -32,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import namespace_of, resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_sharing import config_map_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import check_level, resolve
 
 Data = t.Dict[str, t.Any]
 
@@ -85,7 +85,7 @@ class ActionModule(ControllerAction):
                              "run and later ones, or a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
-            return {"changed": False, "cluster": _place(wanted, task_vars)}
+            return {"changed": False, "cluster": _place(wanted, task_vars), **_hosts(wanted, task_vars)}
         release = matrix.release(wanted["release"])
         policy = _read(wanted["policy"], wanted, task_vars, release)
         result = self._look_at(policy, arguments, wanted, task_vars, release)
@@ -168,19 +168,37 @@ class ActionModule(ControllerAction):
 
 def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:
     """Completes the plans of hosts by their Nodes, also where nothing is delivered in the cluster. Returns notes."""
-    plan.update(kubeconfig=wanted["kubeconfig"], context=wanted["context"], strict=wanted["strict"],
-                batch=host_nodes.batch(wanted["max_unavailable"], len(plan["hosts"])))
-    left: dict[str, bool] | None = None
-    if wanted["kubeconfig"] and not wanted["render_to"] and plan["hosts"]:
-        # Here, as the library costs half a second, which a run without a cluster need not pay.
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, maintenance
-
-        if seen is None:
-            found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
-            seen = {"nodes": {one["metadata"]["name"]: {"annotations": one["metadata"].get("annotations") or {}}
-                              for one in found}}
-        left = {name: maintenance.left_behind(one["annotations"]) for name, one in seen["nodes"].items()}
+    plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
+    left = _left_behind(wanted, seen) if plan["hosts"] else None
     return host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, left, facts)
+
+
+def _hosts(wanted: Data, task_vars: Data) -> Data:
+    """What a change of hosts needs that goes by no policy, such as a removal: the level, and the Node of each host."""
+    check_level(wanted["disruption"])
+    hosts, names = gathered.hosts(task_vars), gathered.node_names(task_vars)
+    left = _left_behind(wanted, None) if hosts else None
+    return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)),
+            "hosts": {host: {"node": host_nodes.node_of(names.get(host, host), left)} for host in hosts}}
+
+
+def _about_nodes(wanted: Data, hosts: int) -> Data:
+    return {"kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
+            "batch": host_nodes.batch(wanted["max_unavailable"], hosts)}
+
+
+def _left_behind(wanted: Data, seen: Data | None) -> dict[str, bool] | None:
+    """By Node whether a killed or failed run has left it behind, None if no cluster is named. seen: what was read."""
+    if not wanted["kubeconfig"] or wanted["render_to"]:
+        return None
+    # Here, as the library costs half a second, which a run without a cluster need not pay.
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, maintenance
+
+    if seen is None:
+        found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
+        seen = {"nodes": {one["metadata"]["name"]: {"annotations": one["metadata"].get("annotations") or {}}
+                          for one in found}}
+    return {name: maintenance.left_behind(one["annotations"]) for name, one in seen["nodes"].items()}
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,

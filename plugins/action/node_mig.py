@@ -7,6 +7,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_layouts import refuse_unknown
@@ -32,6 +33,7 @@ class ActionModule(ControllerAction):
         "labels": {"type": "dict", "default": {}},
         "at_once": {"type": "int", "default": 1},
         "timeout": {"type": "int", "default": 300},
+        "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -45,7 +47,7 @@ class ActionModule(ControllerAction):
                              value=arguments["at_once"])
         request = Request(names, arguments["layout"], arguments["asked"], arguments["outcome"], arguments["reason"],
                           arguments["labels"], arguments["namespace"], arguments["at_once"], arguments["timeout"],
-                          bool(self._task.check_mode), Holder.of_run())
+                          bool(self._task.check_mode), Holder.of_run(), arguments["disruption"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         if state == "requested" and arguments["layout"]:
             refuse_unknown(client, arguments["namespace"], arguments["layout"], names)

@@ -169,8 +169,9 @@ options:
   resolve:
     description:
       - V(false) makes no plan. The policy is then read only for O(compare_with) or O(export).
-      - Without these two options the cluster is not asked either. The module then only says in RV(cluster) which
-        cluster is meant. A removal needs this even if the policy is broken.
+      - Without these two options the policy is not read at all, and of the cluster only which Nodes it has. The module
+        then says in RV(cluster) which cluster is meant, and in RV(hosts) which hosts are its Nodes. A removal needs
+        this even if the policy is broken.
     type: bool
     default: true
   compare_with:
@@ -324,6 +325,7 @@ hosts:
       the host as a host.
     - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
       C(left) says whether a run that was killed or failed has left the Node out of service.
+    - With O(resolve=false) and without a policy to compare or to export, each host has only C(node).
   returned: success
   type: dict
   sample:
@@ -385,7 +387,7 @@ checks:
       fix: Boot a kernel whose headers the package source has, or add the source of this one
 batch:
   description: How many hosts may be disturbed at the same time, by the variable C(gpu_max_unavailable).
-  returned: success, with O(resolve)
+  returned: success, unless a policy is only compared or exported
   type: int
   sample: 1
 strict:
@@ -395,12 +397,12 @@ strict:
   sample: false
 kubeconfig:
   description: The path of the kubeconfig that applies, null if no cluster is named. RV(context) is the context in it.
-  returned: success, with O(resolve)
+  returned: success, unless a policy is only compared or exported
   type: str
   sample: /etc/ansible/admin.conf
 context:
   description: The context in RV(kubeconfig), null for the current one.
-  returned: success, with O(resolve)
+  returned: success, unless a policy is only compared or exported
   type: str
   sample: null
 rejected:

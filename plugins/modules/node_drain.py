@@ -12,14 +12,15 @@ description:
   - Cordons Nodes and evicts their pods by the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts pods
     that use GPUs first, and the others when the last of these has ended.
   - If a disruption budget forbids an eviction, the module tries again when the API server says so, until O(timeout) is
-    over. Then the task fails, names every pod that remains, and puts the Nodes concerned back as they were.
+    over. Then the task fails, names every pod that remains, and puts the Nodes concerned back as they were. A Node
+    that an earlier task has cordoned stays cordoned.
   - The annotation C(gpuops.nvidia/cordoned-before) of a Node says whether it was cordoned before. The module writes it
     together with the cordon. Therefore O(state=uncordoned) leaves a Node cordoned that somebody else had cordoned, even
     if the run that drained it was killed.
   - Pods of DaemonSets, mirror pods and pods that have ended are left alone, as C(kubectl drain) does.
   - The module fails before it changes anything if a pod has no controller or has emptyDir volumes, unless O(force) and
-    O(delete_emptydir_data) allow to evict them. Below O(disruption=drain) no pod is evicted, so such pods do not
-    matter.
+    O(delete_emptydir_data) allow to evict them. Below O(disruption=drain) no pod is evicted, and RV(pending) names
+    such pods too.
   - O(state=drained) refuses a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
   - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
     some seconds.

@@ -26,6 +26,7 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.cluster
+  - gpuops.nvidia._attributes.plan
 requirements:
   - kubernetes (on the controller)
 options:
@@ -36,8 +37,9 @@ options:
       - V(settled) sets the state to O(outcome), writes O(reason) to the annotation C(gpuops.nvidia/mig-reason), and
         resumes every paused operand, even if a killed run or another manager left it paused.
       - V(requested) asks the cluster's MIG manager for O(layout), or waits for the layout that the labels already ask
-        for. O(at_once) Nodes are asked at the same time. If one fails, no further Nodes are asked. The manager does not
-        try a failed layout again; the error then says what to do.
+        for. To ask for another layout needs O(disruption=idle); the other states do not use O(disruption). O(at_once)
+        Nodes are asked at the same time. If one fails, no further Nodes are asked. The manager does not try a failed
+        layout again; the error then says what to do.
     type: str
     choices: [gathered, changing, settled, requested]
     default: gathered
@@ -125,6 +127,7 @@ EXAMPLES = r"""
   gpuops.nvidia.node_mig:
     state: requested
     layout: all-balanced
+    disruption: idle
     at_once: 2
     timeout: 900
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
@@ -175,7 +178,9 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: Always empty. M(gpuops.nvidia.mig_config) decides whether a change of the GPUs is allowed.
+  description:
+    - With O(state=requested), the requests that O(disruption) does not allow, each with its C(pending_reason).
+      Otherwise empty, because M(gpuops.nvidia.mig_config) decides whether a change of the GPUs is allowed.
   returned: success
   type: list
   elements: dict

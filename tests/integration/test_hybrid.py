@@ -359,6 +359,41 @@ def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, se
         settled.client.delete("apps/v1", "Deployment", "trainer", "default")
 
 
+def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, settled: Cluster) -> None:
+    """A process of the host holds the former driver's module; a pod without a GPU has a budget."""
+    pod = {**TRAINER["spec"]["template"], "spec": {"nodeSelector": {"kubernetes.io/hostname": FRESH},
+                                                   "containers": [{"name": "x", "image": "example.org/x:1"}]}}
+    web = {**TRAINER, "spec": {**TRAINER["spec"], "template": pod}}
+
+    def run() -> tuple[user.Run, set[str]]:
+        watcher = Watcher(lab, settled)
+        done = site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption="reboot", driver_branch="580",
+                    maintenance_drain_timeout=5)
+        return done, watcher.acts()
+
+    before = settled.nodes()[FRESH]
+    settled.client.apply(web)
+    settled.client.apply(BUDGET)
+    try:
+        until(lambda: settled.client.list("v1", "Pod", "default", "app=trainer")[0]["status"]["phase"] == "Running",
+              "the pod runs")
+        lab.sh(FRESH, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 </dev/null &")
+        blocked, acts = run()
+        assert blocked.rc != 0 and "disruption budget trainer" in str(blocked.errors()), blocked.output
+        assert acts == {"hold", "evict"}
+        left = settled.client.get("v1", "Node", FRESH)
+        assert left is not None and left["spec"]["unschedulable"], "the driver waits for the reboot"
+        assert "disruption budget trainer" in left["metadata"]["annotations"]["gpuops.nvidia/maintenance-failed"]
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
+        done, acts = run()
+        assert done.rc == 0 and acts == {"hold", "evict", "reload", "reboot"}, done.output
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+    finally:
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
+        settled.client.delete("apps/v1", "Deployment", "trainer", "default")
+
+
 def test_remove_leaves_nothing_of_ours_and_all_else(cluster: Cluster, delivered: Delivered, removed: user.Run) -> None:
     assert cluster.objects(OURS) == {}
     assert set(cluster.objects()) == set(delivered.foreign)

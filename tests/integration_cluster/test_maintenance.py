@@ -73,9 +73,61 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
     assert again.rc == 0 and not watcher.record and again.output.count("changed=0") == 3, again.output
 
 
+@pytest.mark.parametrize(("level", "first", "second", "evictions"), [
+    ("never", 14, 14, 0), ("idle", 14, 0, 0), ("drain", 0, 0, 1)])
+def test_a_removal_goes_through_the_node(site: Site, audit: Audit, level: str, first: int, second: int,  # noqa: F811
+                                         evictions: int) -> None:
+    """The former layout comes back, with a GPU pod on the first Node and none on the second."""
+    done = run(site)
+    assert done.rc == 0 and [site.instances(node) for node in site.nodes] == [14, 14], done.output
+    site.deploy("trainer")
+    busy, free = site.nodes
+    watcher = Watcher(audit)
+    preview = remove(site, "--check", "--diff", disruption=level)
+    assert preview.rc == 0 and not watcher.record, preview.output
+    done = remove(site, "--diff", disruption=level)
+    assert done.rc == 0, done.output
+    assert (site.instances(busy), site.instances(free)) == (first, second), done.output
+    assert watcher.record.count("evict") == evictions and steps(done) == steps(preview)
+    for node, left in ((busy, first), (free, second)):
+        # Held and paused, cordoned, put back.
+        assert watcher.record.count(f"Node {node}") == (0 if left else 2 + (level == "drain"))
+        assert site.state(node) == (False, None) and site.metadata(node)["labels"][PLUGIN] == "true"
+        assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
+
+
+def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(site: Site) -> None:  # noqa: F811
+    """A disruption budget keeps the first Node from being emptied."""
+    assert run(site).rc == 0
+    site.deploy("server", budget=1)
+    done = remove(site, maintenance_drain_timeout=3)
+    first, second = site.nodes
+    assert done.rc == 2 and "The disruption budget server needs 1" in done.output, done.output
+    assert f"Not begun: {first} failed before" in done.output
+    assert (site.instances(first), site.instances(second)) == (14, 14) and "server" in site.pods()
+    assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+
+
+def remove(site: Site, *words: str, disruption: str = "drain", **more: Any) -> user.Run:  # noqa: F811
+    """C(ansible-playbook gpuops.nvidia.remove) for MIG alone."""
+    return site.play("--tags", "mig_manager", *words, disruption=disruption, playbook="remove", **{**LAYOUT, **more})
+
+
 def steps(done: user.Run) -> list[str]:
     """The steps that the diff names."""
     return [line for line in done.output.splitlines() if line.startswith("+") and ": " in line]
+
+
+def test_a_node_that_was_left_behind_comes_back_where_nothing_may_be_disturbed(site: Site) -> None:  # noqa: F811
+    """Its host still has another layout, which is no failure at this level."""
+    first = site.nodes[0]
+    site.client.merge_patch("v1", "Node", first, None, {
+        "metadata": {"annotations": {maintenance.REASON: "it failed", maintenance.cordon.ANNOTATION: "false"},
+                     "labels": {PLUGIN: maintenance.PAUSED}}, "spec": {"unschedulable": True}})
+    done = run(site, disruption="never", hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 0, done.output
+    assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
 
 
 def test_a_node_that_fails_stops_those_after_it_and_nobody_else(site: Site, audit: Audit) -> None:  # noqa: F811

@@ -190,10 +190,12 @@ def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> 
     state, reason, paused = site.stands(first)
     assert state == "failed" and "no controller brings it back" in reason and not paused
     assert site.plugin(first) == former and site.state() == (False, None) and site.instances(first) == 0
-    # Who evicts nobody need not stop for it: the GPUs are idle.
+    # It has a GPU, though it does not use it now.
     run = site.play(disruption="idle", hosts=(first,))
-    assert run.rc == 0 and "alone" in site.pods(), run.output
-    assert site.stands(first) == ("success", "", []) and site.instances(first) == 14
+    assert run.rc == 2 and "alone" in site.pods(), run.output
+    state, reason, paused = site.stands(first)
+    assert state == "failed" and "/alone: gpu_disruption is 'idle', this needs 'drain' or higher" in reason, reason
+    assert site.plugin(first) == former and not paused and site.instances(first) == 0
 
 
 def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
@@ -276,6 +278,10 @@ def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, au
     first, second = site.nodes
     placed = {"gpu_placement": {**PLACEMENT, "mig_manager": "cluster"}, "mig_manager_nodes": site.nodes}
     with Manager(site, first):
+        audit.start()
+        run = site.play(disruption="never", gpu_mig_layout="all-1g.10gb", **placed)
+        assert run.rc == 2 and not ours(audit), run.output
+        assert f"all-1g.10gb on Node {second}: gpu_disruption is 'never', this needs 'idle' or higher" in run.output
         for writes in (1, 0):
             audit.start()
             run = site.play(gpu_mig_layout="bad", **placed)

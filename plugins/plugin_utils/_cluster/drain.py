@@ -71,11 +71,14 @@ class Drain:
         nodes = self._nodes()
         refuse_held(self._request.holder, nodes.values())
         looks = self._look(self._request.names)
-        if allows(self._request.level, "drain"):  # otherwise nobody is evicted anyway
+        evicts = allows(self._request.level, "drain")
+        if evicts:
             _refuse(looks)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
         steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
-        steps += [_step(name, pod) for name, look in looks.items() for pod in look.going]
+        # Below drain nobody is evicted, so a pod that may not be evicted waits as the others do.
+        steps += [_step(name, pod) for name, look in looks.items()
+                  for pod in [*look.going, *(() if evicts else (pod for pod, _why in look.refused))]]
         allowed, pending = gate(steps, self._request.level)
         result = outcome(allowed, pending, plan_diff("node_drain", allowed), cordoned=cordons if allowed else [],
                          uncordoned=[], evicted=[], blocked=[], staying=_staying(looks))
@@ -85,7 +88,7 @@ class Drain:
             self._all(lambda name: node.write(self._client, name, cordon.cordon), self._request.names)
             blocked = self._evict()
         except GpuopsError:
-            self._give_back(self._request.names)
+            self._give_back(cordons)
             raise
         result["evicted"] = self._round.evicted
         named = {step["id"] for step in result["plan"]}
@@ -93,7 +96,7 @@ class Drain:
         result["plan"] += [Step("evict", f"Pod {one['pod']}", f"it came to {one['node']} meanwhile", "drain").as_dict()
                            for one in late]
         if blocked:
-            result.update(self._blocked(blocked))
+            result.update(self._blocked(blocked, cordons))
         return result
 
     def uncordoned(self) -> Result:
@@ -154,9 +157,11 @@ class Drain:
         meta = pod["metadata"]
         return self._client.evict(meta["name"], meta["namespace"], meta["uid"], self._request.grace_period)
 
-    def _blocked(self, left: t.Mapping[str, Sorted]) -> Result:
-        """The part of the result that says who stands in the way; these Nodes get back what they were."""
-        self._give_back(list(left))
+    def _blocked(self, left: t.Mapping[str, Sorted], cordons: t.Collection[str]) -> Result:
+        """The part of the result that says who stands in the way. These Nodes get back what they were; one that an
+        earlier task has cordoned stays so. cordons: those that this task has cordoned."""
+        ours = [name for name in left if name in cordons]
+        self._give_back(ours)
         found = []
         for name, look in left.items():
             kept = [(pod, self._round.why.get(pod["metadata"]["uid"], _waiting(pod))) for pod in look.going]
@@ -165,7 +170,7 @@ class Drain:
                 found.append({"node": name, "pod": evictable.label(pod), "budget": budget[1] if budget else "",
                               "reason": why})
         first = found[0]
-        return {"failed": True, "blocked": found, "uncordoned": list(left), "msg":
+        return {"failed": True, "blocked": found, "uncordoned": ours, "msg":
                 f"{fold(left)} could not be emptied within {self._request.timeout:g} seconds; {len(found)} "
                 f"pod{'s are' if len(found) > 1 else ' is'} still there. {first['pod']} on {first['node']}: "
                 f"{first['reason'].rstrip('.')}. {'Their' if len(left) > 1 else 'Its'} former state is restored. "

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
@@ -31,7 +31,7 @@ class Request:
     Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
     its labels as an earlier task of the same run would have left them, in check
     mode; at_once: Nodes that change together; namespace: of the operands; timeout: seconds for a wait; holder: this
-    run, for which no Node may be held by another one."""
+    run, for which no Node may be held by another one; level: the disruption that is allowed."""
 
     names: t.Sequence[str]
     layout: str = ""
@@ -44,6 +44,7 @@ class Request:
     timeout: float = 300
     check: bool = False
     holder: Holder | None = None
+    level: str = "never"
 
 
 class Protocol:
@@ -85,9 +86,10 @@ class Protocol:
     def requested(self) -> Result:
         """Asks the vendor's manager for the layout, some Nodes after the other, and sees it to the end.
 
-        Where a Node fails, or is not done in time, those that have not been asked yet are left alone. Of Nodes that
-        nobody has named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node
-        that was named is held.
+        Below the level C(idle) no Node is asked for another layout than before; these requests are pending. Where a
+        Node fails, or is not done in time, those that have not been asked yet are left alone. Of Nodes that nobody has
+        named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node that was
+        named is held.
         """
         nodes = self._nodes()
         if not nodes:
@@ -99,8 +101,11 @@ class Protocol:
         held = self._held(nodes)
         asked = {name: mig.stand(one) for name, one in nodes.items() if name not in held}
         asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
-        steps = [step for name, one in asked.items() for step in mig.steps(name, self._ask(one))]
-        result = outcome(steps, (), plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
+        gates = {name: gate(self._asking(name, one), self._request.level) for name, one in asked.items()}
+        steps = [step for allowed, _waiting in gates.values() for step in allowed]
+        pending = [step for _allowed, waiting in gates.values() for step in waiting]
+        result = outcome(steps, pending, plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
+        asked = {name: one for name, one in asked.items() if not gates[name][1]}
         todo = [] if self._request.check else list(asked)
         told: list[str] = []
         while todo:
@@ -186,6 +191,10 @@ class Protocol:
     def _ask(self, one: Stand) -> mig.Changes:
         layout = self._request.layout or one.asked
         return {} if one.asked == layout else {MIG_CONFIG: layout}
+
+    def _asking(self, name: str, one: Stand) -> list[Step]:
+        """The manager then destroys instances and changes the mode of GPUs."""
+        return [replace(step, needs="idle") for step in mig.steps(name, self._ask(one))]
 
     def _request_layout(self, live: Object) -> dict[str, t.Any] | None:
         """A new layout takes the former one's state away: the manager's next word is about the new one."""

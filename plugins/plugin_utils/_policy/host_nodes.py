@@ -17,30 +17,49 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording impo
 
 Plan = t.Dict[str, t.Any]
 _SHOWN = 20
-# The highest level on a host that belongs to a cluster without gpu_kubeconfig.
+# The highest level on a host that belongs to a Kubernetes cluster and whose Node is not known.
 _ALONE = "idle"
-_NOBODY_ASKED = ("the host belongs to a Kubernetes cluster, but gpu_kubeconfig is not set, so the run cannot cordon "
-                 "the Node and evict its pods: gpu_disruption {} counts as " + _ALONE + ". Set gpu_kubeconfig to the "
-                 "kubeconfig of the cluster.")
+
+
+def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, t.Any]:
+    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as of L(attach)."""
+    return {"name": name, "left": left[name]} if left and name in left else {}
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
            facts: t.Mapping[str, t.Any]) -> list[str]:
     """Writes C(node) into the plan of every host: C({name, left}), or empty if the host is not a Node. Returns notes.
 
+    A host that belongs to a Kubernetes cluster and is not a Node of this one is changed at the level C(idle) at most.
+
     names: for each host of the inventory the name that its Node would have; left: for each Node of the cluster whether
     a killed or failed run has left it behind, None if no cluster is named; facts: for each host what gpu_info returned.
     """
-    alone = []
+    alone: list[str] = []
+    above = not allows(_ALONE, plan["disruption"])
     for host, parts in plan["hosts"].items():
         name = names.get(host, host)
-        parts["node"] = {"name": name, "left": left[name]} if left and name in left else {}
-        if left is None and facts[host]["host"]["markers"]["kubernetes"] and not allows(_ALONE, plan["disruption"]):
+        parts["node"] = node_of(name, left)
+        if above and not parts["node"] and facts[host]["host"]["markers"]["kubernetes"]:
             alone.append(host)
-            for part in parts.values():
-                if isinstance(part, dict) and "disruption" in part and not allows(_ALONE, part["disruption"]):
-                    part["disruption"] = _ALONE
-    return [f"{some_of(alone, _SHOWN)}: {_NOBODY_ASKED.format(plan['disruption'])}"] if alone else []
+            _cap(parts)
+    nodes = [names.get(host, host) for host in alone]
+    return [_note(alone, nodes, left is not None, plan["disruption"])] if alone else []
+
+
+def _cap(parts: Plan) -> None:
+    for part in parts.values():
+        if isinstance(part, dict) and "disruption" in part and not allows(_ALONE, part["disruption"]):
+            part["disruption"] = _ALONE
+
+
+def _note(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
+    why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
+    if cluster_is_known:
+        why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
+        fix = "Set gpu_node_name to the name of the host's Node, or gpu_kubeconfig to its cluster."
+    return (f"{some_of(hosts, _SHOWN)}: the host belongs to a Kubernetes cluster, but {why}, so the run cannot cordon "
+            f"the Node and evict its pods: gpu_disruption {level} counts as {_ALONE}. {fix}")
 
 
 def batch(asked: t.Any, hosts: int) -> int:

@@ -43,6 +43,13 @@ Plan = t.Dict[str, t.Any]
 _SHOWN = 20
 
 
+def check_level(disruption: t.Any) -> None:
+    """Raises InputError for a value of gpu_disruption that is no level."""
+    if disruption not in LEVELS:
+        raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
+                         value=disruption, allowed=list(LEVELS))
+
+
 def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None], overrides: t.Mapping[str, Mine],
             placement: t.Any = "hosts", disruption: str = "never", strict: bool = True) -> dict[str, t.Any]:
     """The plan of the whole fleet.
@@ -54,9 +61,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None
     delivered}}, notes, explanations: {HOST: [text]}, refused: {HOST: {path, message, hint}}}). Hosts to which
     nothing is delivered as hosts are left out.
     """
-    if disruption not in LEVELS:
-        raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
-                         value=disruption, allowed=list(LEVELS))
+    check_level(disruption)
     places = components.placements(placement)
     notes = [*policy.warnings, *_unused(policy)]
     if not {"host", "hybrid"} & set(places.values()):

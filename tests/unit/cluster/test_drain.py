@@ -129,10 +129,10 @@ def test_check_names_what_the_run_does_and_the_second_run_writes_nothing() -> No
 
 def test_below_drain_everything_is_pending() -> None:
     for level in ("never", "idle"):
-        cluster = Cluster(pod("worker"))
+        cluster = Cluster(pod("worker"), pod("alone", owner=""))
         result = cluster.drain(level).drained()
         assert not result["changed"] and not cluster.writes and not cluster.asked
-        assert ids(result["pending"]) == ["cordon: Node n1", "evict: Pod work/worker"]
+        assert ids(result["pending"]) == ["cordon: Node n1", "evict: Pod work/worker", "evict: Pod work/alone"]
         assert "this needs 'drain'" in result["pending"][0]["pending_reason"] and result["cordoned"] == []
 
 
@@ -166,6 +166,24 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
                                     "work/worker on n1: The disruption budget pdb-a")
     assert cluster.state("n1") == (cordoned, None) and cluster.state("n2") == (False, None)
     assert cluster.state("n3") == (True, False) and result["uncordoned"] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_what_an_earlier_task_has_cordoned_stays_cordoned(error: bool) -> None:
+    """As before a reboot: the pods with GPUs have gone, the others do not go."""
+    cluster = Cluster(pod("worker"), pod("plain", gpu=""))
+    cluster.drain().drained()
+    cluster.said["plain"] = [ClusterError("Pod work/plain: forbidden.", status=403) if error else Later(10, "x")] * 9
+    everything = cluster.drain("reboot", wish=Wish(only_gpu=False), timeout=30)
+    if error:
+        with pytest.raises(ClusterError, match="forbidden"):
+            everything.drained()
+    else:
+        result = everything.drained()
+        assert result["failed"] and result["uncordoned"] == []
+    assert cluster.state() == (True, False)
+    cluster.drain().uncordoned()
+    assert cluster.state() == (False, None)
 
 
 def test_an_error_on_the_way_gives_every_node_back() -> None:

@@ -124,11 +124,12 @@ def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
     free = Site(operand(), pod("web", gpu=""))
     assert ids(free.run("started", "idle")) == ["hold: Node n1", "pause: device-plugin on Node n1"]
     assert "unschedulable" not in free.nodes["n1"]["spec"]
-    busy = Site(operand(), pod("job"))
-    result = busy.run("started", "idle")
-    assert not result["started"] and not result["changed"] and not busy.bodies
-    assert [(step["id"], step["needs"]) for step in result["pending"]] == [("evict: Pod work/job", "drain")]
-    assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'idle', this needs 'drain' or higher"
+    for owner in ("ReplicaSet", ""):  # also one that could not be evicted at all
+        busy = Site(operand(), pod("job", owner=owner))
+        result = busy.run("started", "idle")
+        assert not result["started"] and not result["changed"] and not busy.bodies
+        assert [(step["id"], step["needs"]) for step in result["pending"]] == [("evict: Pod work/job", "drain")]
+        assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'idle', this needs 'drain' or higher"
     process = [{"pid": 7, "name": "train", "container": None}, {"pid": 8, "name": "plugin", "container": "0123"}]
     result = Site(operand()).run("started", "idle", clients=process)
     assert [step["id"] for step in result["pending"]] == ["stop: train (pid 7)"] and not result["started"]

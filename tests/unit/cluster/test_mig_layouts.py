@@ -42,8 +42,8 @@ def world(api: ApiServer, policy: Any = None, release: str = "26.7.0") -> None:
 
 
 def asked(api: ApiServer, layout: str, check: bool = False, **options: Any) -> dict[str, Any]:
-    return act(node_mig.ActionModule, {"state": "requested", "kubeconfig": str(api.kubeconfig), "timeout": 1,
-                                       "layout": layout, **options}, task_vars(localhost={}), check)
+    return act(node_mig.ActionModule, {"state": "requested", "disruption": "idle", "kubeconfig": str(api.kubeconfig),
+                                       "timeout": 1, "layout": layout, **options}, task_vars(localhost={}), check)
 
 
 def label(api: ApiServer) -> str | None:

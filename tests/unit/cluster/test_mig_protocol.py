@@ -67,7 +67,7 @@ class Server:
 
     def run(self, state: str, *names: str, tell: Callable[[str], None] = lambda line: None, **more: Any) -> Object:
         """A task."""
-        protocol = Protocol(self, Request(names, **more), tell, self.clock, self.clock.sleep)  # type: ignore[arg-type]
+        protocol = Protocol(self, Request(names, **{"level": "idle", **more}), tell, self.clock, self.clock.sleep)  # type: ignore[arg-type]
         result: Object = getattr(protocol, state)()
         return result
 
@@ -206,6 +206,20 @@ def test_the_manager_is_asked_and_seen_to_the_end() -> None:
     assert server.writes == ["n1", "n2"] and server.labels["n3"] == {CONFIG: "other"}
     again = server.run("requested", layout="all-1g.10gb")
     assert not again["changed"] and again["done"] == ["n1", "n2"] and len(server.writes) == 2
+
+
+def test_below_idle_no_other_layout_is_asked_for() -> None:
+    """The manager destroys instances. A Node that is asked for the layout already is seen to the end."""
+    server = Server(worker, n1=MANAGED, n2={**MANAGED, CONFIG: "all-1g.10gb", STATE: "pending"}, n3=MANAGED)
+    for check in (True, False):
+        result = server.run("requested", layout="all-1g.10gb", level="never", check=check)
+        assert not server.writes and not result["changed"] and "failed" not in result
+        assert [(one["id"], one["pending_reason"]) for one in result["pending"]] == [
+            (f"ask for layout: all-1g.10gb on Node {name}", "gpu_disruption is 'never', this needs 'idle' or higher")
+            for name in ("n1", "n3")]
+    assert result["done"] == ["n2"]
+    result = server.run("requested", level="never")
+    assert not result["pending"] and result["done"] == ["n1", "n2", "n3"] and not server.writes
 
 
 def test_a_failed_node_stops_further_ones_and_says_what_to_do() -> None:

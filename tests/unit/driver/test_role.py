@@ -9,8 +9,10 @@ import pathlib
 import typing as t
 
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.nvidia.plugins.doc_fragments._attributes import ModuleDocFragment
-from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_driver
+from ansible_collections.gpuops.nvidia.plugins.modules import node_drain, nvidia_driver
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "driver"
 SECRETS = {"driver_signing_key", "driver_signing_password", "driver_licence_token", "driver_proxy"}
@@ -49,3 +51,27 @@ def test_what_a_plan_says_reaches_the_module() -> None:
     for key in ("state", "version", "branch", "kernel_module_type", "source", "peermem", "gds", "gdrcopy",
                 "module_parameters", "disruption"):
         assert f"driver_{key}: \"{{{{ driver_plan.{key} |" in text, key
+
+
+def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> None:
+    """Those with GPUs went before. A drain that fails ends the block, so nothing reboots."""
+    _install, block = load("tasks/host.yml")
+    drain, reboot, _again = block["block"]
+    assert "gpuops.nvidia.node_drain" in drain and "ansible.builtin.reboot" in reboot
+    assert not {"ignore_errors", "failed_when", "rescue"} & {*drain, *block}
+    plan = {"hosts": {"a": {"node": {"name": "node-a"}}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
+    maintenance = yaml.safe_load((ROLE.parent / "maintenance" / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    defaults = {name: trust_as_template(value) if isinstance(value, str) else value
+                for name, value in maintenance.items()}
+
+    def of(text: t.Any, **variables: t.Any) -> t.Any:
+        return Templar(DataLoader(), variables=variables).template(trust_as_template(text))
+
+    given = {name: of(value, inventory_hostname="a", gpu_plan=plan, **defaults) if isinstance(value, str) else value
+             for name, value in drain["gpuops.nvidia.node_drain"].items() if name not in ("nodes", "context")}
+    assert given == {"pods": "all", "kubeconfig": "/k", "disruption": "reboot", "timeout": 600, "force": False,
+                     "delete_emptydir_data": False}
+    assert set(given) <= set(yaml.safe_load(node_drain.DOCUMENTATION)["options"]) | {"kubeconfig", "disruption"}
+    when = "{{ " + drain["when"] + " }}"
+    assert of(when, inventory_hostname="a", gpu_plan=plan, **defaults) is True
+    assert of(when) is False  # outside the role maintenance

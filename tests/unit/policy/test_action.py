@@ -27,7 +27,8 @@ LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"
          "/apis/nvidia.com/v1alpha1/nvidiadrivers": [],
          "/api/v1/nodes": [{"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}, "status": {
              "nodeInfo": {"osImage": "Ubuntu 24.04.3 LTS", "containerRuntimeVersion": "containerd://2.1.4",
-                          "kernelVersion": "6.8.0-71-generic", "architecture": "amd64"}}}]}
+                          "kernelVersion": "6.8.0-71-generic", "architecture": "amd64"}}},
+                           {"metadata": {"name": "localhost", "annotations": {"gpuops.nvidia/held-by": "x"}}}]}
 OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}}}
 NAMED = {"driver": {"secretEnv": "pro", "repoConfig": {"configMapName": "repos"}}}
 BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
@@ -163,9 +164,13 @@ def test_a_take_over_needs_a_policy_that_later_runs_have_too(results: dict[str, 
     assert "gpu_policy: live" in results["taken_without"]["msg"]
 
 
-def test_without_a_plan_nothing_is_read(results: dict[str, Any]) -> None:
+def test_without_a_plan_only_the_nodes_are_read(results: dict[str, Any]) -> None:
     assert results["only_place"]["cluster"]["namespace"] == "gpu-operator"
-    assert set(results["only_place"]) == {"changed", "cluster", "failed"}
+    place = results["only_place"]
+    assert set(place) == {"changed", "failed", "cluster", "disruption", "kubeconfig", "context", "batch", "hosts"}
+    assert place["kubeconfig"] == place["cluster"]["kubeconfig"]
+    assert (place["disruption"], place["batch"]) == ("never", 1)
+    assert place["hosts"] == {"localhost": {"node": {"name": "localhost", "left": True}}}
 
 
 def test_errors(results: dict[str, Any]) -> None:

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, host_nodes, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(("asked", "hosts", "count"), [
@@ -51,9 +57,20 @@ def known(kubernetes: str | None) -> dict[str, Any]:
 def test_a_host_is_a_node_where_the_cluster_has_one() -> None:
     found = plan("reboot")
     facts_of = dict.fromkeys("ab", known("k3s"))
-    assert host_nodes.attach(found, {"a": "node-a"}, {"node-a": True, "c": False}, facts_of) == []
+    note, = host_nodes.attach(found, {"a": "node-a"}, {"node-a": True, "c": False}, facts_of)
     assert found["hosts"]["a"]["node"] == {"name": "node-a", "left": True} and found["hosts"]["b"]["node"] == {}
-    assert found["hosts"]["b"]["driver"]["disruption"] == "reboot"
+    # A host of a Kubernetes cluster whose Node has another name would be rebooted without a cordon.
+    assert {host: parts["driver"]["disruption"] for host, parts in found["hosts"].items()} == {
+        "a": "reboot", "b": "idle"}
+    assert note == ("b: the host belongs to a Kubernetes cluster, but the cluster has no Node b, so the run cannot "
+                    "cordon the Node and evict its pods: gpu_disruption reboot counts as idle. Set gpu_node_name to "
+                    "the name of the host's Node, or gpu_kubeconfig to its cluster.")
+
+
+def test_a_host_without_kubernetes_is_no_node_and_needs_none() -> None:
+    found = plan("reboot")
+    assert host_nodes.attach(found, {}, {"c": False}, dict.fromkeys("ab", known(None))) == []
+    assert found["hosts"]["b"] == {"driver": {"disruption": "reboot"}, "preview": [], "node": {}}
 
 
 @pytest.mark.parametrize(("level", "here"), [
@@ -64,6 +81,24 @@ def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: 
     assert (found["hosts"]["a"]["driver"]["disruption"], found["hosts"]["b"]["driver"]["disruption"]) == (here, level)
     assert len(notes) == (level != here)
     assert all(note.startswith("a: the host belongs to a Kubernetes cluster, but gpu_kubeconfig") for note in notes)
+
+
+@pytest.mark.parametrize(("level", "node", "kubernetes", "here"), [
+    ("reboot", "", "kubeadm", "idle"), ("drain", "", "k3s", "idle"), ("drain", "", None, "drain"),
+    ("drain", "node-a", "kubeadm", "drain"), ("idle", "", "kubeadm", "idle"), ("never", "", "kubeadm", "never")])
+def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | None, here: str) -> None:
+    """The playbook looks at a host only where the answer matters."""
+    play = yaml.safe_load((ROOT / "playbooks" / "remove.yml").read_text(encoding="utf-8"))[1]
+    removal = {"disruption": level, "hosts": {"a": {"node": {"name": node, "left": False} if node else {}}}}
+    looks = not node and level in ("drain", "reboot")
+    found = {"facts": known(kubernetes)} if looks else {"skipped": True}
+    variables = {"inventory_hostname": "a", "remove_from": removal, "preflight_found": found,
+                 **{name: trust_as_template(play["vars"][name])
+                    for name in ("gpu_plan", "gpu_undisturbed", "gpu_node_unknown")}}
+    templar = Templar(DataLoader(), variables=variables)
+    look = trust_as_template("{{ " + play["tasks"][0]["when"] + " }}")
+    assert templar.template(look) is looks
+    assert templar.template(variables["gpu_plan"])["disruption"] == here
 
 
 def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -> None:
