@@ -37,6 +37,7 @@ class ActionModule(ControllerAction):
         "context": {"type": "str"},
         "workloads": {"type": "list", "elements": "dict", "default": []},
         "compare": {"type": "bool", "default": True},
+        "startup_taint": {"type": "str", "default": ""},
         "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
     }
@@ -48,14 +49,10 @@ class ActionModule(ControllerAction):
         if (arguments["expected"] is None) == (arguments["cluster"] is None):
             raise InputError("one of expected and cluster is needed, and not both.",
                              "Give expected for a host, cluster for a cluster.", path="expected, cluster")
-        look = self._host if arguments["cluster"] is None else self._cluster
-        checks = look(arguments, task_vars)
-        problems = [problem for check in checks if _wrong(check) for problem in _problems(check)]
-        result: Data = {"changed": False, "checks": checks, "problems": problems}
-        if arguments["cluster"] is not None:
-            from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import verified
-
-            result["verified"] = verified(arguments["cluster"], checks)
+        of_host = arguments["cluster"] is None
+        found = {"checks": self._host(arguments, task_vars)} if of_host else self._cluster(arguments, task_vars)
+        problems = [problem for check in found["checks"] if _wrong(check) for problem in _problems(check)]
+        result: Data = {"changed": False, "problems": problems, **found}
         if problems and arguments["enforce"]:
             result.update(failed=True, msg="\n".join(problems))
         return result
@@ -89,13 +86,13 @@ class ActionModule(ControllerAction):
             checks = judged(self._gather(task_vars))
         return checks
 
-    def _cluster(self, arguments: Data, task_vars: Data) -> list[Data]:
-        """The checks of a cluster: waits, and says on the way how it goes."""
+    def _cluster(self, arguments: Data, task_vars: Data) -> Data:
+        """C({checks, verified}) of a cluster: waits, and says on the way how it goes."""
         # Here, as the library costs a third of a second, which the task of a host need not pay.
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drift import differences
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import compared
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drift import differences, startup_taint
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
 
@@ -114,7 +111,12 @@ class ActionModule(ControllerAction):
         check = self._task.check_mode
         with rights.named(client, str(cluster["namespace"])):
             checks = rollout.now(check_mode=True) if check else rollout.follow(arguments["timeout"])
-        return compared(checks, differences(client, cluster, only), check) if arguments["compare"] else checks
+        if arguments["compare"]:
+            checks = compared(checks, differences(client, cluster, only, _with_gpus(cluster, task_vars)), check)
+        ready = verified(cluster, checks)
+        if arguments["startup_taint"]:
+            checks = compared(checks, startup_taint(client, arguments["startup_taint"], ready), check)
+        return {"checks": checks, "verified": ready}
 
     def _gather(self, task_vars: Data) -> Data:
         """The facts as they are now, through the action of gpu_info, which ships pynvml where it is missing."""
@@ -127,6 +129,14 @@ class ActionModule(ControllerAction):
         if result.get("failed"):
             raise HostError(str(result.get("msg", "gpu_info failed.")))
         return t.cast("Data", result["facts"])
+
+
+def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
+    """By Node the number of GPUs of its host, of the hosts that tell which labels their Nodes get."""
+    hosts = cluster["deploy"].get("hosts") or ()
+    facts = gathered.facts(task_vars) if hosts else {}
+    return {node: len(facts[host]["gpus"]) for node, host in cluster["nodes"]["by_host"].items()
+            if host in hosts and facts.get(host)}
 
 
 def _wrong(check: Data) -> bool:

@@ -96,6 +96,12 @@ options:
       - With O(components) the labels are not compared, because they belong to all components together.
     type: bool
     default: true
+  startup_taint:
+    description:
+      - The key of a taint with which Nodes come into the cluster. A Node of RV(verified) that is Ready, offers GPUs and
+        still has this taint is V(pending), because site.yml removes the taint.
+    type: str
+    default: ''
   timeout:
     description:
       - Seconds to wait for the components of a cluster. V(0) looks once and does not wait.

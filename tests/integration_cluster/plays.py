@@ -22,7 +22,10 @@ def run(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> user
     install()
     path = folder / "inventory.json"
     path.write_text(json.dumps(inventory))
-    return user.playbook(name, [path], *words)
+    done = user.playbook(name, [path], *words)
+    # An inventory for a cluster alone has no gpu_hosts, and one of hosts no gpu_control.
+    assert "Could not match supplied host pattern" not in done.output, done.output
+    return done
 
 
 def playbook(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> str:

@@ -75,13 +75,23 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     return _write_all(client, [_deploy.plan_present(node, deploy, terms) for node in nodes], result, wrong, check_mode)
 
 
-def differing(client: Client, given: t.Mapping[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy).
+def differing(client: Client, given: t.Mapping[str, t.Any],
+              with_gpus: t.Mapping[str, int] = {}) -> dict[str, dict[str, t.Any]]:
+    """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy);
+    with_gpus: by Node how many GPUs its host has, where the host tells. Features that are there count as right.
     """
     deploy = _deploy.parse_deploy(given)
-    nodes = _with_readiness(client, read_nodes(client), deploy)
+    nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
+             for node in read_nodes(client)]
+    nodes = _with_readiness(client, nodes, deploy)
     changes = (_deploy.plan_present(node, deploy, Terms(time.time())) for node in nodes)
     return {change.node: change.summary() for change in changes if change}
+
+
+def _as_told(node: Node, gpus: int) -> dict[str, str]:
+    """What a host with GPUs tells if the features that its Node has are right."""
+    there = {key: value for key, value in node.labels.items() if _keys.is_feature(key)}
+    return {_keys.SHOWS_A_GPU[0]: str(gpus), **there}
 
 
 def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:

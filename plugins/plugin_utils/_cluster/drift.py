@@ -12,7 +12,15 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, hold, live, objects, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
+    deliver,
+    deploy,
+    hold,
+    live,
+    objects,
+    rights,
+    startup,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
@@ -39,8 +47,9 @@ class Difference(t.NamedTuple):
 
 
 def differences(client: Client, cluster: t.Mapping[str, t.Any],
-                components: t.Collection[str] | None) -> list[Difference]:
-    """What a run would repair. cluster: the part of the plan; components: only these, or None for all and the labels.
+                components: t.Collection[str] | None, with_gpus: t.Mapping[str, int] = {}) -> list[Difference]:
+    """What a run would repair. cluster: the part of the plan; components: only these, or None for all and the labels;
+    with_gpus: by Node the number of GPUs of its host, of hosts that tell which labels their Nodes get.
 
     If something cannot be compared, this is a difference too: an object of somebody else with the same name, or a
     missing right to read. Raises InputError if the plan is not valid.
@@ -49,7 +58,7 @@ def differences(client: Client, cluster: t.Mapping[str, t.Any],
     try:
         with rights.named(client, str(cluster["namespace"])):
             found = _of_objects(client, cluster, wanted, names)
-            return found if components is not None else found + _of_labels(client, cluster)
+            return found if components is not None else found + _of_labels(client, cluster, with_gpus)
     except ClusterError as error:
         return [Difference(objects.SHARED, f"the cluster cannot be compared with its plan: {error.message}".rstrip("."),
                            error.hint)]
@@ -79,10 +88,17 @@ def _told(change: Change) -> str:
     return f"{change.label} differs in {some_of(change.reasons, _FIELDS)}"
 
 
-def _of_labels(client: Client, cluster: t.Mapping[str, t.Any]) -> list[Difference]:
+def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list[Difference]:
+    """The Nodes from which a run would take the startup taint. verified: Nodes on which nothing is lacking."""
+    nodes = startup.ready_with(client, key, verified)
+    return [Difference(NODES, f"the startup taint {key} is still there", "Run site.yml: it removes this taint from "
+                       "Nodes whose GPUs are ready.", "pending", tuple(nodes))] if nodes else []
+
+
+def _of_labels(client: Client, cluster: t.Mapping[str, t.Any], with_gpus: t.Mapping[str, int]) -> list[Difference]:
     """The Nodes whose deploy labels differ, grouped by keys. Labels that hosts compute are compared on the hosts."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name, summary in deploy.differing(client, cluster["deploy"]).items():
+    for name, summary in deploy.differing(client, cluster["deploy"], with_gpus).items():
         keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))
         if keys:  # nothing but an annotation says when a GPU was last seen
             groups.setdefault(keys, []).append(name)

@@ -163,7 +163,8 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
 
     Anybody can write under our manager's name. Only the server can tell such a value from what its admission makes of
     ours: it is asked by a dry run, where a value is another at all. Definitions, which are listed without their spec,
-    are left out, and so is what the user or a webhook does not let us try.
+    are left out, and so is what the user or a webhook does not let us try, or what a webhook fails at: one object that
+    is as wanted must not cost the plan of all others.
     """
     if _is_definition(have):
         return []
@@ -174,7 +175,7 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
     try:
         after = client.apply(manifest, dry_run=True)
     except ClusterError as error:
-        if error.status not in (400, 403):
+        if error.status not in (400, 403, 422) and error.status < 500:
             raise
         return []
     kept = compare.changed(manifest, after)

@@ -35,7 +35,7 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
     state, key, names = arguments["state"], arguments["taint"], arguments["nodes"]
     _check(state, key, names)
     client = Client(arguments["kubeconfig"], arguments["context"])
-    found = {one["metadata"]["name"]: _lacks(one) for one in client.list("v1", "Node") if without(one, key)}
+    found = _tainted(client, str(key))
     tainted = list(found)
     result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "diff": [], "tainted": tainted,
                                 "untainted": []}
@@ -55,6 +55,17 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
         result.update(failed=True, msg=f"{len(failures)} of {len(going)} Nodes keep the taint {key} "
                       f"({fold(failures)}). {next(iter(failures.values()))}")
     return result
+
+
+def ready_with(client: Client, key: str, verified: t.Collection[str]) -> list[str]:
+    """The verified Nodes that are Ready, offer GPUs and have the taint still. Raises InputError for a wrong key."""
+    _check("gathered", key, None)
+    return sorted(name for name, lacks in _tainted(client, key).items() if name in verified and not lacks)
+
+
+def _tainted(client: Client, key: str) -> dict[str, str]:
+    """By Node with the taint what it lacks."""
+    return {one["metadata"]["name"]: _lacks(one) for one in client.list("v1", "Node") if without(one, key)}
 
 
 def _lacks(one: Object) -> str:

@@ -271,7 +271,8 @@ def cluster_errors(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
     known = dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])
     found = {}
     for what, name in (("operands", OPERANDS), ("labels", DEPLOY_LABELS)):
-        failed = [one["error"] for one in (_registered(task_vars, host, name) for host in known) if one.get("error")]
+        failed = [_error(one) for one in (_registered(task_vars, host, name) for host in known)
+                  if one.get("error") or one.get("failed")]
         if failed:
             found[what] = failed[0]
     return found

@@ -50,7 +50,8 @@ class Reply(NamedTuple):
 def status(code: int, message: str = "", name: str = "", **more: Any) -> Reply:
     """A failure as the server words it; name: of the object that it is about."""
     reasons = {400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
-               410: "Expired", 422: "Invalid", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+               410: "Expired", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
+               503: "ServiceUnavailable"}
     headers = {"Retry-After": str(more.pop("retry_after"))} if "retry_after" in more else {}
     return Reply(code, {"kind": "Status", "status": "Failure", "code": code, "message": message or reasons[code],
                         "reason": reasons[code], "details": {**({"name": name} if name else {}), **more}}, headers)

@@ -147,6 +147,52 @@ def test_a_node_whose_labels_differ_is_not_verified(world: dict[str, Any], api: 
     assert states(verified(world, components=["dcgm_exporter"])) == {}
 
 
+@pytest.mark.parametrize("check", [False, True])
+def test_a_startup_taint_that_site_would_take_is_pending(world: dict[str, Any], api: ApiServer, check: bool) -> None:
+    """Only of a verified Node that offers GPUs. Nothing is written, and the Node stays verified."""
+    key, gpus = "startup/gpu", {"allocatable": {"nvidia.com/gpu": "8"}}
+    for name, more in (("n1", gpus), ("n2", {})):
+        node = api.objects[f"/api/v1/nodes/{name}"]
+        node["spec"] = {"taints": [{"key": key, "effect": "NoSchedule"}]}
+        node["status"].update(more)
+    found = verified(world, check, startup_taint=key)
+    nodes, = (one for one in found["checks"] if not one["ok"])
+    assert (nodes["component"], nodes["state"], nodes["causes"][0]["nodes"]) == ("nodes", "pending", ["n1"])
+    assert nodes["detail"] == f"n1: the startup taint {key} is still there" and "Run site.yml" in nodes["hint"]
+    assert found["verified"] == ["n1", "n2"] and not found.get("failed") and api.sent() == []
+    assert states(verified(world, startup_taint="other")) == states(verified(world)) == {}
+    wrong = verified(world, startup_taint=f"{key}=true:NoSchedule")
+    assert wrong["failed"] and "is no key of a taint" in wrong["msg"]
+    deploy_labels_gone(api, world)
+    del api.objects["/api/v1/nodes/n1"]["spec"]
+    assert states(verified(world, startup_taint=key)) == {"nodes": "failed"}
+
+
+def test_labels_that_only_hosts_tell_of(world: dict[str, Any], api: ApiServer) -> None:
+    """Without NFD the host says that its Node has GPUs; what features it told is not compared here."""
+    world["nodes"]["by_host"], world["deploy"]["hosts"] = {"n2": "host-2"}, ["host-2"]
+    features = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-L40S"}
+    metadata = api.objects["/api/v1/nodes/n2"]["metadata"]
+    for key in PCI:
+        del metadata["labels"][key]
+    metadata["labels"].update(features)
+    metadata["annotations"]["gpuops.nvidia/labels"] += "," + ",".join(features)
+    known = task_vars(**{"localhost": {}, "host-2": {"preflight_found": {"facts": {"gpus": [{}] * 8}}}})
+
+    def told() -> list[str]:
+        found = act(gpu_verify.ActionModule, {"cluster": world, "timeout": 0, "components": None}, known)
+        return [one["detail"] for one in found["checks"] if one["component"] == "nodes"]
+
+    assert told() == []
+    for key in [key for key in metadata["labels"] if ".deploy." in key]:
+        del metadata["labels"][key]
+    assert len(told()) == 1 and told()[0].startswith("n2: labels differ from the plan (nvidia.com/gpu.deploy.")
+    metadata["labels"], metadata["annotations"] = {}, {}
+    assert len(told()) == 1
+    known["hostvars"]["host-2"]["preflight_found"]["facts"]["gpus"] = []
+    assert told() == []
+
+
 def test_what_gpu_disruption_holds_back_is_pending(world: dict[str, Any], api: ApiServer, client: Client,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     def held(changes: list[Any], level: str, nodes: Any) -> tuple[list[Any], list[dict[str, Any]]]:

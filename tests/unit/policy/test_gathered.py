@@ -71,6 +71,15 @@ def test_errors_of_modules() -> None:
     assert gathered.errors(found, "a") == {"driver": error, "container_toolkit": {"message": "broke", "hint": ""}}
 
 
+def test_errors_of_the_cluster() -> None:
+    """Also such as the module did not make itself, for example of an option that cannot be templated."""
+    error = {"kind": "cluster", "message": "no.", "hint": "do."}
+    broken = {"failed": True, "msg": "broke"}
+    found = task_vars(a={"operands_result": {"skipped": True}, "deploy_labels_result": broken},
+                      b={"operands_result": {"failed": False, "error": error}})
+    assert gathered.cluster_errors(found) == {"operands": error, "labels": {"message": "broke", "hint": ""}}
+
+
 def test_facts_serve_until_a_role_changes_the_host() -> None:
     assert gathered.unchanged_facts(task_vars(a=FOUND), "a") == {"gpus": []}
     assert gathered.unchanged_facts(task_vars(a={**FOUND, "driver_result": {"changed": False}}), "a") == {"gpus": []}
@@ -163,7 +172,7 @@ def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str, before:
     assert look(found) == before
     found["hostvars"]["a"]["ansible_facts"] = {name: "x"}
     assert look(found) == after
-    assert gathered.rejected(found)["a"]["message"].startswith(f"a has a fact {name}: only the inventory may")
+    assert f"a has a fact {name}: only the inventory may" in gathered.rejected(found)["a"]["message"]
 
 
 def test_a_control_host_whose_facts_are_forged_speaks_for_no_node() -> None:

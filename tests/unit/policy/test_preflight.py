@@ -9,9 +9,11 @@ import copy
 import datetime
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, counts, grouped
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
@@ -471,3 +473,23 @@ def test_a_cluster_without_a_plan() -> None:
         {"hosts": ["cluster"], "reason": "r", "remedy": "s"}]}
     assert [(one.host, one.check) for one in preflight.refused(error, {}, seen, TODAY)] == [
         ("cluster", "policy"), ("a", "ready")]
+
+
+def test_the_labels_of_nodes_are_previewed_by_what_a_run_writes_them() -> None:
+    """The same options: without the hosts a preview would miss Nodes of which only these tell."""
+    root = pathlib.Path(__file__).parents[3]
+    preview, *runs = ({key: str(value).replace("preflight_plan", "gpu_plan") for key, value in options.items()}
+                      for path in ("roles/preflight/tasks/findings.yml", "playbooks/site.yml",
+                                   "roles/preflight/tasks/rollout.yml")
+                      for options in labellings(yaml.safe_load((root / path).read_text())))
+    assert "hosts" in preview and len(runs) == 2
+    for options in runs:
+        assert preview == {key: value for key, value in options.items() if key != "wait_for_nfd"}
+
+
+def labellings(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The options of gpu_labels in plays and tasks."""
+    for task in tasks:
+        if "gpuops.nvidia.gpu_labels" in task:
+            yield task["gpuops.nvidia.gpu_labels"]
+        yield from labellings(task.get("tasks") or task.get("block") or [])
