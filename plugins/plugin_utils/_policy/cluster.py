@@ -355,8 +355,9 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
 def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]], disruption: str) -> list[str]:
     """Which Nodes keep labels by which pods run there that are not planned any more, a sentence."""
     asked = _deploy.parse_deploy(deploy)
-    kept = {name: _deploy.kept_labels(_deploy.Node(name, node["labels"], node["annotations"]), asked)
-            for name, node in gpu.items()}
+    # A Node whose NFD labels are missing is still one with a GPU to the plan.
+    kept = {name: _deploy.kept_labels(_deploy.Node(name, node["labels"], node["annotations"]), asked).keys()
+            - {_deploy.LABELS.get(one) for one in asked.here(name)} for name, node in gpu.items()}
     names = [name for name, labels in kept.items() if labels]
     keys = sorted({key for labels in kept.values() for key in labels})
     return [f"{some_of(names)}: {' and '.join(keys)} stay{'' if keys[1:] else 's'}, as pods that GPU clients need "

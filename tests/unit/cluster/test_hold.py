@@ -248,6 +248,14 @@ def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
         stays and GPU.items() <= labels.items())
 
 
+@pytest.mark.parametrize("placed", [{}, HYBRID])
+def test_a_driver_that_is_planned_is_not_said_to_stay(placed: dict[str, Any]) -> None:
+    """Where NFD's labels are missing, its Node is still one with a GPU to the plan."""
+    one = {**node(**UBUNTU, **{LABEL: "true", "nvidia.com/gpu.present": "true"}), "annotations": OURS}
+    notes = plan(cluster=facts(one, node()), **placed)["notes"]
+    assert any("needs drain" in note for note in notes) == bool(placed)
+
+
 def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
     one = _deploy.Node("n1", {**GPU, LABEL: "pre-installed"}, OURS)
     now, notes = labelled(one, plan(cluster=facts(node(), node()), **HYBRID))
