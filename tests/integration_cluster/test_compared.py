@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.integration_cluster.plays import LOCAL, run
 POLICY = {"driver": {"enabled": False}, "toolkit": {"enabled": False}, "migManager": {"enabled": False},
           "gfd": {"enabled": False}, "nfd": {"enabled": False}}
 EXPORTER = "DaemonSet gpu-operator/nvidia-dcgm-exporter differs in "
+TAINT = "example.com/startup"
 LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
 
 
@@ -32,7 +34,7 @@ class Site:
         """A playbook of the collection."""
         self.audit.start()
         variables: dict[str, Any] = {"gpu_placement": "cluster", "gpu_kubeconfig": self.kubectl.kubeconfig,
-                                     "gpu_policy": POLICY}
+                                     "gpu_policy": POLICY, "gpu_startup_taint": TAINT}
         return run(self.folder, name, {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}})
 
     def words(self, name: str, rc: int) -> str:
@@ -62,3 +64,14 @@ def test_what_others_have_changed_is_seen_before_site_repairs_it(site: Site) -> 
         assert EXPORTER in said and f"gpu-1: a label differs from the plan ({LABEL})" in said, said
     assert site.play("site").rc == 0
     assert "differs" not in site.words("verify", 0)
+
+
+def test_a_startup_taint_that_site_takes_is_named_and_stays(site: Site) -> None:
+    site.kubectl("taint", "node", "gpu-1", f"{TAINT}=true:PreferNoSchedule")
+    size = {"nvidia.com/gpu": "1"}
+    site.kubectl("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "--patch",
+                 json.dumps({"status": {"capacity": size, "allocatable": size}}))
+    for name in ("verify", "status"):
+        assert f"gpu-1: the startup taint {TAINT} is still there" in (said := site.words(name, 0)), said
+    assert site.play("site").rc == 0
+    assert TAINT not in site.words("verify", 0)
