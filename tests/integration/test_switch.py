@@ -217,6 +217,14 @@ def test_a_failed_way_back_names_both_reasons_and_the_next_run_goes_on(at_work: 
     assert active(at_work, "nvidia-fabricmanager", "nvidia-persistenced") == ["active"] * 2
 
 
+def test_a_lost_gpu_does_not_end_the_run(at_work: DriverHost) -> None:
+    at_work.sh("systemctl stop nvidia-persistenced")
+    with at_work.fault("gpu-lost:1", at_work.name):
+        run, = at_work.run(play())
+    assert ids(done(at_work, run)["plan"]) == ["enable and start service: nvidia-persistenced.service"]
+    assert active(at_work, "nvidia-persistenced") == ["active"] and "GPU is lost" in run.output
+
+
 # What a host is like, how it is mended, what is wanted of the driver, what is said.
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "no room": ("mkdir -p /var/lib/dkms; mount -t tmpfs -o size=20m none /var/lib/dkms", "umount /var/lib/dkms", {},

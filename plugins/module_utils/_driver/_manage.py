@@ -57,6 +57,7 @@ class Driver:
         self.check = check
         self.run = command
         self.root = root or Root()
+        self.warnings: list[str] = []
 
     # -- states
 
@@ -96,7 +97,7 @@ class Driver:
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
             if whole:
-                reasons += ask_smi(self.run, attempt.version)
+                reasons += self._ask_smi(attempt.version)
             if whole and reasons:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                  "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
@@ -166,7 +167,7 @@ class Driver:
         if now.loaded and not self.spec.accepts(now.loaded):
             reasons.append(f"{now.loaded} is loaded, {self.spec.wanted()} is wanted")
         reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
-        reasons = list(dict.fromkeys(reasons)) + ask_smi(self.run, now.loaded)
+        reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:
             error = HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
                               "Repair it with the tools that installed it, or use state present.", reasons=reasons)
@@ -178,6 +179,12 @@ class Driver:
 
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
+
+    def _ask_smi(self, version: str | None) -> list[str]:
+        smi = ask_smi(self.run, version)
+        self.warnings += [f"{text.rstrip('.')}. The driver works; see to the GPU: reset it (nvidia-smi -r -i) or "
+                          "reboot the host." for text in smi.lost]
+        return smi.faults
 
     def _host(self, journal: Journal) -> Host:
         return Host(self.spec, self.run, self.root, journal, self.check)
@@ -193,4 +200,5 @@ class Driver:
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival or enrol or offline),
-                       mok=mok_state(self.root, self.spec, after), reasons=[*reasons, *waiting])
+                       mok=mok_state(self.root, self.spec, after), reasons=[*reasons, *waiting],
+                       **({"warnings": self.warnings} if self.warnings else {}))

@@ -133,7 +133,7 @@ class Rollback:
         for unit in ran:
             host.run(["systemctl", "start", unit], timeout=120, check=False)
         reasons = back.reasons(read_situation(host.root, host.run), back.delivery.installed())
-        reasons += ask_smi(host.run, back.version)
+        reasons += ask_smi(host.run, back.version).faults
         services = read_services(host.run)
         reasons += [f"{unit} does not start again" for unit in ran if services[unit].state != "active"]
         if reasons:

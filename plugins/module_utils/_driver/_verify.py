@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import re
+import typing as t
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -33,16 +36,30 @@ def disagreements(situation: Situation, version: str | None, flavour: str | None
     return found
 
 
-def ask_smi(run: Runner, wanted: str | None) -> list[str]:
-    """What nvidia-smi objects to; none when it lists GPUs with the wanted driver."""
+# What nvidia-smi says of a single GPU; the driver works. With one such GPU its exit code is that of an error, whatever
+# the others answer.
+_LOST = re.compile(r"GPU is lost|requires reset|Unable to determine the device handle", re.I)
+
+
+class Smi(t.NamedTuple):
+    """What nvidia-smi objects to. faults: of the driver; lost: of single GPUs, which no driver brings back."""
+
+    faults: list[str]
+    lost: list[str]
+
+
+def ask_smi(run: Runner, wanted: str | None) -> Smi:
+    """Nothing when nvidia-smi lists GPUs with the wanted driver."""
     try:
         done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
     except CommandError as error:
-        return [error.message.rstrip(".")]  # a GPU that hangs
+        return Smi([error.message.rstrip(".")], [])  # a GPU that hangs
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.rc != 0:
         text = " / ".join((done.stdout + done.stderr).strip().splitlines()) or f"exit code {done.rc}"
-        return [f"nvidia-smi: {text}"]
+        said = [f"nvidia-smi: {text}"]
+        return Smi([], said) if _LOST.search(text) else Smi(said, [])
     if not lines:
-        return ["nvidia-smi lists no GPU"]
-    return [f"nvidia-smi reports {line}, not {wanted}" for line in sorted(set(lines)) if wanted and line != wanted]
+        return Smi(["nvidia-smi lists no GPU"], [])
+    return Smi([f"nvidia-smi reports {line}, not {wanted}" for line in sorted(set(lines)) if wanted and line != wanted],
+               [])

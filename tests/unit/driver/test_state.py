@@ -261,13 +261,23 @@ def test_holder_out_of_sight(loaded: Host) -> None:
     assert "nvidia_drm (a console or display)" in name_holders(read_holders(loaded.root))
 
 
-@pytest.mark.parametrize(("rc", "text", "expected"), [
+@pytest.mark.parametrize(("rc", "text", "faults"), [
     (0, "595.91.07\n595.91.07\n", []),
     (0, "580.95.05\n", ["nvidia-smi reports 580.95.05, not 595.91.07"]),
     (0, "", ["nvidia-smi lists no GPU"]),
     (18, "Failed to initialize NVML: Driver/library version mismatch\n",
      ["nvidia-smi: Failed to initialize NVML: Driver/library version mismatch"]),
 ])
-def test_smi(host: Host, rc: int, text: str, expected: list[str]) -> None:
+def test_smi(host: Host, rc: int, text: str, faults: list[str]) -> None:
     host.answers["nvidia-smi"] = (rc, text)
-    assert ask_smi(host.run, "595.91.07") == expected
+    assert ask_smi(host.run, "595.91.07") == (faults, [])
+
+
+@pytest.mark.parametrize("text", [
+    "Unable to determine the device handle for GPU1: GPU is lost.  Reboot the system to recover this GPU",
+    "Unable to determine the device handle for GPU 0000:65:00.0: Unknown Error",
+    "595.91.07\nThe GPU requires reset",
+])
+def test_a_gpu_that_is_lost_is_no_fault_of_the_driver(host: Host, text: str) -> None:
+    host.answers["nvidia-smi"] = (15, text)
+    assert ask_smi(host.run, "595.91.07") == ([], ["nvidia-smi: " + text.replace("\n", " / ")])

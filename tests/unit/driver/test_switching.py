@@ -351,6 +351,18 @@ def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, mon
     assert (model.disk, model.loaded["nvidia"]) == (NEW, NEW)
 
 
+@pytest.mark.parametrize("state", ["present", "adopted"])
+def test_a_lost_gpu_takes_no_driver_away_and_is_told(model: Model, monkeypatch: pytest.MonkeyPatch,
+                                                     state: str) -> None:
+    model.begin(OLD if state == "present" else NEW)
+    answer, text = model._answer, "Unable to determine the device handle for GPU1: GPU is lost."
+    monkeypatch.setattr(model, "_answer", lambda argv: (15, text, "") if argv[0] == "nvidia-smi" else answer(argv))
+    result = getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), state)()
+    assert (model.disk, model.loaded["nvidia"], result["reasons"]) == (NEW, NEW, [])
+    warning, = result["warnings"]
+    assert text in warning and "reset it" in warning
+
+
 def test_a_value_that_a_module_refuses_leads_back_to_the_values_that_worked(
         model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model.begin(OLD)
