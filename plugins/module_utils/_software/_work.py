@@ -19,7 +19,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Manager, PackageState, Repository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL, REFRESH, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import (
+    ADD,
+    AGAIN,
+    INSTALL,
+    REFRESH,
+    PackageWork,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import drop_compiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -81,11 +87,13 @@ class Work:
         if work is None or work.repository is None or not wish.packages:
             return []
         gone = [name for name in wish.gone if name in state.installed]
+        ours = [name for name, entry in self.journal.of_kind("package").items() if (entry["after"] or {}).get("ours")]
         if not gone and work.is_present(state, wish.packages):
-            return []
+            return work.plan_lost(state, [*wish.packages, *ours])
         with work.manager.probe(work.repository) as probe:
             steps = work.plan_repair(state, wish.packages) + work.plan_repository(probe)
-            return steps + work.plan_install(probe, state, wish.packages, gone=gone)
+            steps += work.plan_install(probe, state, wish.packages, gone=gone)
+        return steps + work.plan_lost(state, [*wish.packages, *ours], steps)
 
     def _plan_service(self, service: Service, changed: bool) -> list[Step]:
         if not self.unit:
@@ -137,7 +145,7 @@ class Work:
             return
         if self.packages is None:
             raise HostError(f"Nothing can do '{step.id}'.", "This is a bug: report it.")
-        if step.action == INSTALL:
+        if step.action in (INSTALL, AGAIN):
             self._owe_restart()
         self.packages.execute(step)
 

@@ -267,7 +267,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> l
     monkeypatch.setattr(PackageWork, "is_present", lambda self, _state, _wanted: self._has_repository())
     monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
     monkeypatch.setattr(PackageWork, "plan_install", lambda *_args, **_options: [])
-    manager: t.Any = SimpleNamespace(is_configured=lambda _repository: False,
+    manager: t.Any = SimpleNamespace(is_configured=lambda _repository: False, lost_files=lambda _names: {},
                                      probe=lambda _repository: contextlib.nullcontext(SimpleNamespace(key=b"KEY")))
     works = []
     for concern in concerns:
@@ -286,6 +286,28 @@ def test_a_repository_of_several_is_put_right_once_and_restarts_nothing(
     software = Software({}, None, None, True, root=Root(str(tmp_path)), repaired=repaired)
     running = Service("active", "enabled")
     assert [[step.action for step in software._plan(work, PackageState({}), running)] for work in works] == steps
+
+
+@pytest.mark.parametrize(("service", "last"), [("active", "restart service"), ("inactive", "enable and start service")])
+@pytest.mark.parametrize("package", ["x", "x-library"])
+def test_a_program_that_is_gone_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str,
+                                            service: str, last: str) -> None:
+    work, = shared(tmp_path, monkeypatch, "dcgm")
+    asked: list[list[str]] = []
+    manager: t.Any = work.packages and work.packages.manager
+    manager.is_configured = lambda _repository: True
+    manager.lost_files = lambda names: asked.append(list(names)) or {package: ["/usr/bin/x"]}
+    with Journal("dcgm", str(tmp_path / "state" / "journal")) as work.journal:
+        for name, ours in (("x", True), ("x-library", True), ("libc", False)):
+            work.journal.keep("package", name, {"state": "absent"})
+            work.journal.note("package", name, {"version": "1", "ours": ours})
+        state = PackageState({"x": "1", "x-library": "1", "libc": "1"})
+        steps = work.plan(state, Service(service, "enabled"))
+        assert asked == [["x", "x-library"]]
+        assert [step.action for step in steps] == ["refresh package lists", "install packages again", last]
+        monkeypatch.setattr(PackageWork, "execute", lambda *_arguments: True)
+        work.execute(steps[1])
+        assert (work.journal.get("restart", "x.service") is not None) == (service == "active")
 
 
 def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.MonkeyPatch) -> None:
