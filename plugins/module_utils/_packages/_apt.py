@@ -142,10 +142,10 @@ class Apt:
         """By dpkg's lists of files; no command."""
         return lost_files(Root(), self.run, "debian", names) or {}
 
-    def reinstall(self, packages: t.Mapping[str, str]) -> None:
-        """apt-get install --reinstall."""
-        apt_get(self.run, ["--reinstall", "--allow-downgrades", "install", *specifiers(packages)],
-                wait=self.lock_timeout)
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        """apt-get install --reinstall; with check apt-get -s."""
+        apt_get(self.run, [*(["-s"] if check else []), "--reinstall", "--allow-downgrades", "install",
+                           *specifiers(packages)], wait=self.lock_timeout)
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s install."""

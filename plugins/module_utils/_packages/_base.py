@@ -198,8 +198,11 @@ class Manager(t.Protocol):
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
         """Installed package to those of its programs and libraries that are gone; none where that cannot be told."""
 
-    def reinstall(self, packages: t.Mapping[str, str]) -> None:
-        """Brings the files of installed packages anew, at the versions that they have."""
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        """Brings the files of installed packages anew, at the versions that they have.
+
+        check: changes nothing, and raises GpuopsError where that is known to fail.
+        """
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """What installing these packages from the host's own sources would do. Raises HostError where it cannot be."""

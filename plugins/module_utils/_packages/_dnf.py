@@ -88,9 +88,9 @@ class Dnf(RpmManager):
         if auto:
             self._dnf(["mark", "remove", *auto])
 
-    def reinstall(self, packages: t.Mapping[str, str]) -> None:
-        """dnf reinstall."""
-        self._dnf(["reinstall", *specs(packages)])
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        """dnf reinstall; with check answered with no."""
+        self._dnf([*(["--assumeno"] if check else []), "reinstall", *specs(packages)])
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """dnf install, answered with no."""

@@ -202,6 +202,7 @@ class PackageWork:
         """Steps that bring packages anew whose programs or libraries somebody has removed.
 
         names: of packages, those that are not installed do not count. steps: what is done before, which brings some.
+        Raises GpuopsError where that is known to fail; after other steps this is not known.
         """
         coming = {name for step in steps for name in (*step.data.get("packages", ()),
                                                       *(change[0] for change in step.data.get("changes", ())))}
@@ -213,6 +214,8 @@ class PackageWork:
         paths = [path for found in lost.values() for path in found]
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         packages = {name: state.installed[name] for name in lost if name in state.installed}
+        if not steps:
+            self.manager.reinstall(packages, check=True)
         again = [] if self.repository is None or not self._has_repository() or any(
             step.action == REFRESH for step in steps) else [
                 Step(REFRESH, self.repository.name, "packages are to be installed")]

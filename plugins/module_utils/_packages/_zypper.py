@@ -26,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper_pr
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper_tools import (
     CACHE,
     INSTALL,
+    NOT_FOUND,
     REPOSITORIES,
     STALE,
     parse_changes,
@@ -75,9 +76,13 @@ class Zypper(RpmManager):
         """zypper install of exact versions. zypp has no command that marks dependencies, so C(auto) is not used."""
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
-    def reinstall(self, packages: t.Mapping[str, str]) -> None:
-        """zypper install --force."""
-        self._zypper([STALE, *INSTALL, "--force", *specifiers(packages)])
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        """zypper install --force; with check a dry run, which may lack lists that are fetched before the step."""
+        try:
+            self._zypper([STALE, *INSTALL, "--force", *(["--dry-run"] if check else []), *specifiers(packages)])
+        except CommandError as error:
+            if not check or error.details["rc"] != NOT_FOUND:
+                raise
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """zypper install --dry-run."""

@@ -36,6 +36,8 @@ INSTALL = ("install", "--oldpackage", "--no-recommends", "--auto-agree-with-lice
 # failed: what the scripts were to do is looked at afterwards.
 _FINE = (0, 102, 103, 106, 107)
 _LOCKED, _MISSING = 7, 127
+# No repository, as far as its lists have been fetched, has the package.
+NOT_FOUND = 104
 
 
 def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,

@@ -34,6 +34,9 @@ class Manager:
         self.asked += names
         return {"libnvidia-ml1": [LIBRARY]}
 
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        assert check
+
 
 def test_a_library_that_is_gone_comes_again(made: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made.works()

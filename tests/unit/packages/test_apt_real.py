@@ -353,7 +353,22 @@ def test_a_file_that_is_gone_comes_again(host: Host, monkeypatch: pytest.MonkeyP
     (host.root / "usr/share/tool").unlink()
     assert host.manager.lost_files(["tool", "tool-lib"]) == {"tool": ["/usr/share/tool"]}
     assert host.manager.lost_files(["tool", "unknown"]) == {}  # what cannot be told is no reason to install
+    host.manager.reinstall({"tool": "1.0-1"}, check=True)
+    assert not (host.root / "usr/share/tool").exists()
     host.manager.reinstall({"tool": "1.0-1"})
     assert host.manager.lost_files(["tool", "tool-lib"]) == {}
     assert host.installed() == {"tool": "1.0-1", "tool-lib": "1.0-1"}
     assert set(former) <= set(host.files())
+
+
+def test_what_would_keep_a_package_from_coming_again_is_told_before(host: Host) -> None:
+    host.configure()
+    host.manager.install({"tool": "1.0-1", "tool-lib": "1.0-1"})
+    for path in (host.root / "var/lib/apt/lists").iterdir():
+        if path.is_file():
+            path.unlink()
+    host.manager.reinstall({"tool": "1.0-1"}, check=True)  # lists are fetched before
+    wrong = host.root / "etc/apt/sources.list.d/bad.list"
+    wrong.write_text("deb http://example.com\n")
+    with pytest.raises(CommandError, match=f"{wrong}"):
+        host.manager.reinstall({"tool": "1.0-1"}, check=True)

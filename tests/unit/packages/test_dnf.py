@@ -239,11 +239,12 @@ def test_install_and_remove(tmp_path: Path) -> None:
     host = Keeping(qc=(0, f"{setting}\n"))
     manager = Dnf(host)
     manager.install({"nvidia-driver-cuda": "3:1-1"}, ["libnvidia-ml"])
+    manager.reinstall({"nvidia-driver-cuda": "3:1-1"}, check=True)
     manager.reinstall({"nvidia-driver-cuda": "3:1-1"})
     manager.remove(["nvidia-driver-cuda"])
     assert host.words("dnf") == [
         ["--allowerasing", "install", "nvidia-driver-cuda-3:1-1"], ["mark", "remove", "libnvidia-ml"],
-        ["reinstall", "nvidia-driver-cuda-3:1-1"],
+        ["--assumeno", "reinstall", "nvidia-driver-cuda-3:1-1"], ["reinstall", "nvidia-driver-cuda-3:1-1"],
         ["--setopt=clean_requirements_on_remove=0", "remove", "nvidia-driver-cuda"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nvidia.conf.mine", "nvidia.conf.rpmnew"]
     Path(f"{setting}.rpmsave").touch()  # older than our packages

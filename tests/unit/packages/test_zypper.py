@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import typing as t
@@ -219,6 +220,14 @@ def test_lists_of_repositories_that_are_gone_are_forgotten(paths: Path) -> None:
     (paths / "REPOSITORIES" / "gpuops-cuda.repo").touch()
     Zypper(Host()).forget_lists("https://example.com/r/")
     assert [sorted(os.listdir(paths / "CACHE" / kind)) for kind in ("raw", "solv")] == [["SLES", "gpuops-cuda"]] * 2
+
+
+@pytest.mark.parametrize(("rc", "told"), [(0, False), (104, False), (4, True)])
+def test_a_reinstallation_is_tried_before(rc: int, told: bool) -> None:
+    host = Host(**{"--dry-run": (rc, "")})
+    with pytest.raises(CommandError) if told else contextlib.nullcontext():
+        Zypper(host).reinstall({"nvidia-open-driver-G07": "595.91.07-1"}, check=True)
+    assert host.words()[0][-3:] == ["--force", "--dry-run", "nvidia-open-driver-G07=595.91.07-1"]
 
 
 def test_install_and_remove() -> None:

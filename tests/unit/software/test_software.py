@@ -268,6 +268,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> l
     monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
     monkeypatch.setattr(PackageWork, "plan_install", lambda *_args, **_options: [])
     manager: t.Any = SimpleNamespace(is_configured=lambda _repository: False, lost_files=lambda _names: {},
+                                     reinstall=lambda _packages, check: None,
                                      probe=lambda _repository: contextlib.nullcontext(SimpleNamespace(key=b"KEY")))
     works = []
     for concern in concerns:

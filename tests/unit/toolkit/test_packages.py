@@ -49,6 +49,9 @@ class Packager:
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
         return {name: self.lost[name] for name in names if name in self.lost}
 
+    def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
+        assert check
+
     def is_configured(self, repository: Repository) -> bool:
         return False
 
