@@ -15,16 +15,24 @@ import json
 import secrets
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, interpreter
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import driver_steps, refuse_forged
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _seen, _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
+
+# Actions of the driver that change what nvidia-ctk says of the devices: of modules, files, nodes, sockets of services.
+_DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
 
 
 class _HostFailed(Exception):
@@ -155,7 +163,8 @@ class ActionModule(Asking):
 
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
         request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
-                   "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode, **more}
+                   "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode,
+                   "driver": self._driver_actions(), **more}
         # Ansible prints what a host answers from -vvv on, and the files of runtimes, which are needed whole, hold
         # credentials of registries. The key is new for each question, and no log shows the option that brings it.
         key = secrets.token_hex(32)
@@ -169,6 +178,11 @@ class ActionModule(Asking):
             result = {**result, **_opened(str(result.pop("sealed")), key)}
         refuse("", _seen.fault(phase, limited(result)))
         return result
+
+    def _driver_actions(self) -> list[str]:
+        """In check mode those that the role driver has planned and not executed."""
+        return [action for action in _DRIVER_ACTIONS if driver_steps(self._variables, action)] \
+            if self._task.check_mode else []
 
 
 def _opened(text: str, key: str) -> dict[str, t.Any]:

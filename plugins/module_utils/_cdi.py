@@ -17,6 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 UNIT = "gpuops-cdi-refresh.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+# The driver's step that starts it.
+REFRESH = "refresh CDI specification"
 # As nvidia-ctk writes them: one device a C(name); the library of every CUDA program has the driver's version
 # (libcuda.so.1.1 on WSL and Jetson).
 _NAME = re.compile(r"^\s*(?:- )?name: [\"']?([^\s\"']+)", re.MULTILINE)

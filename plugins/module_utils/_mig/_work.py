@@ -97,8 +97,9 @@ class Work:
         for number, function in enumerate(one for one in self._bus() if one.driver != "vfio-pci"):
             what = number, function.address, function.device, function.subsystem or ""
             # A driver is at work that cannot be asked: the GPU need not be what tables say of a bare one.
+            asked_later = self.request.after_reload and self.request.check
             gpus.append(self._left_out(*what, self.nvml.error or "NVML is not installed.")
-                        if function.driver == "nvidia" else self._assume(*what))
+                        if function.driver == "nvidia" and not asked_later else self._assume(*what))
         return gpus
 
     def _bus(self) -> t.Sequence[t.Any]:

@@ -15,7 +15,7 @@ import stat
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE, parse
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE, parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -52,12 +52,17 @@ def _links() -> t.Iterator[tuple[str, str]]:
 
 
 class Cdi:
-    """Plans and executes. request: the module's options, and check, whether this is check mode."""
+    """Plans and executes.
+
+    request: the module's options; check, whether this is check mode; driver, in check mode the actions of the driver's
+    planned steps that change what nvidia-ctk says, and which a run does before this.
+    """
 
     def __init__(self, request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> None:
         self.request = request
         self.journal = journal
         self.run = run
+        self.driver_steps = request.get("driver") or ()
         self.environment = files.environment(read_text(files.ENVIRONMENT) or "")
         self.pending: list[dict[str, t.Any]] = []
         self.warnings: list[str] = []
@@ -90,7 +95,7 @@ class Cdi:
             if step.action == GENERATE:
                 check_writable(step.target)
         # Only now: nodes of MIG devices come into being when nvidia-ctk asks for them.
-        missing = nodes_without_link()
+        missing = [] if REFRESH in self.driver_steps else nodes_without_link()
         if missing or assumed:
             steps.append(Step(LINK, _LINKS, "once the driver is loaded" if assumed else f"{len(missing)} have none",
                               assumed=assumed))
@@ -137,6 +142,8 @@ class Cdi:
             return [Step(REMOVE, path, "it is not wanted")] if ours and there is not None else []
         if assumed:
             return [Step(GENERATE, path, "once the driver is loaded", assumed=True)]
+        if self.driver_steps and not changing:
+            return self._after_driver_steps(kind, path)
         if driver is None:
             if there is None and _has_gpu():
                 self._wait(path, "no NVIDIA driver is loaded")
@@ -146,6 +153,13 @@ class Cdi:
         if changing:
             return [Step(GENERATE, path, "the toolkit changes")]
         return self._compare(kind, path, there, driver)
+
+    def _after_driver_steps(self, kind: str, path: str) -> list[Step]:
+        """In check mode: what nvidia-ctk says of the driver as it is now is not what a run compares with."""
+        there = os.path.isfile(path) or kind == "gpu" and os.path.isfile(_OTHER)
+        if there or REFRESH in self.driver_steps:  # by that step the unit writes specifications and links
+            return []
+        return [Step(GENERATE, path, "once the driver works", assumed=True)]
 
     def _compare(self, kind: str, path: str, there: str | None, driver: str) -> list[Step]:
         words = [*files.command(kind), *(["--format=json"] if path.endswith(".json") else [])]

@@ -105,6 +105,19 @@ def test_a_driver_that_nvml_cannot_ask_tells_nothing_so_nothing_is_planned(monke
     assert go(model, "all-1g.10gb")["pending"] == result["pending"]
 
 
+def test_check_mode_before_a_reload_plans_for_gpus_that_nvml_cannot_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_bus(monkeypatch, "nvidia")
+    model = hosts()
+    model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
+    request = _work.Request("present", None, "all-1g.10gb", None, "idle", True, after_reload=True)
+    work = _work.Work(request, model)  # type: ignore[arg-type]
+    result = work.run()
+    assert (result["pending"], work.warnings) == ([], [])
+    assert ids(result) == ids(go(hosts(), "all-1g.10gb"))
+    waits = _work.Work(request._replace(check=False), model).run()  # type: ignore[arg-type]
+    assert [step["id"] for step in waits["pending"]] == [f"configure MIG: {A}", f"configure MIG: {B}"]
+
+
 @pytest.mark.parametrize("selected", ["all-1g.10gb", "all-disabled"])
 def test_a_gpu_that_does_not_answer_keeps_no_other_from_its_layout(
         selected: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,14 @@ OPTIONS = {"state": "present", "version": None, "runtime": "auto", "set_as_defau
 CONTAINERD = b"version = 2\n"
 
 
+class Variables(dict[str, t.Any]):
+    """Ansible's hostvars."""
+
+    def raw_get(self, host: str) -> t.Any:
+        return self[host]
+
+
+
 class Play:
     """Runs the task against a host; phases: what the host was asked, in order."""
 
@@ -38,6 +46,8 @@ class Play:
         self.packages: list[Step] = []  # what the host plans by itself until it has been executed
         self.script: t.Callable[[], t.Any] = lambda: None  # what the scripts of these packages do
         self.options: dict[str, t.Any] = {}  # what the host says that it was given, in place of the truth
+        self.registered: dict[str, t.Any] = {}  # what tasks of the play have registered before
+        self.driver: list[str] = []  # what the host is told of the driver
         self.instead: dict[str, t.Any] | None = None  # the host's answer, where it fails
         settings = host.root / "nvidia-container-runtime" / "config.toml"
         settings.parent.mkdir()
@@ -60,8 +70,9 @@ class Play:
         return True
 
     def _execute(self, module_name: str, module_args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> t.Any:
-        assert (module_name, task_vars) == ("gpuops.nvidia.container_toolkit", {"inventory_hostname": "h"})
+        assert (module_name, task_vars["inventory_hostname"]) == ("gpuops.nvidia.container_toolkit", "h")
         request = json.loads(base64.b64decode(module_args["request"]))
+        self.driver = request.get("driver", [])
         self.phases.append(request["phase"])
         self.steps.append([f"{step['action']}: {step['target']}" for step in request.get("steps", ())])
         if self.instead is not None:
@@ -83,7 +94,8 @@ class Play:
         action._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp/ansible-x"))
         action._execute_module = self._execute
         action._remove_tmp_path = self.removed.append
-        return t.cast("dict[str, t.Any]", action.run(None, {"inventory_hostname": "h"}))
+        variables = {"inventory_hostname": "h", "hostvars": Variables(h=self.registered)}
+        return t.cast("dict[str, t.Any]", action.run(None, variables))
 
 
 @pytest.fixture
@@ -114,6 +126,15 @@ def test_it_comes_stays_and_goes(play: Play) -> None:
     assert play(state="absent")["changed"] is False
     assert play.phases == ["read"]
     assert len(play.removed) == 4
+
+
+def test_the_host_is_told_what_check_mode_has_planned_for_the_driver(play: Play) -> None:
+    actions = ["write module parameters", "load module", "install packages again"]
+    play.registered["driver_result"] = {"plan": [{"action": action, "target": "x"} for action in actions]}
+    play(check=True)
+    assert play.driver == ["install packages again", "load module"]
+    play()
+    assert play.driver == []
 
 
 def test_check_mode_asks_and_changes_nothing(play: Play) -> None:

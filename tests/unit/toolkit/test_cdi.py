@@ -260,6 +260,36 @@ def test_without_a_driver(machine: Machine) -> None:
     assert machine.converge() == [_cdi.REMOVE]
 
 
+@pytest.mark.parametrize(("there", "actions", "expected"), [
+    (True, ["load module", "refresh CDI specification"], []),
+    (True, ["install packages again"], []),
+    (False, ["load module", "refresh CDI specification"], []),
+    (False, ["install packages again"], [_cdi.GENERATE]),
+])
+@pytest.mark.parametrize("loaded", [None, "595.91.07"])
+def test_check_mode_counts_on_the_steps_of_the_driver(machine: Machine, loaded: str | None, there: bool,
+                                                      actions: list[str], expected: list[str]) -> None:
+    machine.converge()
+    machine.driver(loaded)
+    machine.says = spec("0") if loaded else None  # as long as a file of the driver is missing
+    if not there:
+        machine.spec.unlink()
+    found = machine.plan(check=True, driver=actions)
+    assert [(step.action, step.assumed) for step in found["steps"]] == [(action, True) for action in expected]
+    assert (found["pending"], found["warnings"]) == ([], [])
+    # A toolkit that changes is followed by specifications all the same.
+    assert _cdi.GENERATE in [step.action for step in machine.plan([INSTALL], check=True, driver=actions)["steps"]]
+
+
+def test_check_mode_leaves_links_to_the_unit_that_the_driver_starts(machine: Machine,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.converge()
+    monkeypatch.setattr(_cdi, "nodes_without_link", lambda: ["/dev/nvidia0"])
+    for actions, expected in ((["refresh CDI specification"], []), (["install packages again"], [_cdi.LINK])):
+        steps = machine.plan(check=True, driver=actions)["steps"]
+        assert [step.action for step in steps] == expected
+
+
 def test_not_wanted(machine: Machine) -> None:
     assert machine.converge(cdi=False) == [_cdi.WRITE_RULE]
     assert machine.converge() == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
