@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, interpreter
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, explained, interpreter
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import driver_steps, refuse_forged
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fault
@@ -64,7 +64,7 @@ class ActionModule(Asking):
             result = {"failed": True, **error.as_result()}
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
-        return received(result, interpreter(self))
+        return explained(received(result, interpreter(self)), result)
 
     def _work(self) -> dict[str, t.Any]:
         answer = self._ask("read")

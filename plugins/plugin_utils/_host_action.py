@@ -80,10 +80,10 @@ class HostAction(Asking):
             result = self._execute_module(module_args=module_args, task_vars=task_vars)
         except AnswerError as error:
             return {"failed": True, **error.as_result()}
-        return _explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
+        return explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
 
 
-def _explained(result: dict[str, t.Any], answer: dict[str, t.Any]) -> dict[str, t.Any]:
+def explained(result: dict[str, t.Any], answer: dict[str, t.Any]) -> dict[str, t.Any]:
     """The result; where no module has answered, with the words of what did: sudo, a shell, a Python that cannot start.
     """
     if result.get("_ansible_parsed") is not False:

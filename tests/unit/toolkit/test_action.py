@@ -207,6 +207,13 @@ def test_what_fails_on_the_host_is_the_result(play: Play, answer: dict[str, t.An
     assert play.removed == ["/tmp/ansible-x"]
 
 
+def test_where_no_module_has_answered_the_words_of_what_did_are_told(play: Play) -> None:
+    play.instead = {"failed": True, "_ansible_parsed": False, "msg": "Module result deserialization failed.",
+                    "module_stderr": "/bin/sh: 1: sudo: not found\n"}
+    told = play()
+    assert told["failed"] and "The host did not run the module: /bin/sh: 1: sudo: not found." in told["msg"]
+
+
 def test_what_the_controller_refuses_fails_before_anything_changes(play: Play) -> None:
     play.host.config.write_bytes(b"version = 2\n[plugins\n")
     former = play.host.tree()
