@@ -82,7 +82,7 @@ def test_files_of_packages_that_are_gone(tmp_path: Path) -> None:
     assert facts["driver"]["missing_files"] == [library]
     assert facts["toolkit"]["missing_files"] == [program, "/etc/nvidia-container-runtime/config.toml"]
     trees.link(tmp_path, library, "libnvidia-ml.so.595.91.07")
-    trees.put(tmp_path, program, "")
+    trees.put(tmp_path, program, "x")
     trees.put(tmp_path, "/etc/nvidia-container-runtime/config.toml", "")
     facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
     assert (facts["driver"]["missing_files"], facts["toolkit"]["missing_files"]) == ([], [])

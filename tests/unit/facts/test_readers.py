@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 import typing as t
 from pathlib import Path
@@ -354,6 +355,28 @@ def test_lost_files_in_rpm(tmp_path: Path, answer: str | None, lost: t.Any) -> N
     run = trees.Answers({("rpm", "-q"): answer} if answer else {})
     assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib", "yes"]) == lost
     assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", []) == {}
+
+
+@pytest.mark.parametrize(("name", "size", "lost"), [
+    ("libx.so.1.2", None, False), ("libx.so.1.2", -1, True), ("libx.so.1.2", 40, True), ("libx.so.1.2", 0, True),
+    ("x.ko", -1, True), ("notes", 0, False)])
+def test_a_library_that_is_cut_off_counts_as_lost(tmp_path: Path, name: str, size: int | None, lost: bool) -> None:
+    content = Path(sys.executable).resolve().read_bytes()
+    path = tmp_path / "usr/lib" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content[:size])
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.list", f"/usr/lib\n/usr/lib/{name}\n")
+    found = _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
+    assert found == ({"x": [f"/usr/lib/{name}"]} if lost else {})
+
+
+@pytest.mark.parametrize(("text", "lost"), [("#!/bin/sh\n", False), ("", True)])
+def test_a_program_that_is_empty_counts_as_lost(tmp_path: Path, text: str, lost: bool) -> None:
+    trees.put(tmp_path, "/usr/bin/x", text)
+    (tmp_path / "usr/bin/link").symlink_to("/nowhere")
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.list", "/usr/bin/x\n/usr/bin/link\n")
+    found = _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
+    assert found == ({"x": ["/usr/bin/x"]} if lost else {})
 
 
 def test_an_rpm_that_hangs_tells_nothing(tmp_path: Path) -> None:
