@@ -107,10 +107,12 @@ def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts,
     lab.sh("gpu-a1", "touch /etc/containerd/config.toml")
     began = lab.sh("gpu-a1", "systemctl show -p MainPID --value containerd")
     verify = user.playbook("verify", lab.wishes)
-    assert verify.rc != 0
+    status = user.playbook("status", lab.wishes)
+    assert (verify.rc != 0, status.rc) == (True, 0), status.output
     for words in (library, "/dev/nvidia2: missing", "/dev/nvidia3: mode 0000", "/usr/bin/nvidia-ctk",
                   "containerd runs with an older configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
         assert words in verify.output, verify.output
+        assert words in status.output, status.output
     check = user.playbook("site", lab.wishes, "--check", "--diff")
     repair = user.playbook("site", lab.wishes, "--diff")
     assert repair.rc == 0, repair.output
