@@ -228,14 +228,17 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
     assert not land.audit.writes
     land.kubectl(*command, "olm.owner=gpu-operator-certified.v26.7.0")
     land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state=drain-required")
-    land.audit.start()
-    with pytest.raises(ClusterError, match="Operator Lifecycle Manager.*ClusterServiceVersion gpu-operator-certified"):
-        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
-    assert not land.audit.writes
-    land.kubectl(*command, "olm.owner-")
-    with pytest.raises(ClusterError, match=r"Node gpu-1 \(drain-required\)"):
-        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
-    land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state-")
+    try:
+        land.audit.start()
+        with pytest.raises(ClusterError, match="Operator Lifecycle Manager.*ClusterServiceVersion gpu-operator-cert"):
+            deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+        assert not land.audit.writes
+        land.kubectl(*command, "olm.owner-")
+        with pytest.raises(ClusterError, match=r"1 Node now: gpu-1 \(drain-required\)"):
+            deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+    finally:
+        land.kubectl(*command, "olm.owner-")
+        land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state-")
     assert land.replicas() == 1
 
 
