@@ -142,7 +142,7 @@ class ActionModule(ControllerAction):
         nodes = (plan["cluster"] or {}).get("rejected") or {}
         plan["checks"] = preflight.listed([
             *preflight.of_rejected(rejected),
-            *preflight.of_rejected(nodes, "no driver is planned for this Node"), *found])
+            *preflight.of_rejected(nodes), *found])
         plan["rejected"] = rejected
         return plan
 

@@ -144,8 +144,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 self._add(node)
         if self._unclear:
             told = [f"{address} ({fold(names)})" for address, names in self._unclear.items()]
-            self.display.warning("These addresses are given by several Nodes and are therefore not used: "
-                                 f"{some_of(told, SHOWN)}. Find out which Node is at the address.")
+            self.display.warning("Several Nodes report the same address, so it is not used: "
+                                 f"{some_of(told, SHOWN)}. Check which Node has the address.")
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
         """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
@@ -182,8 +182,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if known:
             variables["ansible_host"] = known
         elif not self._is_its_own(name, name):
-            self.display.warning(f"A Node called {name} is left out: it has no address that can be used, and its name "
-                                 "is none either, or an address of another Node.")
+            self.display.warning(f"Node {name} is left out: it reports no usable address, and its name is no usable "
+                                 "host name or is the address of another Node.")
             return
         self.inventory.add_host(name)
         for key, value in variables.items():

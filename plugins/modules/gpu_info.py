@@ -214,7 +214,7 @@ facts:
     toolkit:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
-        - C(missing_files) are programs and libraries of its packages that are not there or cut off, and the settings
+        - C(missing_files) are programs and libraries of its packages that are missing or truncated, and the settings
           file C(/etc/nvidia-container-runtime/config.toml) where that is gone; null where the package database does not
           tell.
         - C(cdi) is what those of the kind C(nvidia.com/gpu) name, and the driver that they are of; null without one.

@@ -365,10 +365,10 @@ def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, sett
                                                    "containers": [{"name": "x", "image": "example.org/x:1"}]}}
     web = {**TRAINER, "spec": {**TRAINER["spec"], "template": pod}}
 
-    def run() -> tuple[user.Run, set[str]]:
+    def run(timeout: int) -> tuple[user.Run, set[str]]:
         watcher = Watcher(lab, settled)
         done = site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption="reboot", driver_branch="580",
-                    maintenance_drain_timeout=5)
+                    maintenance_drain_timeout=timeout)
         return done, watcher.acts()
 
     before = settled.nodes()[FRESH]
@@ -378,14 +378,14 @@ def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, sett
         until(lambda: settled.client.list("v1", "Pod", "default", "app=trainer")[0]["status"]["phase"] == "Running",
               "the pod runs")
         lab.sh(FRESH, "setsid sh -c 'exec 3</dev/nvidia0; exec sleep 1000' >/dev/null 2>&1 </dev/null &")
-        blocked, acts = run()
+        blocked, acts = run(5)
         assert blocked.rc != 0 and "disruption budget trainer" in str(blocked.errors()), blocked.output
         assert acts == {"hold", "evict"}
         left = settled.client.get("v1", "Node", FRESH)
         assert left is not None and left["spec"]["unschedulable"], "the driver waits for the reboot"
         assert "disruption budget trainer" in left["metadata"]["annotations"]["gpuops.nvidia/maintenance-failed"]
         settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
-        done, acts = run()
+        done, acts = run(120)
         assert done.rc == 0 and acts == {"hold", "evict", "reload", "reboot"}, done.output
         after = settled.nodes()[FRESH]
         assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")

@@ -100,7 +100,7 @@ def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(s
     """A disruption budget keeps the first Node from being emptied."""
     assert run(site).rc == 0
     site.deploy("server", budget=1)
-    done = remove(site, maintenance_drain_timeout=3)
+    done = remove(site, maintenance_drain_timeout=10)
     first, second = site.nodes
     assert done.rc == 2 and "The disruption budget server needs 1" in done.output, done.output
     assert f"Not begun: {first} failed before" in done.output

@@ -182,8 +182,8 @@ class Driver:
 
     def _ask_smi(self, version: str | None) -> list[str]:
         smi = ask_smi(self.run, version)
-        self.warnings += [f"{text.rstrip('.')}. The driver works; see to the GPU: reset it (nvidia-smi -r -i) or "
-                          "reboot the host." for text in smi.lost]
+        self.warnings += [f"{text.rstrip('.')}. The driver works. Reset the GPU (nvidia-smi -r -i INDEX) or reboot "
+                          "the host." for text in smi.lost]
         return smi.faults
 
     def _host(self, journal: Journal) -> Host:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of installed packages that are gone from the disk or cut off. PRIVATE to the collection.
+"""Files of installed packages that are missing or truncated. PRIVATE to the collection.
 
 Only programs, libraries and modules count: documentation is left out of many systems, and what stands below /etc is the
 administrator's to remove. Sources: dpkg-divert(1), dpkg(1) for its folder of lists; rpm's tags and file flags (rpmfi.h,
@@ -32,7 +32,7 @@ _NOT_MEANT = 1 | 2 | 8 | 64 | 128 | 256
 
 
 def lost_files(root: Root, run: Runner, family: str, names: t.Sequence[str]) -> dict[str, list[str]] | None:
-    """Package to the paths that it has brought and that are not there or cut off; None where that cannot be told.
+    """Package to the paths that it has brought and that are missing or truncated; None where that cannot be told.
 
     family: the distribution's. names: of installed packages. Costs one rpm, or nothing but reading where dpkg is.
     """

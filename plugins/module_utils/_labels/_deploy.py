@@ -299,10 +299,12 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     if deploy.pods_may_end or is_off(node.labels):
         return {}
     planned = deploy.here(node.name) if node.gpu else frozenset()
-    names = ["driver", *(["device_plugin"] if node.labels.get("nvidia.com/mps.capable") == "true" else [])]
-    mine = _mine(node)
-    return {LABELS[name]: node.labels[LABELS[name]] for name in names
-            if name not in planned and LABELS[name] in mine and node.labels[LABELS[name]]}
+    keys = [] if "driver" in planned else [LABELS["driver"]]
+    if "device_plugin" not in planned and node.labels.get("nvidia.com/mps.capable") == "true":
+        keys += [LABELS["device_plugin"], PLUGIN_CONFIG]  # another configuration would start the MPS daemon anew
+    keys = [key for key in keys if node.labels.get(key)]
+    mine = _mine(node) if keys else frozenset()
+    return {key: node.labels[key] for key in keys if key in mine}
 
 
 def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:

@@ -193,7 +193,7 @@ class Protocol:
         return {} if one.asked == layout else {MIG_CONFIG: layout}
 
     def _asking(self, name: str, one: Stand) -> list[Step]:
-        """The manager then destroys instances and changes the mode of GPUs."""
+        """The steps that ask for the layout. They need idle, as the manager destroys instances for it."""
         return [replace(step, needs="idle") for step in mig.steps(name, self._ask(one))]
 
     def _request_layout(self, live: Object) -> dict[str, t.Any] | None:

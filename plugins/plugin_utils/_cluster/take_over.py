@@ -55,7 +55,7 @@ def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
     first = next((one for one in pending if one["action"] == "adopt"), None)
     if first:
         raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
-                           "window, or let the policy have what the operator has. Nothing has been changed.",
+                           "window, or change the policy to match the operator's DaemonSet. Nothing has been changed.",
                            verb="plan", object=first["target"], reason="Pending")
 
 

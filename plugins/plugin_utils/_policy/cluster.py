@@ -89,7 +89,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     openshift = cluster_openshift.found(policy, facts)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
-                      "crio" if openshift else _runtime(facts, gpu), openshift,
+                      "crio" if openshift else _runtime(facts, gpu, on_host), openshift,
                       policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
@@ -106,7 +106,9 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         if context.sharing and not allows(disruption, "drain"):
             notes += cluster_sharing.hold(context.sharing, configs, _nodes(facts), disruption)
     found: list[pools.Pool] = []
-    parts = _parts(context, places, facts, gpu, on_host, settings, found, refused, reasons)
+    without_driver: list[Concerned] = []
+    parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
+    refused += without_driver
     reasons += _for_all(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
@@ -115,7 +117,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    out = set() if reasons else _named(refused)
+    out = set() if reasons else _named(without_driver)
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
               if out.isdisjoint(pool.nodes)]
     if reasons:
@@ -125,7 +127,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     deploy = {
         "components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
         "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
-        "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(rejected),
+        "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(_named(without_driver)),
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
     }
@@ -198,8 +200,8 @@ def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str]
 def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, gpu: t.Sequence[str],
            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
            refused: list[Concerned], reasons: list[Refused]) -> dict[str, Plan]:
-    """By component its plan. found: gets the pools of drivers; refused: has the Nodes that are left out, and gets those
-    without a driver; reasons: gets what cannot be."""
+    """By component its plan. found: gets the pools of drivers; refused: gets the Nodes without a driver; reasons: gets
+    what cannot be."""
     parts: dict[str, Plan] = {}
     for component in components.IN_CLUSTERS:
         try:
@@ -228,14 +230,16 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
 def _other_runtimes(runtime: str, served: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
     """Which Nodes have another container runtime than the one that the toolkit configures, as a sentence."""
     others = [name for name, node in served.items() if node["runtime"] not in ("", runtime)]
-    return [f"{some_of(others)}: the container runtime is not {runtime}, which the container toolkit configures in the "
-            "whole cluster. Install the toolkit there yourself, or by the inventory with gpu_placement: hybrid."
-            ] if others else []
+    return [f"{some_of(others)}: the container runtime is not {runtime}, the only one that the toolkit of the cluster "
+            "configures. Install the toolkit on these Nodes yourself, or add them to gpu_hosts and set gpu_placement: "
+            "hybrid."] if others else []
 
 
-def _runtime(facts: Facts | None, gpu: t.Sequence[str]) -> str:
+def _runtime(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]) -> str:
+    """The container runtime of most Nodes that get their toolkit from the cluster."""
     every = _nodes(facts)
-    return nodes.runtime_of(every[name] for name in gpu or every)
+    served = [name for name in gpu if "container_toolkit" not in on_host.get(name, ())]
+    return nodes.runtime_of(every[name] for name in served or gpu or every)
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
@@ -390,13 +394,12 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
     """Completes the plan of the driver, which is absent where no Node is left for it. found: gets all pools; refused:
-    has the Nodes that are left out already, and gets those that no driver suits. Raises Refused and Refusals."""
-    every, asked, out = _nodes(facts), _asked_systems(settings), _named(refused)
-    known = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
-    if not known and not asked:
+    gets the Nodes that no driver suits. Raises Refused and Refusals."""
+    every, asked = _nodes(facts), _asked_systems(settings)
+    names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
+    if not names and not asked:
         raise Refused("no Node is known whose operating system tells which driver image to use",
                       "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
-    names = [name for name in known if name not in out]
     if not asked:
         names = _of_known_systems(names, every, gpu, refused)
     if gpu:

@@ -24,7 +24,7 @@ _COREOS = "Red Hat Enterprise Linux CoreOS"
 # The reason and the remedy of L(Refused).
 NO_TOOLKIT = (
     f"on {_COREOS} a driver's modules are built by the image of OpenShift's driver toolkit, which is found by an API "
-    "of OpenShift that this version does not speak",
+    "of OpenShift that this version cannot ask",
     "Set driver.usePrecompiled, driver.repository to your own images and driver.version to a branch; or "
     "operator.use_ocp_driver_toolkit to false, where the container is entitled to fetch kernel headers; or leave the "
     "driver to the system (driver.enabled: false).")

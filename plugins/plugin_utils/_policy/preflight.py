@@ -83,11 +83,11 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
             for one in refusals for host in one["hosts"]]
 
 
-def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]], what: str = "it is left out") -> list[Finding]:
-    """Hosts that are left out, C({HOST: {path, message, hint}}), as errors: they are not believed, or cannot follow the
-    policy. Likewise Nodes for which the plan has no driver; what: how the sentence begins."""
+def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
+    """Hosts and Nodes that are left out, C({NAME: {path, message, hint}}), as errors: they are not believed, or cannot
+    follow the policy."""
     return [Finding(host, "policy" if one["path"] == "gpu_policy" else "facts", "error",
-                    f"{what}: {_sentence(one['message'])}", _sentence(one["hint"]))
+                    f"it is left out: {_sentence(one['message'])}", _sentence(one["hint"]))
             for host, one in rejected.items()]
 
 

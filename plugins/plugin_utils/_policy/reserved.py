@@ -67,7 +67,7 @@ _PREFIXES = ("gpu_", "container_toolkit_", "cuda_", "dcgm_", "device_plugin_", "
              "software_", "validator_")
 _INTERNAL = ("_result", "_results", "_plan", "_preview")
 # Known to Ansible or to users by another meaning than that of a variable of ours.
-_OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels")
+_OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels", "gpu_node")
 
 
 def look_alikes(names: t.Iterable[str]) -> list[str]:
@@ -77,6 +77,5 @@ def look_alikes(names: t.Iterable[str]) -> list[str]:
     for name in sorted(set(names) - NAMES - set(_OTHERS)):
         nearest = difflib.get_close_matches(name, known, 1, 0.8) if name.startswith(_PREFIXES) else []
         if nearest:
-            notes.append(f"The variable {name} has no effect: this collection has none of this name. "
-                         f"If {nearest[0]} is meant, correct the name.")
+            notes.append(f"{name} is no variable of this collection and has no effect. Did you mean {nearest[0]}?")
     return notes

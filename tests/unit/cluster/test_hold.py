@@ -196,11 +196,12 @@ def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: C
 
 
 @pytest.mark.parametrize(("policy", "labels", "key"), [
-    ({"driver": {"enabled": False}}, {}, "driver"),
-    ({"devicePlugin": {"enabled": False}}, {"nvidia.com/mps.capable": "true"}, "device-plugin"),
+    ({"driver": {"enabled": False}}, {}, "gpu.deploy.driver"),
+    ({"devicePlugin": {"enabled": False}}, {"nvidia.com/mps.capable": "true"}, "gpu.deploy.device-plugin"),
+    ({"devicePlugin": {"enabled": False}}, {"nvidia.com/mps.capable": "true"}, "device-plugin.config"),
 ])
 def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str], key: str) -> None:
-    label = f"nvidia.com/gpu.deploy.{key}"
+    label = f"nvidia.com/{key}"
     gpu = {**labels, **GPU}
     one = _deploy.Node("n1", {**gpu, label: "true"}, {_deploy.ANNOTATION: label})
     for level in ("never", "idle", "drain"):
@@ -212,7 +213,7 @@ def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str
 def labelled(one: _deploy.Node, made: dict[str, Any]) -> tuple[_deploy.Node, list[str]]:
     """(the Node after gpu_labels, what is said of labels that stay). A second run has nothing more to do."""
     asked, terms = _deploy.parse_deploy(made["deploy"]), _deploy.Terms(NOW)
-    notes = [note for note in deploy.notes([one], asked, terms) if "needs gpu_disruption: drain" in note]
+    notes = [note for note in deploy.notes([one], asked, terms) if "Set gpu_disruption: drain" in note]
     change = _deploy.plan_present(one, asked, terms)
     now = patched(one, change.patch() if change else {"metadata": {}})
     assert _deploy.plan_present(now, asked, terms) is None

@@ -306,7 +306,6 @@ PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
     (PRECOMPILED, {}, {**node(), "kernel": ""}, "kernelVersion is empty", False),
     ({"driver": {"version": DIGEST}}, {}, node(("rhel", "9.4")), "a digest, which suits one system", True),
     ({}, {}, COREOS, "on Red Hat Enterprise Linux CoreOS", False),
-    ({}, {"sharing": SHARED}, node(**{"nvidia.com/mig.config": "all-1g.10gb"}), "MPS sharing is asked for", False),
     ({}, {"placement": {"driver": "cluster", "container_toolkit": "cluster"}},
      {**node(None), "os_image": "Talos (v1.13.0)"}, "the driver is asked for, but Talos", False),
 ])
@@ -327,6 +326,15 @@ def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy:
         return
     with pytest.raises(PolicyError, match="n1: "):
         plan(policy, cluster=facts(bad), strict=False, **settings)
+
+
+def test_a_node_that_cannot_share_as_asked_keeps_its_driver() -> None:
+    bad = {**node(**{"nvidia.com/mig.config": "all-1g.10gb"}), "kernel": KERNEL}
+    made = plan(cluster=facts({**node(), "kernel": KERNEL}, bad), strict=False, sharing=SHARED)
+    assert "MPS sharing is asked for" in made["rejected"]["n2"]["message"]
+    assert made["deploy"]["without_driver"] == [] and made["pools"][0]["nodes"] == ["n1", "n2"]
+    with pytest.raises(PolicyError, match="n2: "):
+        plan(cluster=facts(node(), bad), strict=True, sharing=SHARED)
 
 
 def test_most_nodes_decide_which_driver_is_the_common_one() -> None:

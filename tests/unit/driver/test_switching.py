@@ -360,7 +360,7 @@ def test_a_lost_gpu_takes_no_driver_away_and_is_told(model: Model, monkeypatch: 
     result = getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), state)()
     assert (model.disk, model.loaded["nvidia"], result["reasons"]) == (NEW, NEW, [])
     warning, = result["warnings"]
-    assert text in warning and "reset it" in warning
+    assert text in warning and "Reset the GPU" in warning
 
 
 def test_a_value_that_a_module_refuses_leads_back_to_the_values_that_worked(
