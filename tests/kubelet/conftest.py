@@ -40,6 +40,7 @@ dcgmExporter: {enabled: false}
 migManager: {enabled: false}
 """
 FAULTS = "/var/lib/gpulab/faults"
+TOOLKIT_LOGS = "/var/log/pods/*nvidia-container-toolkit-daemonset*/nvidia-container-toolkit-ctr/*.log"
 BARRIERS = {".driver-ctr-ready", "driver-ready", "toolkit-ready", "cuda-ready", "plugin-ready"}
 
 
@@ -82,8 +83,12 @@ class World:
                    for pod in pods)
 
     def up(self) -> bool:
-        """Whether all operands' pods are ready, their barriers are there and the Node offers its GPUs."""
-        return self.ready() and self.allocatable == GPUS and self.barriers() >= BARRIERS
+        """Whether all operands have done their work and the Node offers its GPUs."""
+        return self.ready() and self.allocatable == GPUS and self.barriers() >= BARRIERS and self.toolkit_waits()
+
+    def toolkit_waits(self) -> bool:
+        """Whether the toolkit has done all of its work: nothing probes it, and its pod is Ready before."""
+        return "Waiting for signal" in self.sh(f"cat \"$(ls -t {TOOLKIT_LOGS} | head -n 1)\" || true")
 
     def crashes(self, app: str) -> bool:
         """Whether the kubelet holds back a container of an operand that has failed more than once."""

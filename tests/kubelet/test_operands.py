@@ -85,8 +85,8 @@ def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
         world.delete_pod(TOOLKIT)
         assert "cannot read the runtime's configuration" in failed(
             world, TOOLKIT, "container_toolkit", "nvidia-container-toolkit-ctr", said)
-    # Nothing probes the toolkit: its pod is Ready before it has written.
-    until(lambda: world.ready() and "runtimes.nvidia]" in world.drop_in(), "the toolkit writes the runtime's drop-in")
+    until(world.up, "the toolkit does its work")
+    assert "runtimes.nvidia]" in world.drop_in()
 
 
 def test_a_driver_that_dies_takes_its_barrier_along_and_brings_it_back(world: World) -> None:
