@@ -76,11 +76,11 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 
 def differing(client: Client, given: t.Mapping[str, t.Any],
-              with_gpus: t.Mapping[str, int] = {}) -> dict[str, dict[str, t.Any]]:
+              with_gpus: t.Mapping[str, int] | None = None) -> dict[str, dict[str, t.Any]]:
     """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy);
     with_gpus: by Node how many GPUs its host has, where the host tells. Features that are there count as right.
     """
-    deploy = _deploy.parse_deploy(given)
+    deploy, with_gpus = _deploy.parse_deploy(given), with_gpus or {}
     nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
              for node in read_nodes(client)]
     nodes = _with_readiness(client, nodes, deploy)

@@ -47,7 +47,7 @@ class Difference(t.NamedTuple):
 
 
 def differences(client: Client, cluster: t.Mapping[str, t.Any],
-                components: t.Collection[str] | None, with_gpus: t.Mapping[str, int] = {}) -> list[Difference]:
+                components: t.Collection[str] | None, with_gpus: t.Mapping[str, int] | None = None) -> list[Difference]:
     """What a run would repair. cluster: the part of the plan; components: only these, or None for all and the labels;
     with_gpus: by Node the number of GPUs of its host, of hosts that tell which labels their Nodes get.
 
@@ -58,7 +58,7 @@ def differences(client: Client, cluster: t.Mapping[str, t.Any],
     try:
         with rights.named(client, str(cluster["namespace"])):
             found = _of_objects(client, cluster, wanted, names)
-            return found if components is not None else found + _of_labels(client, cluster, with_gpus)
+            return found if components is not None else found + _of_labels(client, cluster, with_gpus or {})
     except ClusterError as error:
         return [Difference(objects.SHARED, f"the cluster cannot be compared with its plan: {error.message}".rstrip("."),
                            error.hint)]
