@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, explained, interpreter
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import driver_steps, refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import driver_actions, refuse_forged
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _seen, _settings
@@ -181,8 +181,8 @@ class ActionModule(Asking):
 
     def _driver_actions(self) -> list[str]:
         """In check mode those that the role driver has planned and not executed."""
-        return [action for action in _DRIVER_ACTIONS if driver_steps(self._variables, action)] \
-            if self._task.check_mode else []
+        planned = driver_actions(self._variables) if self._task.check_mode else set()
+        return [action for action in _DRIVER_ACTIONS if action in planned]
 
 
 def _opened(text: str, key: str) -> dict[str, t.Any]:

@@ -86,10 +86,11 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     gpu = sorted(name for name, node in _nodes(facts).items() if node["gpu"])
     refused: list[Concerned] = []
     on_host = _on_host(facts, gpu, by_host, places, settings, refused, notes)
+    with_toolkit = {name: _nodes(facts)[name] for name in gpu if "container_toolkit" not in on_host.get(name, ())}
     openshift = cluster_openshift.found(policy, facts)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
-                      "crio" if openshift else _runtime(facts, gpu, on_host), openshift,
+                      "crio" if openshift else _runtime(facts, gpu, with_toolkit), openshift,
                       policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
@@ -112,8 +113,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     reasons += _for_all(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
-        notes += _other_runtimes(context.runtime, {name: _nodes(facts)[name] for name in gpu
-                                                   if "container_toolkit" not in on_host.get(name, ())})
+        notes += _other_runtimes(context.runtime, with_toolkit)
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
@@ -235,10 +235,9 @@ def _other_runtimes(runtime: str, served: t.Mapping[str, t.Mapping[str, t.Any]])
             "hybrid."] if others else []
 
 
-def _runtime(facts: Facts | None, gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]) -> str:
-    """The container runtime of most Nodes that get their toolkit from the cluster."""
+def _runtime(facts: Facts | None, gpu: t.Sequence[str], served: t.Collection[str]) -> str:
+    """The container runtime of most Nodes. served: those that get their toolkit from the cluster, which count first."""
     every = _nodes(facts)
-    served = [name for name in gpu if "container_toolkit" not in on_host.get(name, ())]
     return nodes.runtime_of(every[name] for name in served or gpu or every)
 
 

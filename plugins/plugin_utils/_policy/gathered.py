@@ -247,8 +247,16 @@ def _carried_out(task_vars: TaskVars, host: str, result: dict[str, t.Any]) -> di
 
 def driver_steps(task_vars: TaskVars, action: str) -> list[str]:
     """The targets of what the role driver, asked in check mode, would do of a kind on the task's host."""
-    steps = listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", ())
-    return [step["target"] for step in steps if step["action"] == action]
+    return [step["target"] for step in _planned_for_driver(task_vars) if step["action"] == action]
+
+
+def driver_actions(task_vars: TaskVars) -> set[str]:
+    """The kinds of what the role driver, asked in check mode, would do on the task's host."""
+    return {step["action"] for step in _planned_for_driver(task_vars)}
+
+
+def _planned_for_driver(task_vars: TaskVars) -> list[dict[str, t.Any]]:
+    return listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", [])
 
 
 def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
