@@ -41,7 +41,8 @@ def make(target: Path, files: list[Path], kind: str) -> Path:
     """
     made = stamp(target, files, kind)
     if not made.exists():
-        inputs = [sys.version.encode(), sys.executable.encode(), *(file.read_bytes() for file in files)]
+        python = os.path.realpath(sys.executable)  # of an environment, the one that made it
+        inputs = [sys.version.encode(), python.encode(), *(file.read_bytes() for file in files)]
         copy(cached(f"venv-{kind}", inputs, lambda folder: install(folder, files)), target)
         made.touch()
     return target / "bin"

@@ -19,7 +19,8 @@ def start(program: Path, name: str, arguments: list[str], folder: Path) -> Mark:
     """Starts C(program) under another name, detached; its output goes to C(folder/logs/name.log)."""
     log = folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KWOK_WORKDIR": str(folder / "kwok")}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KWOK_WORKDIR": str(folder / "kwok"),
+                   "GOGC": "400"}  # half of what these programs work is collecting garbage; memory is there
     with log.open("ab") as stream:
         process = subprocess.Popen([name, *arguments], executable=program, cwd=folder, env=environment,
                                    stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True)

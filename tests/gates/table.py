@@ -126,7 +126,9 @@ def environment(name: str) -> dict[str, str]:
     home, collections = BUILD / "ansible-home", COLLECTIONS
     if name == "molecule":  # installs a copy of the collection into the first folder of the path: one of its own
         home, collections = BUILD / "molecule" / "home", BUILD / "molecule" / "collections"
-    return {"PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_HOME": str(home), "NO_COLOR": "1", "ANSIBLE_NOCOWS": "1",
+    # Byte code is kept even where the user's environment forbids it: gates start the same programs a thousand times.
+    return {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "", "NO_COLOR": "1",
+            "ANSIBLE_HOME": str(home), "ANSIBLE_NOCOWS": "1",
             "ANSIBLE_COLLECTIONS_PATH": str(collections), "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
             "MYPYPATH": str(COLLECTIONS)}
 

@@ -5,7 +5,8 @@
 
 It runs in the Python of the user's environment and has nothing of the checkout on its path. A line is
 C({argv, env, cwd, output}); the answers are the child's number and its exit code. Nothing was parsed, read or connected
-before a fork: a run differs from one of the program in what is imported already.
+before a fork: a run differs from one of the program in what is imported already, and in that the collection's code is
+compiled once and not in each run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 import json
 import os
 import sys
+from importlib.machinery import SourceFileLoader
 
 # The libraries cost a third of a second in each task that asks a cluster.
 IMPORTED = ("ansible.cli.playbook", "ansible.executor.playbook_executor", "ansible.executor.task_queue_manager",
@@ -27,8 +29,9 @@ def main() -> None:
     sys.path.pop(0)  # the folder of this file
     for name in IMPORTED:
         importlib.import_module(name)
-
+    keep_compiled()
     gc.freeze()
+    gc.set_threshold(50_000)  # a run ends before its garbage matters
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
@@ -37,6 +40,22 @@ def main() -> None:
             run(order)
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def keep_compiled() -> None:
+    """Ansible compiles the files of collections in each process; here byte code is kept beside them, as Python does."""
+    from ansible.utils.collection_loader import _collection_finder
+
+    loader = _collection_finder._AnsibleCollectionPkgLoaderBase
+    compile_anew = loader.get_code
+
+    def get_code(self, name):  # type: ignore[no-untyped-def]
+        path = self.get_filename(name)
+        if path and os.path.isfile(path):
+            return SourceFileLoader(name, path).get_code(name)
+        return compile_anew(self, name)
+
+    loader.get_code = get_code
 
 
 def run(order):  # type: ignore[no-untyped-def]
