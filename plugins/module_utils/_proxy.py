@@ -30,14 +30,14 @@ def read(given: t.Any, path: str = "proxy") -> dict[str, str]:
     if given in (None, ""):
         return {}
     if not isinstance(given, t.Mapping):
-        raise InputError(f"a mapping is expected, {masked(str(given))} is given.",
+        raise InputError(f"a mapping is expected, {_shown(given)} is given.",
                          "Write {http: http://proxy.example:3128, https: http://proxy.example:3128, no_proxy: .example}"
                          ".", path=path)
     words = {word: name for name, upper in NAMES.items() for word in (name, upper, upper.lower())}
     found: dict[str, str] = {}
     for key, value in given.items():
         if key not in words:
-            raise InputError(f"{key!r} is no key of it.", f"Write {', '.join(NAMES)} (or {', '.join(NAMES.values())}).",
+            raise InputError(f"{_shown(key)!r} is no key of it.", f"Write {', '.join(NAMES)} (or {', '.join(NAMES.values())}).",
                              path=path, allowed=list(NAMES))
         text = _hosts(value, f"{path}.{key}") if words[key] == "no_proxy" else _url(value, f"{path}.{key}")
         if text and found.setdefault(words[key], text) != text:
@@ -66,24 +66,34 @@ def masked(text: str) -> str:
     return re.sub(r"^(\w+://)?.*@", r"\1***@", text, flags=re.DOTALL)
 
 
+def _shown(value: t.Any) -> str:
+    """A value for a message: short, without user and password."""
+    try:
+        text = masked(str(value))
+    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
 def _url(value: t.Any, path: str) -> str:
-    text = "" if value is None else str(value)
+    text = "" if value is None else value if isinstance(value, str) else _shown(value)
     try:
         parts = urlsplit(text)
         good = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         good = False
     if text and (not good or re.search(r"\s", text)):
-        raise InputError(f"{masked(text)!r} is no URL of a proxy.",
+        raise InputError(f"{_shown(text)!r} is no URL of a proxy.",
                          "Write http://HOST:PORT; what is special in a password in percent-encoding.", path=path)
     return text
 
 
 def _hosts(value: t.Any, path: str) -> str:
-    words = [str(one).strip() for one in (value if isinstance(value, (list, tuple)) else str(value or "").split(","))]
+    given = value if isinstance(value, (list, tuple)) else value.split(",") if isinstance(value, str) else [value or ""]
+    words = [(one if isinstance(one, str) else _shown(one)).strip() for one in given]
     strange = [word for word in words if re.search(r"[\s,]|://", word)]
     if strange:
-        raise InputError(f"{masked(strange[0])!r} is no host.",
+        raise InputError(f"{_shown(strange[0])!r} is no host.",
                          "Write hosts, domains such as .example.com or networks such as 10.0.0.0/8, with commas.",
                          path=path)
     return ",".join(filter(None, words))

@@ -36,6 +36,15 @@ def test_names_that_users_know(given: dict[str, Any]) -> None:
     assert _proxy.read(given) == PLAIN
 
 
+@pytest.mark.parametrize("given", [
+    {"http": 10 ** 5000}, {"no_proxy": [10 ** 5000, "a b"]}, {"no_proxy": "a b" * 9999}, {"x" * 9999: ""}, [10 ** 5000],
+    {"https": "http://u:secret@h:99999/" + "x" * 9999}])
+def test_what_is_refused_is_shown_in_short(given: Any) -> None:
+    with pytest.raises(InputError) as refused:
+        _proxy.read(given)
+    assert len(str(refused.value)) < 500 and "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("nothing", [None, "", {}, {"http": None, "https": "", "no_proxy": []}])
 def test_none(nothing: Any) -> None:
     assert _proxy.read(nothing) == {}
