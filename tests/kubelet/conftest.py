@@ -104,6 +104,12 @@ class World:
         """Runs a script on the Node as its root."""
         return engine.podman("exec", labs.load(NAME).container(NODE), "sh", "-c", script).stdout
 
+    def evidence(self) -> str:
+        """What the toolkit's last containers and the kubelet said, for a failure that does not explain itself."""
+        return self.sh(f"for log in $(ls -tr {TOOLKIT_LOGS} | tail -n 3); do echo \"$log\"; grep ' stderr ' $log; done; "
+                       "journalctl --no-pager --unit kubelet --lines 2000 | grep -v -e reconciler_common -e MountVolume "
+                       "| tail -n 150")
+
     @contextmanager
     def fault(self, name: str, words: str) -> Iterator[None]:
         """Meanwhile a stand-in says these words and fails."""

@@ -55,7 +55,8 @@ def failed(world: World, app: str, component: str, container: str, said: str) ->
     run = world.run(timeout=25)
     assert run.rc != 0, run.output
     checks = {one["component"]: one for one in run.result("control", "gpu_verify")["checks"]}
-    assert [name for name, one in checks.items() if one["state"] == "failed"] == [component], run.output
+    wrong = [name for name, one in checks.items() if one["state"] == "failed"]
+    assert wrong == [component], f"{run.output}\n{world.evidence()}"
     (cause,) = checks[component]["causes"]
     assert (cause["container"], cause["nodes"]) == (container, [NODE]), run.output
     assert said in "\n".join(cause["log"]) and said in run.output
