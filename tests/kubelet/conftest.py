@@ -106,9 +106,8 @@ class World:
 
     def evidence(self) -> str:
         """What the toolkit's last containers and the kubelet said, for a failure that does not explain itself."""
-        return self.sh(f"for log in $(ls -tr {TOOLKIT_LOGS} | tail -n 3); do echo \"$log\"; grep ' stderr ' $log; done; "
-                       "journalctl --no-pager --unit kubelet --lines 2000 | grep -v -e reconciler_common -e MountVolume "
-                       "| tail -n 150")
+        return self.sh(f"for log in $(ls -tr {TOOLKIT_LOGS} | tail -n 3); do echo $log; grep ' stderr ' $log; done; "
+                       "journalctl --no-pager --unit kubelet --lines 2000 | grep -v reconciler_common | tail -n 150")
 
     @contextmanager
     def fault(self, name: str, words: str) -> Iterator[None]:
