@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # Runs once in the image, as its root: makes of a Debian root file system a bare GPU host.
-# Beside it lie lib/, units/, etc/, kinds/ and the built programs. Arguments: the kernel's release; the kind of host.
+# Beside it lie lib/, units/, etc/, python/, kinds/ and the built programs. Arguments: the kernel's release; the kind of host.
 set -eu
 kernel=$1
 kind=$2
@@ -33,6 +33,8 @@ for generator in /usr/lib/systemd/system-generators/systemd-*; do
     case $generator in *-sysv-generator) ;; *) ln -s /dev/null "/etc/systemd/system-generators/${generator##*/}" ;; esac
 done
 cp -r "$here"/etc/. /etc/
+cp "$here"/python/* /usr/lib/python3/dist-packages/
+python3 -m compileall -q /usr/lib/python3/dist-packages/kept_code.py
 install -d -m 700 ~root/.ssh
 install -m 600 "$here/authorized_keys" ~root/.ssh/authorized_keys
 rm -f /etc/ssh/ssh_host_* /etc/apt/sources.list
