@@ -26,6 +26,11 @@ systemctl enable --quiet gpulab-tree.service gpulab-autoload.service gpulab-refr
 systemctl mask --quiet systemd-modules-load.service systemd-udevd.service systemd-udevd-kernel.socket \
     systemd-udevd-control.socket systemd-udev-trigger.service apt-daily.timer apt-daily-upgrade.timer \
     getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+# What each boot of a container does for nothing: modules and file systems of the kernel, which it shares.
+systemctl mask --quiet modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service \
+    modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service dev-hugepages.mount sys-kernel-debug.mount \
+    sys-kernel-tracing.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount systemd-binfmt.service \
+    e2scrub_reap.service systemd-update-utmp.service systemd-update-utmp-runlevel.service
 systemctl enable --quiet ssh.service containerd.service
 # Each reload of systemd runs its generators, which find nothing in a container; that of init scripts might.
 mkdir -p /etc/systemd/system-generators
