@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
     elif choice.command == "reset":
         lab.reset(found, choice.host)
     elif choice.command == "snapshot":
-        print(engine.podman("exec", "-i", found.container(choice.host), "sh", stdin=snapshot.SCRIPT).stdout, end="")
+        print(engine.enter(found.container(choice.host), "sh", stdin=snapshot.SCRIPT).stdout, end="")
     elif choice.command == "fault":
         fault(found, choice.host, choice.fault, choice.state)
     return 0
@@ -172,16 +172,16 @@ def fault(found: lab.Lab, host: str, name: str, state: str) -> None:
         words = set(path.read_text().split()) - {name}
         path.write_text(" ".join(sorted(words | ({name} if on else set()))))
     elif name == "unreachable":
-        engine.podman("exec", container, "ip", "link", "set", "eth0", "down" if on else "up")
+        engine.enter(container, "ip", "link", "set", "eth0", "down" if on else "up")
         if on:
             lab.close_connections(found.name)
     elif name in HOST_FAULTS:
-        engine.podman("exec", container, "/usr/lib/gpulab/fault", name, state)
+        engine.enter(container, "/usr/lib/gpulab/fault", name, state)
         if name == "slow-ssh":
             lab.close_connections(found.name)
     else:
         kind, *values = name.split(":")
-        engine.podman("exec", container, "gpusim", "fault", "set" if on else "clear", kind,
+        engine.enter(container, "gpusim", "fault", "set" if on else "clear", kind,
                       *(values or ["all"])[:None if on else 1])
 
 

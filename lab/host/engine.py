@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from lab.tools import alone, cache_root, write_whole
@@ -44,6 +46,11 @@ def run_folder() -> Path:
     return Path("/run") / f"gpuops-{hashlib.sha256(bytes(cache_root())).hexdigest()[:8]}"
 
 
+def kept_code() -> Path:
+    """What lab hosts have compiled of the modules that Ansible sends, see image/python/kept_code.py; they share it."""
+    return run_folder() / "kept-code"
+
+
 def cgroup_v2() -> bool:
     """Whether this machine has the unified hierarchy alone."""
     return Path("/sys/fs/cgroup/cgroup.controllers").exists()
@@ -54,6 +61,7 @@ def prepare() -> None:
     root = folder()
     root.mkdir(parents=True, exist_ok=True)
     run_folder().mkdir(mode=0o700, exist_ok=True)
+    kept_code().mkdir(exist_ok=True)
     # On a hybrid of cgroup v1 and v2 crun refuses to start systemd; there runc does.
     v2 = cgroup_v2()
     text = CONF.format(runtime="crun" if v2 and shutil.which("crun") else "runc",
@@ -83,6 +91,55 @@ def podman(*words: str, check: bool = True, capture: bool = True, stdin: str | N
     if check and done.returncode:
         raise SystemExit(f"podman {' '.join(words)}: {done.stderr or ''}{done.stdout or ''}".rstrip())
     return done
+
+
+# Into a container's groups on cgroup v1, then into its namespaces. Arguments: its id, its first process, a command.
+ENTER = """set -e
+for group in /sys/fs/cgroup/*/libpod_parent/libpod-$1/cgroup.procs; do echo $$ > "$group"; done
+target=$2; shift 2
+exec nsenter --all --target "$target" "$@"
+"""
+
+
+def enter(container: str, *words: str, check: bool = True, stdin: str = "",
+          timeout: float = 1800) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a container as C(podman exec) does, for a tenth of its processor time on cgroup v1.
+
+    It ends with the command, whatever that has left running.
+    """
+    if cgroup_v2():
+        return podman("exec", "-i", container, *words, check=check, stdin=stdin, timeout=timeout)
+    try:
+        found, process, env = init_process(container)
+    except OSError as problem:  # down, or on its way up again
+        done = subprocess.CompletedProcess(words, 125, "", f"does not run: {problem}")
+    else:
+        done = _enter(found, process, env, words, stdin, timeout)
+    if check and done.returncode:
+        raise SystemExit(f"{container}: {' '.join(words)}: {done.stderr}{done.stdout}".rstrip())
+    return done
+
+
+def _enter(container: str, process: str, env: dict[str, str], words: tuple[str, ...], stdin: str,
+           timeout: float) -> subprocess.CompletedProcess[str]:
+    # Files: a pipe would be waited for until all that holds its other end has ended.
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        code = subprocess.run(["sh", "-c", ENTER, "sh", container, process, *words], env=env, input=stdin, stdout=said,
+                              stderr=errors, text=True, check=False, timeout=timeout, start_new_session=True).returncode
+        said.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(words, code, said.read(), errors.read())
+
+
+def init_process(container: str) -> tuple[str, str, dict[str, str]]:
+    """A container's id, the number of its first process and that one's environment; OSError where it does not run."""
+    records = json.loads((folder() / "storage" / "overlay-containers" / "containers.json").read_text())
+    found = next((record["id"] for record in records if container in record["names"]), "none")
+    process = (run_folder() / "run" / "overlay-containers" / found / "userdata" / "pidfile").read_text().strip()
+    if found not in Path(f"/proc/{process}/cgroup").read_text():
+        raise ProcessLookupError(f"process {process} is another one's")
+    pairs = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return found, process, dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def purge() -> None:

@@ -299,7 +299,8 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
                   "--network", lab.title, *lab.at(host), "--restart=always", "--systemd=always",
                   "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
-                  "--volume", "/var/lib/docker", host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
+                  "--volume", "/var/lib/docker", "--volume", f"{engine.kept_code()}:/var/lib/gpulab/kept-code",
+                  host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
     wait(container)
     print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} "
           f"({lab.kind(host)}, {lab.hosts[host]})", flush=True)
@@ -310,12 +311,12 @@ def wait(container: str, limit: float = 240.0) -> None:
     end = time.monotonic() + limit
     said = ""
     while time.monotonic() < end:
-        done = engine.podman("exec", container, "systemctl", "is-system-running", "--wait", check=False, timeout=limit)
+        done = engine.enter(container, "systemctl", "is-system-running", "--wait", check=False, timeout=limit)
         said = done.stdout.strip()
         if said == "running":
             return
         if said == "degraded":
-            failed = engine.podman("exec", container, "systemctl", "--failed", "--plain", "--no-legend", check=False)
+            failed = engine.enter(container, "systemctl", "--failed", "--plain", "--no-legend", check=False)
             raise SystemExit(f"{container} came up with failed units:\n{failed.stdout}")
         time.sleep(0.1)
     raise SystemExit(f"{container} did not come up within {limit:.0f} s: {said}")
@@ -353,7 +354,7 @@ def save(lab: Lab, host: str) -> str:
     What is in memory, in /run and in the stores of containerd and Docker is not kept, as with a disk that was moved.
     """
     container = lab.container(host)
-    engine.podman("exec", container, "sync")
+    engine.enter(container, "sync")
     name = f"localhost/{container}:{secrets.token_hex(4)}"
     engine.podman("commit", "--quiet", container, name)
     return name

@@ -66,11 +66,11 @@ class LabHosts:
 
     def sh(self, host: str, script: str) -> str:
         """Runs a shell script on a host as its root; returns what it prints."""
-        return engine.podman("exec", self._container(host), "sh", "-c", script).stdout
+        return engine.enter(self._container(host), "sh", "-c", script).stdout
 
     def snapshot(self, host: str) -> list[str]:
         """/etc, units and packages, a line each."""
-        return engine.podman("exec", "-i", self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
+        return engine.enter(self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
 
     def snapshot_beside_driver(self, host: str) -> list[str]:
         """The same without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import venv
+from lab.host import engine, image
 from lab.stages import ROOT
 from lab.tools import write_whole
 from tests.integration.warm import Pool
@@ -96,9 +97,18 @@ def install() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         write_whole(HOME / "ansible.cfg", CONFIGURATION)
         bin_folder = venv.make(HOME / "venv", [ROOT / "requirements.txt"], "run")
+        keep_code(bin_folder.parent)
         if not collections().exists():
             _install(bin_folder / "ansible-galaxy", env)
         return bin_folder
+
+
+def keep_code(environment: Path) -> None:
+    """Modules that run on this machine are compiled once, too, as those on lab hosts."""
+    engine.kept_code().mkdir(parents=True, exist_ok=True)
+    for source in (image.HERE / "python").iterdir():
+        for site in environment.glob("lib/python3.*/site-packages"):
+            write_whole(site / source.name, source.read_text())
 
 
 def _install(galaxy: Path, env: dict[str, str]) -> None:
@@ -127,6 +137,7 @@ def environment() -> dict[str, str]:
                 "ANSIBLE_COLLECTIONS_PATH": str(collections()),
                 "PATH": f"{HOME / 'venv' / 'bin'}:{os.environ['PATH']}", "ANSIBLE_NOCOWS": "1", "LC_ALL": "C.UTF-8",
                 "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": "10",
+                "GPUOPS_KEPT_CODE": str(engine.kept_code()),
                 "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "record"})
     return env
 

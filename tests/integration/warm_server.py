@@ -1,12 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Imports Ansible and the libraries, then forks a child that is ansible-playbook for each line of its input.
+"""Imports Ansible, the collection and libraries, then forks an ansible-playbook for each line of its input.
 
 It runs in the Python of the user's environment and has nothing of the checkout on its path. A line is
 C({argv, env, cwd, output}); the answers are the child's number and its exit code. Nothing was parsed, read or connected
-before a fork: a run differs from one of the program in what is imported already, and in that the collection's code is
-compiled once and not in each run.
+before a fork: a run differs from one of the program in what is imported already, and in when garbage is collected.
 """
 
 from __future__ import annotations
@@ -15,13 +14,19 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import sys
-from importlib.machinery import SourceFileLoader
 
-# The libraries cost a third of a second in each task that asks a cluster.
+# The libraries cost a third of a second in each task that asks a cluster; the plugins are those that each run loads.
 IMPORTED = ("ansible.cli.playbook", "ansible.executor.playbook_executor", "ansible.executor.task_queue_manager",
             "ansible.plugins.action.normal", "ansible.plugins.connection.ssh", "ansible.plugins.strategy.linear",
-            "kubernetes.client", "kubernetes.config")
+            "kubernetes.client", "kubernetes.config",
+            *(f"ansible.plugins.{name}" for name in (
+                "become.su", "become.sudo", "cache.memory", "callback.default", "callback.junit", "callback.minimal",
+                "callback.oneline", "callback.tree", "connection.local", "connection.psrp", "connection.winrm",
+                "inventory.auto", "inventory.host_list", "inventory.ini", "inventory.script", "inventory.toml",
+                "inventory.yaml", "shell.cmd", "shell.sh", "vars.host_group_vars")),
+            "multiprocessing.popen_fork", "multiprocessing.synchronize")
 
 
 def main() -> None:
@@ -29,9 +34,8 @@ def main() -> None:
     sys.path.pop(0)  # the folder of this file
     for name in IMPORTED:
         importlib.import_module(name)
-    keep_compiled()
+    import_collection()
     gc.freeze()
-    gc.set_threshold(50_000)  # a run ends before its garbage matters
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
@@ -42,20 +46,15 @@ def main() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def keep_compiled() -> None:
-    """Ansible compiles the files of collections in each process; here byte code is kept beside them, as Python does."""
-    from ansible.utils.collection_loader import _collection_finder
+def import_collection():  # type: ignore[no-untyped-def]
+    """Its action plugins and what they import, which Ansible compiles in each run: it reads no compiled files."""
+    import ansible.cli
 
-    loader = _collection_finder._AnsibleCollectionPkgLoaderBase
-    compile_anew = loader.get_code
-
-    def get_code(self, name):  # type: ignore[no-untyped-def]
-        path = self.get_filename(name)
-        if path and os.path.isfile(path):
-            return SourceFileLoader(name, path).get_code(name)
-        return compile_anew(self, name)
-
-    loader.get_code = get_code
+    ansible.cli.init_plugin_loader()
+    ansible.cli.init_plugin_loader = lambda _paths: None  # a run would warn that it has been called
+    package = "ansible_collections.gpuops.nvidia.plugins.action"
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{found.name}")
 
 
 def run(order):  # type: ignore[no-untyped-def]
@@ -64,6 +63,7 @@ def run(order):  # type: ignore[no-untyped-def]
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    gc.set_threshold(50_000)  # a run makes few cycles, and looking for them takes a twentieth of its time
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])

@@ -102,7 +102,7 @@ class World:
 
     def sh(self, script: str) -> str:
         """Runs a script on the Node as its root."""
-        return engine.podman("exec", labs.load(NAME).container(NODE), "sh", "-c", script).stdout
+        return engine.enter(labs.load(NAME).container(NODE), "sh", "-c", script).stdout
 
     def evidence(self) -> str:
         """What the toolkit's last containers and the kubelet said, for a failure that does not explain itself."""

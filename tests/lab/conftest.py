@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from lab import runs
 from lab.host import engine
 from lab.host import lab as labs
+from tests.waiting import until
 
 runs.begin()
 
@@ -51,7 +51,7 @@ class Host:
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         """What C(lab exec) does, without a Python for each call."""
-        return engine.podman("exec", self.record.container(HOST), "sh", "-c", script, check=False, timeout=600)
+        return engine.enter(self.record.container(HOST), "sh", "-c", script, check=False, timeout=600)
 
     def fault(self, name: str, state: str, target: str = HOST) -> None:
         """Sets or clears a fault."""
@@ -86,12 +86,12 @@ class Host:
         boot = "systemctl show --property=UserspaceTimestampMonotonic"
         before = self.sh(boot)
         self.lab("exec", HOST, "systemctl reboot", check=False)
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            done = self.run(f"{boot} && systemctl is-system-running --wait")
-            if before not in done.stdout and "running" in done.stdout:
-                return
-        raise AssertionError("the host did not come back")
+
+        def back() -> bool:
+            said = self.run(f"{boot} && systemctl is-system-running --wait").stdout
+            return before not in said and "running" in said
+
+        until(back, "the host is back", 300)
 
 
 @pytest.fixture(scope="session")

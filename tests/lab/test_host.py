@@ -43,6 +43,15 @@ def test_nothing_shows_outside(host: Host) -> None:
     assert host.sh("grep -c ' gpulab ' /proc/self/mountinfo") != "0"
 
 
+def test_what_python_imports_from_a_zip_is_compiled_once(host: Host) -> None:
+    """And a traceback names the zip that it was imported from now."""
+    host.sh("mkdir /tmp/zips && cd /tmp/zips && printf 'def fail():\\n    raise ValueError\\n' > failing.py && "
+            "python3 -m zipfile -c one.zip failing.py && cp one.zip other.zip")
+    for name, before in (("one", "pass"), ("other", "import kept_code; kept_code.compile_source = None")):
+        said = host.fails(f"PYTHONPATH=/tmp/zips/{name}.zip python3 -c '{before}; import failing; failing.fail()'")
+        assert f'File "/tmp/zips/{name}.zip/failing.py", line 2, in fail' in said and "ValueError" in said
+
+
 def test_ssh_with_the_inventory(host: Host) -> None:
     done = subprocess.run([*ansible_ssh(host), "hostname"], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == HOST

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # Runs once in the image, as its root: makes of a Debian root file system a bare GPU host.
-# Beside it lie lib/, units/, etc/, kinds/ and the built programs. Arguments: the kernel's release; the kind of host.
+# Beside it lie lib/, units/, etc/, python/, kinds/ and the built programs. Arguments: the kernel's release; the kind of host.
 set -eu
 kernel=$1
 kind=$2
@@ -26,6 +26,11 @@ systemctl enable --quiet gpulab-tree.service gpulab-autoload.service gpulab-refr
 systemctl mask --quiet systemd-modules-load.service systemd-udevd.service systemd-udevd-kernel.socket \
     systemd-udevd-control.socket systemd-udev-trigger.service apt-daily.timer apt-daily-upgrade.timer \
     getty@tty1.service console-getty.service dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+# What each boot of a container does for nothing: modules and file systems of the kernel, which it shares.
+systemctl mask --quiet modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service \
+    modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service dev-hugepages.mount sys-kernel-debug.mount \
+    sys-kernel-tracing.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount systemd-binfmt.service \
+    e2scrub_reap.service systemd-update-utmp.service systemd-update-utmp-runlevel.service
 systemctl enable --quiet ssh.service containerd.service
 # Each reload of systemd runs its generators, which find nothing in a container; that of init scripts might.
 mkdir -p /etc/systemd/system-generators
@@ -33,6 +38,8 @@ for generator in /usr/lib/systemd/system-generators/systemd-*; do
     case $generator in *-sysv-generator) ;; *) ln -s /dev/null "/etc/systemd/system-generators/${generator##*/}" ;; esac
 done
 cp -r "$here"/etc/. /etc/
+cp "$here"/python/* /usr/lib/python3/dist-packages/
+python3 -m compileall -q /usr/lib/python3/dist-packages/kept_code.py
 install -d -m 700 ~root/.ssh
 install -m 600 "$here/authorized_keys" ~root/.ssh/authorized_keys
 rm -f /etc/ssh/ssh_host_* /etc/apt/sources.list

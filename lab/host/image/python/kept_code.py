@@ -1,0 +1,47 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keeps the code of what Python imports from zips; at each start, C(kept-code.pth) has it imported.
+
+Ansible sends a module with all that it imports as a zip, which Python compiles each time: half of the processor time of
+a task that finds nothing to do. Code is found by the source that it was compiled from, so what runs is the same.
+"""
+
+import _frozen_importlib_external as external  # importlib would be imported for it
+import _imp
+import marshal
+import os
+import zipimport
+
+FOLDER = os.environ.get("GPUOPS_KEPT_CODE", "/var/lib/gpulab/kept-code")
+MAGIC = int.from_bytes(external.MAGIC_NUMBER, "little")
+compile_source = zipimport._compile_source
+
+
+def code_of(path, source):  # type: ignore[no-untyped-def]
+    """The code of a module's source, as bytes. path: what tracebacks call the module."""
+    kept = f"{FOLDER}/{MAGIC:x}-{len(source):x}-{_imp.source_hash(MAGIC, source).hex()}"
+    try:
+        with open(kept, "rb") as file:
+            code = marshal.loads(file.read())
+    except OSError:
+        code = compile_source(path, source)
+        keep(kept, marshal.dumps(code))
+    else:
+        _imp._fix_co_filename(code, path)
+    return code
+
+
+def keep(name, data):  # type: ignore[no-untyped-def]
+    """Writes a file as a whole: other hosts may write the same one."""
+    own = f"{name}.{os.urandom(8).hex()}"
+    try:
+        with open(own, "xb") as file:
+            file.write(data)
+        os.replace(own, name)
+    except OSError:  # no room, or no right to write: it is compiled again next time
+        pass
+
+
+if os.path.isdir(FOLDER):
+    zipimport._compile_source = code_of
