@@ -114,7 +114,7 @@ options:
     description:
       - What O(state=absent) may disturb. Below V(drain) the DaemonSets of drivers and of the MPS daemon stay as long as
         they have pods, with the other objects of their components and the Namespace, see RV(pending).
-      - With O(cluster) the level that it names counts instead.
+      - With O(state=present) the level in O(cluster) counts.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
