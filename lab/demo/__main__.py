@@ -51,7 +51,7 @@ def main() -> int:
           "  export KUBECONFIG=$(python3 -m lab cluster kubeconfig)    # for kubectl; gpuops.nvidia never reads it\n"
           f"  {command('site', 'hybrid')} --check --diff\n"
           f"  {command('status', 'hybrid')}\n"
-          f"  {command('remove', 'hybrid')}\n"
+          f"  {command('remove', 'hybrid')} -e gpu_disruption=drain\n"
           "  make lab-down PURGE=1")
     return 0
 

@@ -30,6 +30,7 @@ class ActionModule(ControllerAction):
         "render_to": {"type": "path"},
         "take_over": {"type": "bool", "default": False},
         "policy": {"type": "dict"},
+        "disruption": {"type": "str", "choices": list(LEVELS), "default": LEVELS[0]},
         "wait": {"type": "bool", "default": False},
         "wait_timeout": {"type": "int", "default": 300},
     }
@@ -65,7 +66,7 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], [], check)
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        return deliver.absent(client, components, arguments["wait_timeout"], check, tell)
+        return deliver.absent(client, components, arguments["wait_timeout"], check, tell, arguments["disruption"])
 
 
 def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:

@@ -110,6 +110,14 @@ options:
       - The ClusterPolicy for O(state=handed_back), as M(gpuops.nvidia.gpu_policy) returns it in C(exported) with
         C(export=cluster_policy).
     type: dict
+  disruption:
+    description:
+      - What O(state=absent) may disturb. Below V(drain) the DaemonSets of drivers and of the MPS daemon stay as long as
+        they have pods, with the other objects of their components and the Namespace, see RV(pending).
+      - With O(state=present) the level in O(cluster) counts.
+    type: str
+    choices: [never, idle, drain, reboot]
+    default: never
   wait:
     description:
       - Whether to wait until the DaemonSets, Deployments and Jobs are ready.
@@ -174,6 +182,7 @@ EXAMPLES = r"""
 - name: Remove everything of ours from the cluster
   gpuops.nvidia.operands:
     state: absent
+    disruption: drain
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 """
 
@@ -197,9 +206,9 @@ plan:
       assumed: false
 pending:
   description:
-    - What the C(disruption) in O(cluster) forbids and is not done, with C(pending_reason). It needs V(drain) to end
-      driver pods or MPS daemons that run, by removing, replacing or moving their DaemonSet. While the driver's is
-      pending, all other changes of the driver are.
+    - What the C(disruption) in O(cluster), or O(disruption), forbids and is not done, with C(pending_reason). It needs
+      V(drain) to end driver pods or MPS daemons that run, by removing, replacing or moving their DaemonSet. While the
+      driver's is pending, all other changes of the driver are.
   returned: success
   type: list
   elements: dict
@@ -243,7 +252,7 @@ server:
 error:
   description:
     - What went wrong. For V(cluster) with C(verb), C(object), C(status), C(reason) and C(fields) as the server names
-      them, and C(done), the steps that had been carried out.
+      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending).
   returned: failure
   type: dict
   sample: {kind: cluster, verb: apply, object: ConfigMap gpu-operator/x, status: 403, reason: Forbidden, fields: []}

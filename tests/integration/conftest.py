@@ -72,6 +72,10 @@ class LabHosts:
         """/etc, units and packages, a line each."""
         return engine.enter(self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
 
+    def files(self, host: str) -> list[str]:
+        """All files of a host, a line each that differs once somebody has written to it."""
+        return self.sh(host, snapshot.FILES).splitlines()
+
     def snapshot_beside_driver(self, host: str) -> list[str]:
         """The same without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""
         return [line for line in self.snapshot(host) if "gpuops/python/__pycache__" not in line]
@@ -81,10 +85,16 @@ class LabHosts:
 
     def put_killer(self, host: str) -> None:
         """Copies the killing Python to a host, as /opt/killer/python3."""
-        script = "mkdir -p /opt/killer\n"
-        for name in ("python3", "sitecustomize.py"):
-            script += f"cat > /opt/killer/{name} <<'GPUOPS_END'\n{(KILLER / name).read_text()}GPUOPS_END\n"
-        self.sh(host, f"{script}chmod 755 /opt/killer/python3")
+        self.put_python(host, KILLER)
+
+    def put_python(self, host: str, folder: Path) -> str:
+        """Copies a Python that runs the sitecustomize.py of a folder to a host; returns its path."""
+        target = f"/opt/{folder.name}"
+        script = f"mkdir -p {target}\n"
+        for source in (KILLER / "python3", folder / "sitecustomize.py"):
+            script += f"cat > {target}/{source.name} <<'GPUOPS_END'\n{source.read_text()}GPUOPS_END\n"
+        self.sh(host, f"{script}chmod 755 {target}/python3")
+        return f"{target}/python3"
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def settled(cluster: Cluster, delivered: Delivered) -> Cluster:
 @pytest.fixture(scope="module")
 def removed(lab: LabHosts, cluster: Cluster, delivered: Delivered) -> user.Run:
     """The run that takes all of it back, after the tests that need it."""
-    run = site(lab, cluster, playbook="remove")
+    run = site(lab, cluster, playbook="remove", gpu_disruption="drain")  # below it the driver's pods stay
     assert run.rc == 0, run.output
     return run
 

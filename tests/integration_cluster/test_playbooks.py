@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import LOCAL, playbook
+from tests.waiting import until
 
 NODE = "playbook-node"
 DEPLOYED = {"nvidia.com/gpu.deploy.device-plugin": "true"}
@@ -66,3 +69,49 @@ def test_removal_finds_its_cluster(delivered: Path, client: Client, inventory: d
     assert there(client) == (True, True)
     playbook(delivered, "remove", inventory, *words)
     assert there(client) == left
+
+
+DRIVER = {"nvidia.com/gpu.deploy.driver": "true"}
+
+
+@pytest.fixture
+def driven(cluster: clusters.Cluster, client: Client, kubectl: Kubectl, delivered: Path) -> Iterator[str]:
+    """The same with a Node on which a driver pod runs; the Node's name."""
+    name, marks = "driver-node", {"app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "driver"}
+    nodes.create(cluster, [nodes.Node(name)], nodes.Labels())
+    client.merge_patch("v1", "Node", name, None, {"metadata": {
+        "labels": DRIVER, "annotations": {"gpuops.nvidia/labels": ",".join(DRIVER)}}})
+    pod = {"metadata": {"labels": {"app": "driver"}},
+           "spec": {"nodeSelector": DRIVER, "containers": [{"name": "x", "image": "example.org/x:1"}]}}
+    for one in ({"apiVersion": "v1", "kind": "ServiceAccount"},
+                {"apiVersion": "apps/v1", "kind": "DaemonSet",
+                 "spec": {"selector": {"matchLabels": {"app": "driver"}}, "template": pod}}):
+        client.apply({**one, "metadata": {"name": "driver", "namespace": "default", "labels": marks}})
+    until(lambda: (client.get("apps/v1", "DaemonSet", "driver", "default") or {})["status"].get("numberReady"),
+          "the driver's pod runs")
+    yield name
+    kubectl("--namespace", "default", "delete", "--ignore-not-found", "daemonset,serviceaccount", "driver")
+    kubectl("delete", "node", name)
+
+
+def test_removal_ends_no_driver_below_drain(driven: str, delivered: Path, client: Client) -> None:
+    """Nor does the removal of a deploy label, by which its pods run."""
+    def left() -> tuple[bool, ...]:
+        found = [client.get(*key, "driver", "default") for key in (("apps/v1", "DaemonSet"), ("v1", "ServiceAccount"))]
+        labels = (client.get("v1", "Node", driven) or {})["metadata"]["labels"]
+        return (*(one is not None for one in found), DRIVER.items() <= labels.items())
+
+    def remove(level: str, *words: str) -> str:
+        return playbook(delivered, "remove", {"all": {"vars": {**NAMED, "gpu_disruption": level}},
+                                              "gpu_control": CONTROL}, *words)
+
+    pod = [one["metadata"]["uid"] for one in client.list("v1", "Pod", "default", "app=driver")]
+    for level, *words in (("drain", "--check"), ("never",), ("idle", "--tags", "driver")):
+        said = " ".join(remove(level, *words).split())
+        assert left() == (True, True, True), (level, words)
+        assert ("Pending: delete: DaemonSet default/driver and 1 more" in said
+                and "Set gpu_disruption: drain in a maintenance window" in said) == (level != "drain"), said
+    assert there(client) == (False, True)
+    assert [one["metadata"]["uid"] for one in client.list("v1", "Pod", "default", "app=driver")] == pod
+    remove("drain")
+    assert left() == (False, False, False) and there(client) == (False, False)

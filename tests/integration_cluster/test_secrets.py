@@ -27,7 +27,7 @@ MARK, SPACE = "pl4nted", "gpu-operator"
 # adopt comes where no GPU Operator runs: then it is a run of site.
 PLAYBOOKS: tuple[tuple[str, ...], ...] = (
     ("site", "--check"), ("site",), ("mig",), ("verify",), ("status",), ("adopt",), ("hand_back",),
-    ("remove",))
+    ("remove", "-e", "gpu_disruption=drain"))
 POLICY = {"driver": {"version": "580.95.05", "secretEnv": "driver-proxy", "imagePullSecrets": ["pull"],
                      "licensingConfig": {"secretName": "licence", "nlsEnabled": True}}}
 SECRETS: dict[str, dict[str, str]] = {

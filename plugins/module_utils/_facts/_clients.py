@@ -22,6 +22,7 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
 # The kubelet keeps logs in a folder C(namespace_name_UID) for each pod.
 _POD_LOGS = "/var/log/pods"
+_TRANSIENT = "/run/systemd/transient"
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)", re.M)
 # Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
 _HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
@@ -79,11 +80,15 @@ def pod_of(root: Root, pid: int | None) -> str | None:
 
 
 def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    """Of holders the system's services, which can be stopped and started again; not what runs other people's work."""
+    """Of holders the system's services, which can be stopped and started again; not what runs other people's work.
+
+    A transient unit (systemd-run) is no such service: systemd forgets it when it stops.
+    """
     found = []
     for holder in holders:
         unit = str(holder["unit"] or "")
-        system = "/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
+        system = ("/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
+                  and not root.exists(f"{_TRANSIENT}/{unit}"))
         if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit) and not pod_of(root, holder["pid"]):
             found.append(unit)
     return tuple(dict.fromkeys(found))

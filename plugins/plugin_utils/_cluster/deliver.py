@@ -148,10 +148,11 @@ def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> d
 
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
-           tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+           tell: removal.Tell = lambda line: None, level: str = LEVELS[-1]) -> dict[str, t.Any]:
     """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
 
-    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left.
+    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; level: as
+    of L(present).
     """
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
@@ -159,12 +160,16 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
         labelled = components is None and any(
             _deploy.ANNOTATION in (one["metadata"].get("annotations") or {})
             for one in client.list("v1", "Node", metadata_only=True))
-    changes = removal.plan(client, there, components)
-    rights.require(client, changes, [rights.LABEL_NODES] if labelled else [])
-    if not check:
-        changes = removal.execute(client, changes, removal.going(there, components), timeout, tell)
-    kept = _kept(there, components)
-    return {**result(client, changes), **({"warnings": kept} if kept else {})}
+    changes, pending = hold.hold(removal.plan(client, there, components), level, removal=True)
+    rights.require(client, changes, [rights.LABEL_NODES] if labelled and not pending else [])
+    try:
+        if not check:
+            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell)
+    except ClusterError as error:
+        error.details["pending"] = pending
+        raise
+    said = [*_waiting(pending), *_kept(there, components)]
+    return {**result(client, changes), "pending": pending, **({"warnings": said} if said else {})}
 
 
 def _kept(there: t.Mapping[objects.Key, objects.Object], components: t.Collection[str] | None) -> list[str]:

@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MPS_DAEMON, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MPS_DAEMON, SHARED, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, keeps_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.tolerations import untolerated
 
@@ -23,22 +23,26 @@ DRIVER = "driver"
 _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 
-def hold(changes: t.Sequence[Change], level: str,
-         nodes: t.Callable[[], t.Sequence[Object]]) -> tuple[list[Change], list[dict[str, t.Any]]]:
+def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
+         removal: bool = False) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """(the allowed changes, the pending ones in the form of results).
 
-    level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once.
+    level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
+    removal: whether the changes take everything back.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
-    that is changed in part does not work.
+    that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
+    Namespace, so that pods which stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    reasons = {} if allows(level, NEEDS) else {one.id: _ends(one, nodes) for one in changes}
-    first = next((one for one in changes if reasons.get(one.id) and one.component == DRIVER), None)
+    ends = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := _ends(one, nodes))}
+    first = {one.component: one for one in reversed(changes) if one.id in ends and (removal or one.component == DRIVER)}
+    if removal and first:
+        first.setdefault(SHARED, next(one for one in changes if one.id in ends))
     pending, left = [], []
     for one in changes:
-        reason = reasons.get(one.id, "")
-        if not reason and first and one.component == DRIVER and one.writes:
-            reason = f"it follows '{first.id}'"
+        reason = ends.get(one.id, "")
+        if not reason and one.component in first and one.writes:
+            reason = f"it follows '{first[one.component].id}'"
         if reason:
             pending.append({**Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS).as_dict(),
                             "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"})

@@ -265,3 +265,23 @@ def test_no_step_needs_more_than_its_level(steps: list[Step], level: str) -> Non
         assert all(allows(level, step.needs) for step in done)
         assert all(step["pending_reason"] for step in pending)
     assert not any(step.data["blocked"] for step in gate_driver(steps, level)[0])
+
+
+MPS = {"config": {"name": "c", "create": True, "default": "a", "data": {
+    "a": "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"}}}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("running", [set(), {"driver"}, {"device_plugin"}, {"driver", "device_plugin"}])
+def test_a_removal_leaves_what_the_pods_need_that_stay(level: str, running: set[str]) -> None:
+    """running: the components whose DaemonSets have pods."""
+    made = plan({"devicePlugin": MPS}, facts(NODES[2]), disruption=level)
+    changes = [Change("delete", kinds.find(one["apiVersion"], one["kind"]), component, None, {
+        **one, "status": {"currentNumberScheduled": int(component in running)}})
+        for component in (*made["components"], objects.SHARED) for one in render(component, made)]
+    assert {objects.SHARED, "driver", "device_plugin", "dcgm_exporter"} <= {one.component for one in changes}
+    left, pending = hold.hold(changes, level, removal=True)
+    stays = {*running, objects.SHARED} if running and level in ("never", "idle") else set()
+    assert [one for one in changes if one.component not in stays] == left
+    assert [one["id"] for one in pending] == [one.id for one in changes if one.component in stays]
+    assert all(one["needs"] == "drain" and f"gpu_disruption is '{level}'" in one["pending_reason"] for one in pending)

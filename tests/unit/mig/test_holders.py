@@ -139,6 +139,20 @@ def test_a_service_of_a_systemd_in_a_pod_is_none_of_the_host(host: Host) -> None
     assert stoppable(Root(str(host.root)), [{"pid": POD, "unit": "train.service"}]) == ()
 
 
+def test_a_transient_service_cannot_be_started_again(host: Host) -> None:
+    """It is of a user who has called systemd-run: ended as any other process where MIG needs it, and by no driver."""
+    transient = host.root / "run/systemd/transient/train.service"
+    transient.parent.mkdir(parents=True)
+    transient.touch()
+    host.model.clients_of[A] = [(SERVICE, 0), (SECOND, 1)]
+    done = go(host, "all-7g.80gb")
+    assert host.calls == ["systemctl stop serve.service", f"kill {SERVICE}", "systemctl start serve.service"]
+    assert host.model.counts()[A] == {"7g.80gb": 1} and not done["pending"]
+    root = Root(str(host.root))
+    assert stoppable(root, [{"pid": pid, "unit": unit} for pid, unit in (
+        (SERVICE, "train.service"), (SECOND, "serve.service"))]) == ("serve.service",)
+
+
 def test_a_pod_that_is_not_in_the_way_hinders_nothing(host: Host) -> None:
     host.model.clients_of[A] = [(POD, 0), (BOX, 6)]
     document = {"version": "v1", "mig-configs": {"one": [
