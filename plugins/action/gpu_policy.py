@@ -259,7 +259,7 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
         named[cluster_references.CONFIG_MAP].append(shared)
     found = read.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
-    return {**found, **read.read_named(server, namespace, named),
+    return {**found, **read.read_named(server, namespace, named), **read.read_runtime(server, namespace),
             **read.read_drivers(server, namespace, cluster_driver.lasting(policy, systems, release)),
             **(read.read_kernels(server, namespace) if cluster_driver.by_kernels(policy) else {}),
             **(read.read_nvidia_drivers(server, namespace) if cluster_driver.by_nvidia_drivers(policy) else {}),
