@@ -44,6 +44,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_policy."""
 
+    ABOUT_NO_HOST = ("resolve", "export")
     ARGUMENTS = {
         "policy": {"type": "raw"},
         "release": {"type": "str"},
@@ -85,7 +86,8 @@ class ActionModule(ControllerAction):
                              "run and later ones, or a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
-            return {"changed": False, "cluster": _place(wanted, task_vars), **_hosts(wanted, task_vars)}
+            return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": gathered.rejected(task_vars),
+                    **_hosts(wanted, task_vars)}
         release = matrix.release(wanted["release"])
         policy = _read(wanted["policy"], wanted, task_vars, release)
         result = self._look_at(policy, arguments, wanted, task_vars, release)
@@ -96,7 +98,8 @@ class ActionModule(ControllerAction):
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
         result["notes"] = [*policy.warnings, *result["notes"]]
-        return {"changed": False, "cluster": _place(wanted, task_vars), **about, **result}
+        return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": gathered.rejected(task_vars),
+                **about, **result}
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
                  release: matrix.Release) -> Data:
