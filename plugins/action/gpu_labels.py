@@ -77,8 +77,8 @@ class ActionModule(HostAction):
         texts = [] if found is None else [f"{fold(names)}: {text}" for names, text in (
             (found.silent, "not asked in this run, so that their Nodes keep the labels that they have. Run gpu_labels "
                            "with target facts there."),
-            (found.refused, "not believed, so that their Nodes keep the labels that they have. The errors of these hosts "
-                            "say why.")) if names]
+            (found.refused, "not believed, so that their Nodes keep the labels that they have. The errors of these "
+                            "hosts say why.")) if names]
         if texts:
             result = {**result, "notes": [*result["notes"], *texts], "warnings": [*result["warnings"], *texts]}
         return result

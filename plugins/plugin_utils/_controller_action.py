@@ -23,8 +23,8 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
-    # Options by which a task takes nothing from the variables of its host. A task with only these may run on a host that
-    # is not believed, which then is the first of the play and would otherwise end the task for all others.
+    # Options by which a task takes nothing from the variables of its host. A task with only these may run on a host
+    # that is not believed: where that is the first of the play, it would otherwise end the play for all others.
     ABOUT_NO_HOST: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:

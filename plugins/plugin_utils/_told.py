@@ -30,8 +30,8 @@ def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
     """The fact gpu_labels of hosts, gathered in this run or kept by a fact cache.
 
     A host whose facts set variables of this collection is not believed, nor is one whose answer to gpu_info had another
-    shape than documented. If the facts set gpu_node_name, it is in no Node either. Raises InputError for a host that the inventory does not have, and for two
-    that are the same Node.
+    shape than documented. If the facts set gpu_node_name, it is in no Node either. Raises InputError for a host that
+    the inventory does not have, and for two that are the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
     found = Told({}, [], [], set(), nodes)

@@ -112,15 +112,16 @@ PENDING = Rows(Fields({**STEP, "pending_reason": _LONG}, whole=False), _STEPS)
 _WORDS = Nullable(Text(longest=100_000))
 LABELS = Table(Text(longest=320), _NAME, 2_000)
 
-_CLIENT = Fields(optional=dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT)
-                 | dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER), whole=False)
+_CLIENT = Fields(optional={**dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT),
+                           **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, whole=False)
 
 # The error kind of an answer that is not believed.
 KIND = "answer"
 # What the controller, which roles and playbooks are part of, reads from the answer of any module. Other keys are only
 # shown to users.
 ANSWER: dict[str, Shape] = {
-    "msg": _WORDS, "failed": _FLAG, "changed": _FLAG, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
+    **dict.fromkeys(("failed", "changed", "unreachable", "skipped"), _FLAG),
+    "msg": _WORDS, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
     "error": Fields(dict.fromkeys(("kind", "message", "hint"), _WORDS),
                     dict.fromkeys(("path", "component", "library"), _WORDS), whole=False),
     "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, whole=False), 64),

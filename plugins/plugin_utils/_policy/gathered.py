@@ -283,8 +283,8 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
     for name in _PREVIEWED if why else ():
         answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
         if name in asked and name not in found and not answer:
-            found[name] = {"message": f"The preview of the host ended before this was asked: {printable(str(why))[:2000]}",
-                           "hint": "Put that right, and run this again."}
+            message = f"The preview of the host ended before this was asked: {printable(str(why))[:2000]}"
+            found[name] = {"message": message, "hint": "Put that right, and run this again."}
     return found
 
 
