@@ -413,8 +413,8 @@ rejected:
     - The hosts that are left out of the plan, each with C(path), C(message) and C(hint). A host is left out if it
       cannot follow the policy and C(gpu_strict) is not set, if its answer does not have the shape that
       M(gpuops.nvidia.gpu_info) documents, or if its facts set variables of this collection. The other hosts are part of
-      the plan.
-  returned: success, with O(resolve)
+      the plan. Without O(resolve) these are only hosts whose facts set variables of this collection.
+  returned: success
   type: dict
   sample:
     gpu07:

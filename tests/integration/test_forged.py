@@ -166,3 +166,15 @@ def test_a_first_host_whose_cached_facts_are_forged(fleet: Fleet, remembered: di
     assert local.asked(fleet.folder, host) == set()
     if playbook == "hand_back":
         assert (fleet.folder / "policy-1.yml").read_text() == (fleet.folder / "policy-0.yml").read_text()
+
+
+@pytest.mark.parametrize("playbook", ["verify", "status", "preflight"])
+def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbook: str) -> None:
+    """An option that cannot be templated ends the preview of a host before any module has answered."""
+    fleet.variables["broken"] = {**local.host(fleet.folder, f"broken-{playbook}", {}),
+                                 "gpu_undisturbed": "{{ 1 / 0 }}"}
+    run = fleet.run(playbook, ["broken"])
+    beside(run, fleet.alone(playbook), ["broken"])
+    text = " ".join(run.output.split())
+    assert "division by zero" in text and "ended before this was asked" in text, run.output[-4000:]
+    assert run.rc != 0 or playbook == "status"
