@@ -348,6 +348,9 @@ def test_a_forged_first_host_does_not_end_what_concerns_no_host(options: Data, t
     sound = {**task_vars(b=said, c=said), "groups": {"gpu_hosts": ["b", "c"]}, **said}
     alone = act(gpu_policy.ActionModule, options, sound)
     assert not told.get("failed"), told
+    # Also where it only stands for a cluster.
+    control = {**variables, "groups": {"gpu_hosts": ["b", "c"], "gpu_control": ["a"]}}
+    assert list(act(gpu_policy.ActionModule, options, control)["rejected"]) == ["a"]
     assert list(told.pop("rejected")) == ["a"] and alone.pop("rejected") == {}
     for result in (told, alone):
         result.pop("hosts", None)
