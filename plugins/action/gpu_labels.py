@@ -74,10 +74,13 @@ class ActionModule(HostAction):
         work = label_nodes if arguments["target"] == "node" else publish
         result = work(arguments, self._task.check_mode, None if found is None else found.labels,
                       () if found is None else found.unread)
-        if found is not None and found.silent:
-            text = (f"{fold(found.silent)}: not asked in this run, so that their Nodes keep the labels that they have. "
-                    "Run gpu_labels with target facts there.")
-            result = {**result, "notes": [*result["notes"], text], "warnings": [*result["warnings"], text]}
+        texts = [] if found is None else [f"{fold(names)}: {text}" for names, text in (
+            (found.silent, "not asked in this run, so that their Nodes keep the labels that they have. Run gpu_labels "
+                           "with target facts there."),
+            (found.refused, "not believed, so that their Nodes keep the labels that they have. The errors of these "
+                            "hosts say why.")) if names]
+        if texts:
+            result = {**result, "notes": [*result["notes"], *texts], "warnings": [*result["warnings"], *texts]}
         return result
 
     def _steady(self, result: Result, task_vars: dict[str, t.Any]) -> Result:

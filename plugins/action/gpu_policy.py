@@ -44,6 +44,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_policy."""
 
+    ABOUT_NO_HOST = ("resolve", "export")
     ARGUMENTS = {
         "policy": {"type": "raw"},
         "release": {"type": "str"},
@@ -85,7 +86,8 @@ class ActionModule(ControllerAction):
                              "run and later ones, or a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
-            return {"changed": False, "cluster": _place(wanted, task_vars), **_hosts(wanted, task_vars)}
+            return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _doubted(task_vars),
+                    **_hosts(wanted, task_vars)}
         release = matrix.release(wanted["release"])
         policy = _read(wanted["policy"], wanted, task_vars, release)
         result = self._look_at(policy, arguments, wanted, task_vars, release)
@@ -96,7 +98,8 @@ class ActionModule(ControllerAction):
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
         result["notes"] = [*policy.warnings, *result["notes"]]
-        return {"changed": False, "cluster": _place(wanted, task_vars), **about, **result}
+        return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _doubted(task_vars),
+                **about, **result}
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
                  release: matrix.Release) -> Data:
@@ -171,6 +174,11 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     left = _left_behind(wanted, seen) if plan["hosts"] else None
     return host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, left, facts)
+
+
+def _doubted(task_vars: Data) -> Data:
+    """The hosts that are not believed; also those that only stand for a cluster, as tasks for all run on any host."""
+    return gathered.rejected(task_vars, gathered.play_hosts(task_vars))
 
 
 def _hosts(wanted: Data, task_vars: Data) -> Data:
@@ -259,7 +267,7 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
         named[cluster_references.CONFIG_MAP].append(shared)
     found = read.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
-    return {**found, **read.read_named(server, namespace, named),
+    return {**found, **read.read_named(server, namespace, named), **read.read_runtime(server, namespace),
             **read.read_drivers(server, namespace, cluster_driver.lasting(policy, systems, release)),
             **(read.read_kernels(server, namespace) if cluster_driver.by_kernels(policy) else {}),
             **(read.read_nvidia_drivers(server, namespace) if cluster_driver.by_nvidia_drivers(policy) else {}),

@@ -53,7 +53,7 @@ class ActionModule(ControllerAction):
         ahead = arguments["show"] in ("plan", "preflight")
         found = preflight.with_failures(
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
-            _failures(task_vars, hosts) if arguments["hosts"] is None else {}) if ahead else []
+            _failures(task_vars, hosts, plan) if arguments["hosts"] is None else {}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
                   # Hosts have passed the door, where their answers are received; a cluster has not.
                   "cluster": cleaned(cluster) or None, "findings": found}
@@ -90,9 +90,12 @@ def _write(option: str, path: str, content: bytes, check: bool) -> bool:
     return differs
 
 
-def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str]) -> dict[str, dict[str, dict[str, t.Any]]]:
+def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str],
+              plan: dict[str, t.Any]) -> dict[str, dict[str, dict[str, t.Any]]]:
     """By host, and of the cluster, what modules said that were asked what they would do."""
-    return {CLUSTER: gathered.cluster_errors(task_vars), **{host: gathered.errors(task_vars, host) for host in hosts}}
+    asked = {host: mine.get("preview") or () for host, mine in (plan.get("hosts") or {}).items()}
+    return {CLUSTER: gathered.cluster_errors(task_vars),
+            **{host: gathered.errors(task_vars, host, asked.get(host, ())) for host in hosts}}
 
 
 def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:

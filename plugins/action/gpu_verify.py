@@ -77,7 +77,7 @@ class ActionModule(ControllerAction):
             found = verify(expected, facts, arguments["components"], arguments["labels"], samples)
             if arguments["asked"]:
                 found = with_answers(found, gathered.listed(task_vars, host, "plan"), pending,
-                                     gathered.errors(task_vars, host))
+                                     gathered.errors(task_vars, host, expected.get("delivered") or ()))
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
         checks = judged(known or self._gather(task_vars))

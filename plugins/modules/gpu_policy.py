@@ -156,7 +156,10 @@ options:
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. Of a ConfigMap the
         texts by key, or null if it does not exist; of a Secret whether it exists. What is left out is not checked.
       - C(driver_daemon_sets) has the DaemonSets of this collection that exist and keep their names, by name the system,
-        such as V(ubuntu24.04). C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it
+        such as V(ubuntu24.04). C(driver_images) has for each driver DaemonSet that exists, by name, a mapping with
+        C(tag) of its image and C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
+        the cluster configures. If not more than half of the Nodes need the same driver or runtime, what runs is kept.
+      - C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it
         does not exist) and C(there), its DaemonSets by system. C(driver_kernels) has for each DaemonSet that serves one
         kernel, by name, this kernel.
     type: dict
@@ -410,8 +413,8 @@ rejected:
     - The hosts that are left out of the plan, each with C(path), C(message) and C(hint). A host is left out if it
       cannot follow the policy and C(gpu_strict) is not set, if its answer does not have the shape that
       M(gpuops.nvidia.gpu_info) documents, or if its facts set variables of this collection. The other hosts are part of
-      the plan.
-  returned: success, with O(resolve)
+      the plan. Without O(resolve) these are only hosts whose facts set variables of this collection.
+  returned: success
   type: dict
   sample:
     gpu07:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible.errors import AnsibleError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned, printable
@@ -101,7 +102,7 @@ def parsed(parse: t.Callable[[], Result]) -> Result:
     """
     try:
         told = parse()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError):
+    except (AnsibleError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError):
         told = {}
         refuse("it", Fault("", "what Ansible cannot read", f"JSON of at most {_LEVELS} levels"))
     for name, shape in _READ_BY_ANSIBLE.items():

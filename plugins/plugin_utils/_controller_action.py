@@ -23,14 +23,22 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
+    # Options by which a task takes nothing from the variables of its host. A task with only these may run on a host
+    # that is not believed: where that is the first of the play, it would otherwise end the play for all others.
+    ABOUT_NO_HOST: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Ansible's entry point."""
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
+        variables = task_vars or {}
         try:
-            gathered.refuse_forged(task_vars or {})
-            result.update(self.work(arguments, self._seen(task_vars or {})))
+            if self._task.args and set(self._task.args) <= set(self.ABOUT_NO_HOST):
+                names = gathered.forged(variables)
+                variables = {name: value for name, value in variables.items() if name not in names}
+            else:
+                gathered.refuse_forged(variables)
+            result.update(self.work(arguments, self._seen(variables)))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
         return printed(result)

@@ -15,11 +15,13 @@ FACT, UNREAD = "gpu_labels", "gpu_labels_unread"
 
 
 class Told(t.NamedTuple):
-    """labels: by Node those of its host; silent: hosts that have not told any; unread: Nodes among those of labels
-    whose hosts could not read all of their GPUs; nodes: by Node its host, of all hosts."""
+    """labels: by Node those of its host; silent: hosts that have not told any; refused: hosts that are not believed;
+    unread: Nodes among those of labels whose hosts could not read all of their GPUs; nodes: by Node its host, of all
+    hosts."""
 
     labels: dict[str, dict[str, str]]
     silent: list[str]
+    refused: list[str]
     unread: set[str]
     nodes: dict[str, str]
 
@@ -27,26 +29,28 @@ class Told(t.NamedTuple):
 def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
     """The fact gpu_labels of hosts, gathered in this run or kept by a fact cache.
 
-    A host whose facts set variables of this collection is not believed, so it has told nothing. If they set
-    gpu_node_name, it is in no Node either. Raises InputError for a host that the inventory does not have, and for two
-    that are the same Node.
+    A host whose facts set variables of this collection is not believed, nor is one whose answer to gpu_info had another
+    shape than documented. If the facts set gpu_node_name, it is in no Node either. Raises InputError for a host that
+    the inventory does not have, and for two that are the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
-    found = Told({}, [], set(), nodes)
+    found = Told({}, [], [], set(), nodes)
     for host in dict.fromkeys(hosts):
         if host not in hostvars:
             raise InputError(f"The inventory has no host {host}.", "Name hosts as ansible-inventory --list shows them.",
                              path="hosts", value=host)
         node = gathered.node_name(hostvars, host)
         if node is None:
-            found.silent.append(host)
+            found.refused.append(host)
             continue
         other = nodes.setdefault(node, host)
         if other != host:
             raise InputError(f"{other} and {host} are both the Node {node}.", f"Set {NODE_NAME} of each.", path="hosts",
                              value=[other, host])
-        raw = hostvars.raw_get(host)
-        facts = {} if gathered.forged(raw) else raw.get("ansible_facts") or {}
+        if gathered.rejected(task_vars, [host]):
+            found.refused.append(host)
+            continue
+        facts = hostvars.raw_get(host).get("ansible_facts") or {}
         labels = facts.get(FACT)
         # Empty is what state absent leaves: a host without GPUs tells at least that it is no guest.
         if isinstance(labels, t.Mapping) and labels:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.fleet import is_address
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
@@ -50,7 +51,10 @@ LABELS: tuple[dict[str, str], ...] = (
     {"feature.node.kubernetes.io/system-os_release.ID": "debian..evil"},
     {"feature.node.kubernetes.io/system-os_release.VERSION_ID": "x" * 63}, {"kubernetes.io/hostname": SOUND},
     {"nvidia.com/vgpu.host-driver-version": "x"}, {"nvidia.com/gpu.deploy.operands": "x"},
-    {"nvidia.com/gpu.family": "volta"}, {"node.openshift.io/os_id": "rhel"})
+    {"nvidia.com/gpu.family": "volta"}, {"node.openshift.io/os_id": "rhel"},
+    # as if a MIG manager served them
+    *({"nvidia.com/mig.capable": "true", "nvidia.com/mig.config.state": state,
+       "nvidia.com/gpu.deploy.mig-manager": "true"} for state in ("success", "failed", "rebooting", "x" * 63)))
 NOTES = ("gpuops.nvidia/labels", "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since",
          "nfd.node.kubernetes.io/feature-labels", "nfd.node.kubernetes.io/extended-resources")
 AMOUNTS = ("9223372036854775807", "1E", "1000000k", "18446744073709551616")
@@ -250,3 +254,86 @@ def test_policies_that_many_a_node_cannot_follow(hostile: Hostile, tmp_path: Pat
     assert (plan["common"]["openshift"], plan["common"]["runtime"]) == (False, "containerd")
     driver = json.dumps(plan["components"]["driver"]["pools"])
     assert not any(word[:40] in driver for word in WORDS) and "evil" not in driver
+
+
+RUNS = "hostile-runs"
+# What acts on Nodes; the rest of the operands is as in the runs with --check.
+PARTS = {**dict.fromkeys(components.NAMES, "none"),
+         **dict.fromkeys(("driver", "container_toolkit", "device_plugin", "mig_manager"), "cluster")}
+LAYOUT = "all-1g.10gb"
+
+
+@dataclass
+class Runs:
+    """The playbooks that change a cluster, in order; after: by playbook the labels of all Nodes after its run."""
+
+    runs: dict[str, user.Run]
+    before: dict[str, dict[str, str]]
+    after: dict[str, dict[str, dict[str, str]]]
+    operands: list[Object]
+
+
+@pytest.fixture(scope="module")
+def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """site.yml, mig.yml and remove.yml without --check."""
+    client = Client(hostile.kubeconfig)
+
+    def labels() -> dict[str, dict[str, str]]:
+        return {one["metadata"]["name"]: dict(one["metadata"].get("labels") or {}) for one in client.list("v1", "Node")}
+
+    made = Runs({}, labels(), {}, [])
+    inventory = {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
+        "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": PARTS, "gpu_namespace": RUNS, "gpu_disruption": "idle"}}}
+    # Nobody looks after these Nodes, so that every wait for them ends by its limit.
+    limits = {"preflight_timeout": 2, "gpu_remove_timeout": 2, "mig_manager_timeout": 2, "mig_manager_at_once": 100}
+    try:
+        for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), ("remove", {})):
+            made.runs[name] = run(tmp_path_factory.mktemp(name), name, inventory, "-e", json.dumps({**limits, **more}))
+            made.after[name] = labels()
+            if name == "site":
+                made.operands = list(client.list("apps/v1", "DaemonSet", RUNS))
+        yield made
+    finally:
+        kubectl("delete", "namespace", RUNS, "--ignore-not-found", "--wait=false")
+
+
+@pytest.mark.parametrize("playbook", ["site", "mig", "remove"])
+def test_a_run_over_hostile_nodes_comes_to_its_end(runs: Runs, playbook: str) -> None:
+    """Nodes that do not follow are named, and the run has no other error."""
+    done = runs.runs[playbook]
+    calm(done.output)
+    assert len(done.output) < 2_000_000 and {line["host"] for line in done.results} == {"cluster"}
+    assert "PLAY RECAP" in done.output and "Unexpected failure" not in done.output, done.output[-3000:]
+
+
+def test_site_serves_the_sound_node(runs: Runs, hostile: Hostile) -> None:
+    plan = runs.runs["site"].result("cluster", "gpu_policy")["cluster"]
+    labels = runs.after["site"]
+    deploy = {key: value for key, value in labels[SOUND].items() if key.startswith("nvidia.com/gpu.deploy.")}
+    parts = ("driver", "container-toolkit", "device-plugin")
+    assert {deploy.get(f"nvidia.com/gpu.deploy.{name}") for name in parts} == {"true"}
+    for name in plan["deploy"]["without_driver"]:
+        assert labels[name].get("nvidia.com/gpu.deploy.driver") != "true", name
+    assert len(plan["rejected"]) >= 10 and all(name in runs.runs["site"].output for name in plan["rejected"])
+    text = json.dumps(runs.operands)
+    assert {"nvidia-container-toolkit-daemonset", "nvidia-device-plugin-daemonset"} <= {
+        one["metadata"]["name"] for one in runs.operands}
+    assert not any(word[:40] in text for word in WORDS) and "evil" not in text
+
+
+def test_mig_asks_the_sound_node_as_well(runs: Runs, hostile: Hostile) -> None:
+    """Nodes that never get there are named; with one at a time they would stop the others, as any that fails."""
+    assert runs.after["mig"][SOUND]["nvidia.com/mig.config"] == LAYOUT
+    result = runs.runs["mig"].result("cluster", "node_mig")
+    assert runs.runs["mig"].rc != 0 and {name for name in result["failed_nodes"] if name in hostile.nodes}, result
+    assert all(name in runs.runs["mig"].output for name in result["failed_nodes"])
+
+
+def test_remove_takes_everything_back(runs: Runs, hostile: Hostile) -> None:
+    """A kubelet that does not end its pods keeps no label on another Node."""
+    labels = runs.after["remove"]
+    assert not [key for key in labels[SOUND] if key.startswith("nvidia.com/gpu.deploy.")
+                and key not in runs.before[SOUND]]
+    for name in hostile.nodes:
+        forged_labels = {key: value for key, value in runs.before[name].items() if "nvidia.com/mig.config" not in key}
+        assert forged_labels.items() <= labels[name].items(), name

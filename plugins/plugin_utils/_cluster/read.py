@@ -29,6 +29,9 @@ _PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
 # Labels of the DaemonSets of NVIDIADrivers: which they are, and what is in their place's name.
 _DRIVERS = "app.kubernetes.io/component=nvidia-driver"
 _PLACE = ("nvidia.com/node.os-version", "nvidia.com/precompiled.kernel-version")
+# The DaemonSet of the toolkit, and its container and that of the driver: as the GPU Operator names them, too.
+_TOOLKIT, _TOOLKIT_CONTAINER = "nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr"
+_DRIVER = "nvidia-driver-ctr"
 _RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
 
 
@@ -87,10 +90,31 @@ def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[
 
 
 def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
-    """C({driver_daemon_sets: {NAME: SYSTEM}}): which of these are driver DaemonSets of ours, and what they serve."""
-    found = {name: client.get("apps/v1", "DaemonSet", name, namespace, metadata_only=True) for name in names}
+    """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}): which of these are
+    driver DaemonSets of ours, and what they serve; of those of anybody what their containers are."""
+    found = {name: client.get("apps/v1", "DaemonSet", name, namespace) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
-    return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark}}
+    containers = {name: _container(one, _DRIVER) for name, one in found.items() if one}
+    return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark},
+            "driver_images": {name: {"tag": str(one.get("image") or "").rpartition(":")[2],
+                                     "kernel_module_type": _variable(one, "KERNEL_MODULE_TYPE")}
+                              for name, one in containers.items()}}
+
+
+def read_runtime(client: Finder, namespace: str) -> dict[str, t.Any]:
+    """C({toolkit_runtime: NAME}): the container runtime that the cluster's toolkit configures, or an empty text."""
+    found = client.get("apps/v1", "DaemonSet", _TOOLKIT, namespace)
+    return {"toolkit_runtime": _variable(_container(found, _TOOLKIT_CONTAINER), "RUNTIME")}
+
+
+def _container(daemon_set: Object | None, name: str) -> Object:
+    """A container of the pods, empty if it is not there."""
+    spec = (daemon_set or {}).get("spec") or {"template": {"spec": {"containers": []}}}
+    return next((one for one in spec["template"]["spec"]["containers"] if one["name"] == name), {})
+
+
+def _variable(container: Object, name: str) -> str:
+    return next((str(one.get("value") or "") for one in container.get("env") or () if one["name"] == name), "")
 
 
 def read_kernels(client: Reader, namespace: str) -> dict[str, t.Any]:

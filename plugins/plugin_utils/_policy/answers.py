@@ -112,16 +112,23 @@ PENDING = Rows(Fields({**STEP, "pending_reason": _LONG}, whole=False), _STEPS)
 _WORDS = Nullable(Text(longest=100_000))
 LABELS = Table(Text(longest=320), _NAME, 2_000)
 
+_CLIENT = Fields(optional={**dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT),
+                           **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, whole=False)
+
 # The error kind of an answer that is not believed.
 KIND = "answer"
-# What the controller reads from the answer of any module. Other keys are only shown to users.
+# What the controller, which roles and playbooks are part of, reads from the answer of any module. Other keys are only
+# shown to users.
 ANSWER: dict[str, Shape] = {
-    "msg": _WORDS, "failed": _FLAG, "changed": _FLAG, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
+    **dict.fromkeys(("failed", "changed", "unreachable", "skipped"), _FLAG),
+    "msg": _WORDS, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
     "error": Fields(dict.fromkeys(("kind", "message", "hint"), _WORDS),
                     dict.fromkeys(("path", "component", "library"), _WORDS), whole=False),
     "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, whole=False), 64),
     "samples": Rows(Fields({"gpu": Nullable(_PCI), "device": _MAYBE_TEXT, "state": OneOf(("ok", "busy", "failed")),
                             "reason": _LONG}), _GPUS),
+    "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "holders": Rows(_CLIENT, _CLIENTS),
+    "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, whole=False),
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }

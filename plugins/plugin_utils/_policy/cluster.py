@@ -88,9 +88,10 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     on_host = _on_host(facts, gpu, by_host, places, settings, refused, notes)
     with_toolkit = {name: _nodes(facts)[name] for name in gpu if "container_toolkit" not in on_host.get(name, ())}
     openshift = cluster_openshift.found(policy, facts)
+    runtime = _runtime(facts, gpu, with_toolkit)
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
-                      "crio" if openshift else _runtime(facts, gpu, with_toolkit), openshift,
+                      "crio" if openshift else runtime.value, openshift,
                       policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
@@ -113,7 +114,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     reasons += _for_all(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
-        notes += _other_runtimes(context.runtime, with_toolkit)
+        notes += _other_runtimes(runtime, with_toolkit)
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
@@ -227,18 +228,19 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
     return {name for _reason, names in refused for name in names}
 
 
-def _other_runtimes(runtime: str, served: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+def _other_runtimes(runtime: nodes.Agreed, served: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
     """Which Nodes have another container runtime than the one that the toolkit configures, as a sentence."""
-    others = [name for name, node in served.items() if node["runtime"] not in ("", runtime)]
-    return [f"{some_of(others)}: the container runtime is not {runtime}, the only one that the toolkit of the cluster "
-            "configures. Install the toolkit on these Nodes yourself, or add them to gpu_hosts and set gpu_placement: "
-            "hybrid."] if others else []
+    others = [name for name, node in served.items() if node["runtime"] not in ("", runtime.value)]
+    return [f"{some_of(others)}: the container runtime is not {runtime.value}, the only one that the toolkit of the "
+            f"cluster configures, because {runtime.because}. Install the toolkit on these Nodes yourself, or add them "
+            "to gpu_hosts and set gpu_placement: hybrid."] if others else []
 
 
-def _runtime(facts: Facts | None, gpu: t.Sequence[str], served: t.Collection[str]) -> str:
-    """The container runtime of most Nodes. served: those that get their toolkit from the cluster, which count first."""
+def _runtime(facts: Facts | None, gpu: t.Sequence[str], served: t.Collection[str]) -> nodes.Agreed:
+    """The container runtime for the cluster. served: the Nodes that get their toolkit from it, which count first."""
     every = _nodes(facts)
-    return nodes.runtime_of(every[name] for name in served or gpu or every)
+    return nodes.runtime_of((every[name] for name in served or gpu or every),
+                            str((facts or {}).get("toolkit_runtime") or ""))
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
@@ -403,7 +405,7 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
         names = _of_known_systems(names, every, gpu, refused)
     if gpu:
         found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused)
-    agreed = pools.agreed(found, context.release, asked, refused)
+    agreed = pools.agreed(found, context.release, asked, pools.running_of(facts or {}), refused)
     out = _named(refused)
     left = [name for name in names if name not in out]
     if gpu and not left:

@@ -165,10 +165,13 @@ def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delive
     if pools.is_digest(mine) and len(places) > 1:
         if cluster.asked:
             raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
-        # Only Nodes that are not known to have a GPU: most of them decide, and those with GPUs are refused by name.
+        # Only Nodes that are not known to have a GPU; those with GPUs are refused by name.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
-        most = max(sorted(places), key=lambda place: tags[place[0]])
-        places = {most: places[most]}
+        chosen = nodes.agree(tags, pools.running_of(cluster.facts or {}).systems,
+                             lambda value: (matrix.version_key(value), value), "the newest")
+        places = {place: system for place, system in places.items() if place[0] == chosen.value}
+        context.said.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
+                            f"{chosen.because}.")
     return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
         pool for pool in own if pool.here.kernel == kernel
         and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 import typing as t
 
@@ -90,10 +89,41 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
     return {OS_ID: name, OS_MAJOR: version.split(".")[0]}
 
 
-def runtime_of(nodes: t.Iterable[Node]) -> str:
-    """The container runtime that the toolkit's DaemonSet configures: one for a cluster, that of most Nodes."""
-    met = collections.Counter(node["runtime"] for node in nodes)
-    return max(_RUNTIMES, key=lambda name: met[name])  # the first one of those that are met as often
+class Agreed(t.NamedTuple):
+    """The value that holds for all Nodes, and why, as the end of a sentence: C(more than half of the Nodes have it)."""
+
+    value: str
+    because: str
+
+
+def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
+          first: str) -> Agreed:
+    """The value that more than half of the Nodes have; if there is none, the one that runs; else the most frequent.
+
+    Nodes describe themselves, so that a wrong one may have any value: less than half of them never replace what runs.
+    counts: by value the number of Nodes; running: what runs in the cluster now; order: of values that are equally
+    frequent the highest is taken; first: what that is, C(the newest).
+    """
+    most = max(counts, key=lambda value: (counts[value], order(value)))
+    if 2 * counts[most] > sum(counts.values()):
+        return Agreed(most, "more than half of the Nodes have it")
+    stays = max((value for value in counts if value in running), key=order, default=None)
+    if stays is not None:
+        return Agreed(stays, "it runs already and no other is that of more than half of the Nodes")
+    tied = sum(count == counts[most] for count in counts.values()) > 1
+    return Agreed(most, f"it is {first} of those that equally many Nodes have" if tied else "most Nodes have it")
+
+
+def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
+    """The container runtime that the toolkit's DaemonSet configures: one for a cluster. running: the one that it
+    configures now, empty where it is not there."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        if node["runtime"] in _RUNTIMES:
+            counts[node["runtime"]] = counts.get(node["runtime"], 0) + 1
+    if not counts:
+        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has one that is known")
+    return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first in the list of supported ones")
 
 
 def kernel_of(node: Node) -> str:

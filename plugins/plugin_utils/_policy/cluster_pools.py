@@ -109,22 +109,45 @@ def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
     return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, mine, node) else None
 
 
-def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System],
+@dataclass(frozen=True)
+class Running:
+    """What the driver DaemonSets in the cluster are made of: systems, tags of images, and types of kernel modules."""
+
+    systems: t.FrozenSet[str]
+    tags: t.FrozenSet[str]
+    flavours: t.FrozenSet[str]
+
+    def versions(self, system: str, known: t.Iterable[str]) -> t.Set[str]:
+        """Those of the known versions that a DaemonSet has. system: as tags have it, empty where any counts."""
+        return {version for version in known if any(
+            tag == f"{version}-{system}" if system else tag.startswith(f"{version}-") for tag in self.tags)}
+
+
+def running_of(facts: t.Mapping[str, t.Any]) -> Running:
+    """What runs, as it was read from the cluster: from objects that no kubelet may write."""
+    images = (facts.get("driver_images") or {}).values()
+    return Running(frozenset((facts.get("driver_daemon_sets") or {}).values()), frozenset(one["tag"] for one in images),
+                   frozenset(one["kernel_module_type"] for one in images))
+
+
+def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System], running: Running,
            refused: list[Concerned]) -> list[Pool]:
-    """The pools without those that need another driver than most Nodes of the same DaemonSet. refused: gets the Nodes
-    of these; asked: the systems that the user names, whatever the Nodes have."""
+    """The pools without those that need another driver than the one that is chosen for their DaemonSet, see
+    L(cluster_nodes.agree). refused: gets the Nodes of these; asked: the systems that the user names, whatever the Nodes
+    have."""
     def system(pool: Pool) -> str:
         return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
 
     left: list[Pool] = []
     for mine in _grouped(found, lambda pool: pool.policy.driver_name):
         if is_digest(mine[0].policy):
-            mine = _most(mine, system, lambda _pools, systems: of_one_system(systems), refused)
+            mine = _chosen(mine, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
         for beside in _grouped(mine, lambda pool: f"{pool.here.kernel} {system(pool)}"):
-            alike = _most(beside, _tagged, lambda pools, _tags: _several(release, pools), refused)
+            alike = _chosen(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
+                            lambda pools, _tags: _several(release, pools), refused)
             one = alike[0]
             if one.driver and one.wish.flavour == "auto" and not _understands_auto(_tagged(one)):
-                alike = _most(alike, _flavour, _of_one_flavour, refused)
+                alike = _chosen(alike, _flavour, running.flavours, _of_one_flavour, refused)
             left += alike
     return [pool for pool in found if pool in left]
 
@@ -136,17 +159,19 @@ def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterabl
     return groups.values()
 
 
-def _most(found: list[Pool], key: t.Callable[[Pool], str], why: t.Callable[[list[Pool], list[str]], Refused],
-          refused: list[Concerned]) -> list[Pool]:
-    """The pools with the value that most Nodes have, of several the newest. refused: gets the Nodes of the others."""
+def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
+            why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
+    """The pools with the value that is chosen for all. refused: gets the Nodes of the others."""
     counts: dict[str, int] = {}
     for pool in found:
         counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)
-    best = max(counts, key=lambda value: (counts[value], version_key(value), value))
-    others = sorted(name for pool in found if key(pool) != best for name in pool.nodes)
+    best = cluster_nodes.agree(counts, running, lambda value: (version_key(value), value), "the newest")
+    others = sorted(name for pool in found if key(pool) != best.value for name in pool.nodes)
     if others:
-        refused.append((why(found, sorted(counts)), others))
-    return [pool for pool in found if key(pool) == best]
+        one = why(found, sorted(counts))
+        refused.append((Refused(f"{one.reason}; {best.value} is chosen, because {best.because}", one.remedy,
+                                one.constraints), others))
+    return [pool for pool in found if key(pool) == best.value]
 
 
 def of_one_system(systems: list[str]) -> Refused:

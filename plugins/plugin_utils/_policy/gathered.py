@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components i
     SOFTWARE_RESULT,
     VARIABLES,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.reserved import NAMES
 
 # Registered by the role preflight: what gpu_info and gpu_verify returned.
@@ -27,6 +28,11 @@ SAMPLES = (FACTS, "validator_result")
 
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
+
+# Kept by the role preflight: the message of the task in which the preview of a host ended.
+FAILURE = "preflight_failure"
+# Whose modules a preview asks what they would do.
+_PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 
 # Registered by the role maintenance: what node_maintenance returned when it took the host's Node out of service.
 MAINTENANCE = "maintenance_result"
@@ -152,18 +158,18 @@ def facts(task_vars: TaskVars) -> dict[str, t.Any]:
             for host in hosts(task_vars)}
 
 
-def rejected(task_vars: TaskVars) -> dict[str, dict[str, str]]:
-    """By host that is not believed C({path, message, hint}).
+def rejected(task_vars: TaskVars, names: t.Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+    """By host that is not believed C({path, message, hint}). names: the hosts to look at, by default those of the play.
 
     Its answer to gpu_info has another shape than gpu_info documents, or its facts set variables of ours.
     """
     found = {}
-    for host in hosts(task_vars):
+    for host in hosts(task_vars) if names is None else names:
         error = _registered(task_vars, host, FACTS).get("error") or {}
-        names = forged(task_vars["hostvars"].raw_get(host))
-        if names:
-            error = forged_error(host, names[0]).as_result()["error"]
-        if names or error.get("kind") == answers.KIND:
+        variables_set = forged(task_vars["hostvars"].raw_get(host))
+        if variables_set:
+            error = forged_error(host, variables_set[0]).as_result()["error"]
+        if variables_set or error.get("kind") == answers.KIND:
             found[host] = {key: str(error[key]) for key in ("path", "message", "hint")}
     return found
 
@@ -259,18 +265,32 @@ def _planned_for_driver(task_vars: TaskVars) -> list[dict[str, t.Any]]:
     return listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", [])
 
 
-def errors(task_vars: TaskVars, host: str) -> dict[str, dict[str, t.Any]]:
-    """By component the C({message, hint}) with which its module failed on a host."""
+def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dict[str, dict[str, t.Any]]:
+    """By component the C({message, hint}) with which its module failed on a host, or why it has not answered.
+
+    asked: the components that the preview of the role preflight had to ask.
+    """
     found = {}
     for component in ON_HOSTS:
         result = _registered(task_vars, host, component.result)
-        if result.get("failed"):
+        if _died(result):
             found[component.name] = _error(result)
     together = _registered(task_vars, host, SOFTWARE_RESULT)
-    if together.get("failed"):
+    if _died(together):
         error = _error(together)
         found[error.get("component") or SOFTWARE[0]] = error
+    why = task_vars["hostvars"].raw_get(host).get(FAILURE)
+    for name in _PREVIEWED if why else ():
+        answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
+        if name in asked and name not in found and not answer:
+            message = f"The preview of the host ended before this was asked: {printable(str(why))[:2000]}"
+            found[name] = {"message": message, "hint": "Put that right, and run this again."}
     return found
+
+
+def _died(result: t.Mapping[str, t.Any]) -> bool:
+    """Whether a module failed, or its host did not answer; a play may go on after both."""
+    return bool(result.get("failed") or result.get("unreachable"))
 
 
 def cluster_errors(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:

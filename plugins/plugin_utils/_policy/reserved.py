@@ -13,6 +13,8 @@ import difflib
 import typing as t
 
 NAMES = frozenset({
+    # Of Ansible, for what the inventory says where it is: relative paths of users begin there.
+    "inventory_dir",
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_cluster",
     "container_toolkit_config_path", "container_toolkit_disruption", "container_toolkit_drop_in_path",
     "container_toolkit_mode", "container_toolkit_nri", "container_toolkit_plan", "container_toolkit_preview",
@@ -53,12 +55,13 @@ NAMES = frozenset({
     "mig_manager_timeout", "mig_manager_users", "nfd_cluster", "nfd_result", "node_status_exporter_cluster",
     "node_status_exporter_folder", "node_status_exporter_interval", "node_status_exporter_plan",
     "node_status_exporter_result", "operands_result", "preflight_ask", "preflight_checked", "preflight_cluster",
-    "preflight_cuda_samples", "preflight_cuda_timeout", "preflight_disruption", "preflight_enforce", "preflight_found",
-    "preflight_labelled", "preflight_placement", "preflight_plan", "preflight_policy", "preflight_release",
-    "preflight_report", "preflight_report_html", "preflight_report_json", "preflight_reported_taint",
-    "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components", "software_driver_cuda",
-    "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
-    "software_repository_url", "software_result", "validator_cluster", "validator_result", "validator_timeout",
+    "preflight_cuda_samples", "preflight_cuda_timeout", "preflight_disruption", "preflight_enforce",
+    "preflight_failure", "preflight_found", "preflight_labelled", "preflight_placement", "preflight_plan",
+    "preflight_policy", "preflight_release", "preflight_report", "preflight_report_html", "preflight_report_json",
+    "preflight_reported_taint", "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components",
+    "software_driver_cuda", "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint",
+    "software_repository_key", "software_repository_url", "software_result", "validator_cluster", "validator_result",
+    "validator_timeout",
 })
 
 # How our names begin, and how those end that no user sets.

@@ -51,6 +51,11 @@ KEYS: tuple[Data, ...] = (
     {"pending": [{"id": ESCAPE, "needs": "reboot", "pending_reason": TEMPLATE}]}, {"reboot_required": True},
     {"reboot_required": ESCAPE}, {"state": {"driver": ESCAPE}}, {"facts": ESCAPE})
 
+# Keys that roles, playbooks and reports read of the answers of modules, or Ansible does.
+READ = ("changed", "failed", "msg", "error", "plan", "pending", "diff", "components", "facts", "labels", "unread",
+        "samples", "reboot_required", "mok", "holders", "touched", "unreachable", "skipped", "rc", "warnings",
+        "exception", "state")
+
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
     """Where every value of a document stands; of a list only those of its first element."""
@@ -95,6 +100,11 @@ def of_variables(sound: str) -> list[bytes]:
     """Answers that set a variable each."""
     return [json.dumps({**json.loads(sound), "ansible_facts": {name: value}}).encode()
             for name, value in VARIABLES.items()]
+
+
+def of_read(sound: str) -> list[bytes]:
+    """Answers with one of the keys that are read, and a value for it that may be of any type and size."""
+    return [json.dumps({**json.loads(sound), key: value}).encode() for key in READ for value in VALUES]
 
 
 def of_keys(sound: str) -> list[bytes]:

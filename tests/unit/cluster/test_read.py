@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import
     read_kernels,
     read_named,
     read_nvidia_drivers,
+    read_runtime,
 )
 
 PCI = "feature.node.kubernetes.io/pci-"
@@ -184,10 +185,23 @@ def test_a_server_that_does_not_answer_is_no_missing_object() -> None:
 def test_our_driver_daemon_sets() -> None:
     marked = named("nvidia-driver-daemonset")
     marked["metadata"]["annotations"] = {"gpuops.nvidia/system": "ubuntu22.04"}
+    marked["spec"] = {"template": {"spec": {"containers": [
+        {"name": "side"}, {"name": "nvidia-driver-ctr", "image": "mirror.example:5000/x/driver:580.1.2-ubuntu22.04",
+                           "env": [{"name": "KERNEL_MODULE_TYPE", "value": "open"}, {"name": "X", "valueFrom": {}}]}]}}}
     client = Objects(**{"nvidia-driver-daemonset": marked, "theirs": named("theirs")})
     assert read_drivers(client, "ns", ["nvidia-driver-daemonset", "theirs", "gone"]) == {
-        "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"}}
-    assert client.asked == [("DaemonSet", name, "ns", True) for name in ("nvidia-driver-daemonset", "theirs", "gone")]
+        "driver_daemon_sets": {"nvidia-driver-daemonset": "ubuntu22.04"},
+        "driver_images": {"nvidia-driver-daemonset": {"tag": "580.1.2-ubuntu22.04", "kernel_module_type": "open"},
+                          "theirs": {"tag": "", "kernel_module_type": ""}}}
+    assert client.asked == [("DaemonSet", name, "ns", False) for name in ("nvidia-driver-daemonset", "theirs", "gone")]
+
+
+def test_the_runtime_that_the_toolkit_configures() -> None:
+    toolkit = named("nvidia-container-toolkit-daemonset")
+    toolkit["spec"] = {"template": {"spec": {"containers": [
+        {"name": "nvidia-container-toolkit-ctr", "env": [{"name": "RUNTIME", "value": "crio"}]}]}}}
+    assert read_runtime(Objects(**{toolkit["metadata"]["name"]: toolkit}), "ns") == {"toolkit_runtime": "crio"}
+    assert read_runtime(Objects(), "ns") == {"toolkit_runtime": ""}
 
 
 def test_daemon_sets_of_kernels() -> None:

@@ -136,6 +136,25 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
     assert said == ([", ".join(others)] if others else [])
 
 
+@pytest.mark.parametrize(("runtimes", "running", "expected", "because"), [
+    (["crio", "containerd"], "", "containerd", "it is the first in the list of supported ones of those"),
+    (["crio", "containerd"], "crio", "crio", "it runs already"),
+    (["crio", "containerd", "docker"], "docker", "docker", "it runs already"),
+    # as many as are in wrong hands, but less than half of all
+    (["crio"] * 3 + ["containerd"] * 2, "containerd", "crio", "more than half"),
+    (["containerd"] * 3 + ["crio"] * 2, "containerd", "containerd", "more than half"),
+    (["containerd", "containerd", "crio", "docker"], "", "containerd", "most Nodes have it"),
+    (["containerd", "crio", *["nonsense"] * 9], "crio", "crio", "it runs already"),
+    (["nonsense"], "crio", "crio", "no Node has one that is known"),
+])
+def test_less_than_half_of_the_nodes_change_no_runtime(runtimes: list[str], running: str, expected: str,
+                                                       because: str) -> None:
+    made = plan(cluster={**facts(*(node(runtime=runtime) for runtime in runtimes)), "toolkit_runtime": running})
+    assert made["common"]["runtime"] == expected
+    note, = [note for note in made["notes"] if "container runtime is not" in note]
+    assert f"because {because}" in note
+
+
 @pytest.mark.parametrize(("disruption", "env", "eviction", "noted"), [
     ("never", [], "false", False), ("idle", [], "false", False), ("drain", [], "true", False),
     ("reboot", [], "true", False), ("never", [("ENABLE_GPU_POD_EVICTION", "true")], "false", True),
@@ -341,6 +360,44 @@ def test_most_nodes_decide_which_driver_is_the_common_one() -> None:
     made = plan(cluster=facts(node(), node(**VOLTA), node(**VOLTA)), strict=False)
     assert [pool["version"] for pool in made["components"]["driver"]["pools"]] == ["580.173.02"]
     assert list(made["rejected"]) == ["n1"]
+
+
+NEW, OLD = "595.91.07", "580.173.02"
+
+
+@pytest.mark.parametrize(("voltas", "others", "running", "expected", "because"), [
+    (1, 1, "", NEW, "it is the newest of those that equally many Nodes have"),
+    (1, 1, OLD, OLD, "it runs already"), (1, 1, NEW, NEW, "it runs already"),
+    (2, 3, OLD, NEW, "more than half"), (3, 2, NEW, OLD, "more than half"),
+    # of another system, or of no pool
+    (1, 1, f"{OLD}-rhel9", NEW, "it is the newest"), (1, 1, "570.1.1", NEW, "it is the newest"),
+])
+def test_less_than_half_of_the_nodes_change_no_driver(voltas: int, others: int, running: str, expected: str,
+                                                      because: str) -> None:
+    tag = running if "-" in running else f"{running}-ubuntu22.04"
+    cluster = {**facts(*[node(**VOLTA)] * voltas, *[node()] * others),
+               "driver_images": {"nvidia-driver-daemonset": {"tag": tag, "kernel_module_type": "auto"}}}
+    made = plan(cluster=cluster, strict=False)
+    assert [pool["version"] for pool in made["components"]["driver"]["pools"]] == [expected]
+    assert {f"{expected} is chosen, because {because}" in one["message"] for one in made["rejected"].values()} == {True}
+
+
+@pytest.mark.parametrize("running", ["open", "proprietary"])
+def test_the_kernel_modules_that_run_stay_on_a_tie(running: str) -> None:
+    cluster = {**facts(node(**VOLTA), node(**{"nvidia.com/gpu.family": "hopper"})), "driver_images": {
+        "nvidia-driver-daemonset": {"tag": "560.35.03-ubuntu22.04", "kernel_module_type": running}}}
+    made = plan({"driver": {"version": "560.35.03"}}, cluster=cluster, strict=False)
+    assert [pool["kernel_module_type"] for pool in made["components"]["driver"]["pools"]] == [running]
+    assert list(made["rejected"]) == ["n2" if running == "proprietary" else "n1"]
+
+
+@pytest.mark.parametrize(("running", "expected"), [("", "ubuntu22.04"), ("rhel9", "rhel9")])
+def test_a_digest_stays_with_the_system_that_runs(running: str, expected: str) -> None:
+    nodes = [node(gpu=False), node(("rhel", "9.4"), gpu=False)]
+    cluster = {**facts(*nodes), "driver_daemon_sets": {"nvidia-driver-daemonset": running} if running else {}}
+    made = plan({"driver": {"version": DIGEST}}, cluster=cluster)
+    assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == [expected]
+    assert any(f"{expected} is chosen, because" in note for note in made["notes"])
 
 
 def test_a_stranger_among_hosts_of_the_inventory_stops_none_of_them() -> None:

@@ -9,6 +9,7 @@ import copy
 import datetime
 import inspect
 import json
+import pathlib
 import typing as t
 from types import SimpleNamespace
 
@@ -254,7 +255,8 @@ def test_labels_are_text_by_text(labels: t.Any) -> None:
     {"plan": {}}, {"plan": [1]}, {"plan": [{"id": "x"}]}, {"pending": [{}]}, {"failed": "yes"}, {"msg": {}},
     {"samples": [{}]}, {"components": {"cuda": []}}, {"components": {"cuda": {"plan": [7]}}}, {"diff": "x"},
     {"plan": [{"id": "a", "action": "a", "target": "a", "reason": "", "needs": "all", "assumed": False}]},
-    {"unread": [1]}, {"anything": nested(60)}])
+    {"unread": [1]}, {"anything": nested(60)}, {"reboot_required": "yes"}, {"mok": True}, {"mok": {"pending": 1}},
+    {"touched": 7}, {"touched": [[]]}, {"holders": {}}, {"holders": [{"pid": "1"}]}, {"holders": [{"container": 7}]}])
 def test_what_the_controller_reads_of_any_answer(answer: Data) -> None:
     """A report is made of the answers of all hosts, so that one of another shape would end it for all."""
     assert Host(HostAction, answer).run()["error"]["kind"] == answers.KIND
@@ -328,6 +330,31 @@ def test_options_never_rest_on_a_hosts_own_facts() -> None:
     variables = {**task_vars(a={"preflight_found": {"facts": full()}, **forged}), **forged}
     told = act(gpu_policy.ActionModule, {}, variables)
     assert told["failed"] and told["error"]["path"] == "hostvars.a.gpu_take_over"
+
+
+@pytest.mark.parametrize("options", [{"resolve": False}, {"resolve": False, "export": "cluster_policy"}])
+def test_a_forged_first_host_does_not_end_what_concerns_no_host(options: Data, tmp_path: pathlib.Path) -> None:
+    """remove.yml and hand_back.yml begin with such a task, once for all hosts; then the forged host fails by itself."""
+    folders = {name: tmp_path / name for name in ("inventory", "evil")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        (folder / "policy.yml").write_text(f"driver: {{version: {'580.126.20' if name == 'inventory' else '1.2.3'}}}")
+    forged = {"gpu_disruption": "reboot", "gpu_policy": {"driver": {"version": "1.2.3"}}, "gpu_namespace": "evil",
+              "gpu_kubeconfig": "/etc/passwd", "gpu_max_unavailable": "100%", "inventory_dir": str(folders["evil"])}
+    said = {"gpu_policy": "policy.yml", "gpu_disruption": "idle", "inventory_dir": str(folders["inventory"])}
+    variables = {**task_vars(a={"ansible_facts": forged, **forged}, b=said, c=said), "ansible_facts": forged, **forged}
+    variables |= {"groups": {"gpu_hosts": ["a", "b", "c"]}, "ansible_inventory_sources": [str(folders["inventory"])]}
+    told = act(gpu_policy.ActionModule, options, variables)
+    sound = {**task_vars(b=said, c=said), "groups": {"gpu_hosts": ["b", "c"]}, **said}
+    alone = act(gpu_policy.ActionModule, options, sound)
+    assert not told.get("failed"), told
+    # Also where it only stands for a cluster.
+    control = {**variables, "groups": {"gpu_hosts": ["b", "c"], "gpu_control": ["a"]}}
+    assert list(act(gpu_policy.ActionModule, options, control)["rejected"]) == ["a"]
+    assert list(told.pop("rejected")) == ["a"] and alone.pop("rejected") == {}
+    for result in (told, alone):
+        result.pop("hosts", None)
+    assert {**told, "batch": 1} == {**alone, "batch": 1} and told.get("batch") == alone.get("batch")
 
 
 @pytest.mark.parametrize("kind", [Info, HostAction, toolkit.ActionModule])

@@ -40,13 +40,18 @@ def test_a_host_cannot_say_which_node_it_is() -> None:
     """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
     spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
     found = told(variables(a=spoofed, b={"ansible_facts": {"gpu_labels": LABELS}}), ["b", "a"])
-    assert found.labels == {"b": LABELS} and found.silent == ["a"] and found.nodes == {"b": "b"}
+    assert found.labels == {"b": LABELS} and found.refused == ["a"] and found.nodes == {"b": "b"}
+    assert found.silent == []
 
 
 def test_a_host_that_is_not_believed_has_told_nothing() -> None:
     forged = {"ansible_facts": {"gpu_labels": LABELS, "gpu_disruption": "reboot"}, "gpu_node_name": "node-a"}
     found = told(variables(a=forged), ["a"])
-    assert (found.labels, found.silent, found.nodes) == ({}, ["a"], {"node-a": "a"})
+    assert (found.labels, found.silent, found.refused, found.nodes) == ({}, [], ["a"], {"node-a": "a"})
+    lied = {"preflight_found": {"error": {"kind": "answer", "path": "facts.gpus", "message": "No.", "hint": "Look."}},
+            "ansible_facts": {"gpu_labels": LABELS}}
+    found = told(variables(a=lied, b={}), ["a", "b"])
+    assert (found.labels, found.silent, found.refused) == ({}, ["b"], ["a"])
 
 
 def test_labels_that_were_taken_back_are_not_told() -> None:

@@ -166,7 +166,8 @@ def test_a_take_over_needs_a_policy_that_later_runs_have_too(results: dict[str, 
 def test_without_a_plan_only_the_nodes_are_read(results: dict[str, Any]) -> None:
     assert results["only_place"]["cluster"]["namespace"] == "gpu-operator"
     place = results["only_place"]
-    assert set(place) == {"changed", "failed", "cluster", "disruption", "kubeconfig", "context", "batch", "hosts"}
+    assert set(place) == {"changed", "failed", "cluster", "disruption", "kubeconfig", "context", "batch", "hosts",
+                          "rejected"}
     assert place["kubeconfig"] == place["cluster"]["kubeconfig"]
     assert (place["disruption"], place["batch"]) == ("never", 1)
     assert place["hosts"] == {"localhost": {"node": {"name": "localhost", "left": True}}}

@@ -71,6 +71,30 @@ def test_errors_of_modules() -> None:
     assert gathered.errors(found, "a") == {"driver": error, "container_toolkit": {"message": "broke", "hint": ""}}
 
 
+def test_a_host_that_stops_answering_in_the_preview_has_an_error() -> None:
+    """Where the play ignores that, the result is no failure to Ansible."""
+    gone = {"unreachable": True, "msg": "Failed to connect."}
+    found = task_vars(a={"driver_result": gone}, b={"software_result": gone}, c={"driver_result": {"plan": []}})
+    said = {"message": "Failed to connect.", "hint": ""}
+    assert gathered.errors(found, "a") == {"driver": said} and gathered.errors(found, "b") == {"cuda": said}
+    assert gathered.errors(found, "c") == {}
+
+
+def test_what_was_never_asked_is_no_success() -> None:
+    """The preview of a host ends at the first task that fails, whether or not it has a result of a module."""
+    asked = ["driver", "container_toolkit", "mig_manager", "dcgm", "validator"]
+    ended = {"driver_result": {"failed": True, "msg": "broke"}, "preflight_failure": "Install the driver: \x1bbroke"}
+    found = task_vars(a=ended, b={"mig_manager_result": {"skipped": True}, "software_result": {"components": {}},
+                                  "container_toolkit_result": {"plan": []}})
+    errors = gathered.errors(found, "a", asked)
+    assert list(errors) == asked[:4] and errors["driver"]["message"] == "broke"
+    assert errors["dcgm"]["message"] == ("The preview of the host ended before this was asked: "
+                                         "Install the driver: \\x1bbroke")
+    assert gathered.errors(found, "b", asked) == {}  # no preview has ended there
+    found["hostvars"]["b"]["preflight_failure"] = "Install the driver: broke"
+    assert list(gathered.errors(found, "b", asked)) == ["driver"]
+
+
 def test_errors_of_the_cluster() -> None:
     """Also such as the module did not make itself, for example of an option that cannot be templated."""
     error = {"kind": "cluster", "message": "no.", "hint": "do."}
@@ -145,7 +169,8 @@ def test_a_host_that_is_not_believed_has_no_facts_and_a_reason() -> None:
     assert gathered.rejected(found) == {"a": {"path": "facts.gpus", "message": "No.", "hint": "Look."}}
 
 
-@pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_node", "driver_result"])
+@pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_node", "driver_result",
+                                  "inventory_dir"])
 def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
     """They win over the inventory: one host would speak for all others."""
     forged = {**FOUND, "ansible_facts": {name: "x", "gpu_labels": {}, "distribution": "Debian"}, name: "x"}

@@ -95,6 +95,12 @@ def test_what_the_modules_have_answered_counts_where_they_were_asked(asked: bool
     assert [one["state"] for one in found["checks"]] == [state]
 
 
+def test_what_a_preview_that_ended_has_not_asked_is_not_ok() -> None:
+    expected = {**EXPECTED, "delivered": ["driver"]}
+    found = verified({"preflight_failure": "Preview: broke"}, expected=expected, facts=GOOD, asked=True, enforce=False)
+    assert [one["state"] for one in found["checks"]] == ["failed"] and "Preview: broke" in found["problems"][0]
+
+
 def test_what_is_registered_serves_and_nobody_is_asked() -> None:
     assert not verified({"preflight_found": {"facts": GOOD}}, expected=EXPECTED).get("failed")
 

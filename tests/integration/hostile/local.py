@@ -1,0 +1,42 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts of an inventory that are no machines: a program on the controller answers for the Python of each.
+
+No module of the collection runs, so that nothing is read from the controller or changed on it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.integration.hostile import sound
+
+Data = dict[str, Any]
+ANSWERING = Path(__file__).parent / "python3"
+
+
+def prepare(folder: Path, facts: Data) -> None:
+    """Makes the answers of a sound host, which each host gives to whatever it has no other answer to."""
+    (folder / "recorded").mkdir(parents=True)
+    for module, answer in sound.answers(facts).items():
+        (folder / "recorded" / f"{module}.1").write_text(json.dumps(answer))
+
+
+def host(folder: Path, name: str, answers: Mapping[str, bytes]) -> Data:
+    """The variables of a host of the inventory. answers: by module what it prints in place of a sound host's answer."""
+    own = folder / name
+    own.mkdir()
+    shutil.copy(ANSWERING, own / "python3")
+    for module, output in answers.items():
+        (own / module).write_bytes(output)
+    return {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": str(own / "python3")}
+
+
+def asked(folder: Path, name: str) -> set[str]:
+    """The modules that a host was asked to run."""
+    return {one.name.partition("call-")[2].rpartition(".")[0] for one in (folder / name).glob("call-*")}

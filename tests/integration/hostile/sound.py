@@ -1,0 +1,38 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the modules of a sound host answer, as forged answers begin with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Data = dict[str, Any]
+
+STEP: Data = {"id": "write file: /etc/x", "action": "write file", "target": "/etc/x", "reason": "", "needs": "never",
+              "assumed": False}
+CHANGE: Data = {"changed": True, "plan": [STEP], "pending": [], "diff": [{"before": "", "after": "x"}]}
+# Of a host without a container runtime, to the first question of container_toolkit.
+TOOLKIT: Data = {
+    "changed": False,
+    "seen": {"runtimes": dict.fromkeys(("containerd", "docker", "crio", "podman")), "markers": [],
+             "journal": {"present": False, "default_runtime": {}, "restart": {}, "config": {}},
+             "settings": {"text": None, "ours": {}, "file": None, "new": False},
+             "packages": {"installed": {"nvidia-container-toolkit": "1.20.0-1"}, "version": "1.20.0", "steps": []},
+             "cdi": {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}},
+    "options": {"state": "present", "runtime": "auto", "mode": "auto", "config_path": None, "drop_in_path": None,
+                "set_as_default": True, "cdi": True, "nri": False, "settings": {}, "disruption": "idle"}}
+
+
+def answers(facts: Data) -> dict[str, Data]:
+    """By module its answer. facts: those of gpu_info."""
+    return {
+        "gpu_info": {"changed": False, "facts": facts},
+        "nvidia_driver": {**CHANGE, "reboot_required": False, "mok": {"enrolled": None, "pending": False},
+                          "holders": []},
+        "container_toolkit": TOOLKIT,
+        "mig_config": {**CHANGE, "touched": ["0000:07:00.0"], "holders": []},
+        "gpu_labels": {"changed": False, "labels": {"nvidia.com/gpu.count": "8"}, "unread": [],
+                       "ansible_facts": {"gpu_labels": {"nvidia.com/gpu.count": "8"}, "gpu_labels_unread": []}},
+        "nvidia_software": {**CHANGE, "components": {"dcgm": {"plan": [STEP], "pending": []}}},
+    }

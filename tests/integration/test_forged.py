@@ -1,0 +1,180 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole playbooks over hosts that forge an answer each, and over hosts whose cached facts are forged.
+
+The sound host gets what it gets alone, the forging hosts are named, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import user
+from tests.integration.hostile import forged, local, sound
+
+Data = dict[str, Any]
+SOUND, REMEMBERED = "sound", "remembered"
+OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+# Those of which all hosts of the play ask gpu_info first.
+LOOKING = ("site", "verify", "status", "preflight")
+COMPONENTS = ("nvidia_driver", "container_toolkit", "nvidia_software", "mig_config")
+# Facts that a cache may hold of a host: variables of this collection, of which each is refused.
+CACHED = {**{name: value for name, value in forged.VARIABLES.items() if name.startswith(("gpu_", "driver_"))},
+          "remove_from": {"batch": "100%", "disruption": "reboot"}, "hand_back_file": forged.CANARY,
+          "hand_back_from": {"exported": {"x": 1}, "cluster": None}, "inventory_dir": "/tmp",
+          "preflight_plan": {"batch": "100%"}, "maintenance_failure": "x"}
+
+
+@dataclass
+class Fleet:
+    """folder: of the hosts' programs; variables: by host, in the inventory's order; lone: by playbook the run in which
+    the sound host is alone."""
+
+    folder: Path
+    variables: dict[str, Data]
+    lone: dict[str, user.Run] = field(default_factory=dict)
+
+    def run(self, playbook: str, hosts: list[str], settings: Mapping[str, str] | None = None) -> user.Run:
+        """A playbook on some of the hosts, the sound one last. settings: of the environment."""
+        inventory = self.folder / "inventory" / "hosts.json"
+        inventory.parent.mkdir(exist_ok=True)
+        inventory.write_text(json.dumps({"all": {"children": {"gpu_hosts": {
+            "hosts": {host: self.variables[host] for host in [*hosts, SOUND]}}}}}))
+        check = ["--check"] if playbook in ("site", "remove") else []
+        run = user.playbook(playbook, [inventory], *check, "--forks", "20", settings=settings, gpu_disruption="idle",
+                            mig_manager_selected="all-balanced",
+                            hand_back_file=str(self.folder / f"policy-{len(hosts)}.yml"))
+        assert [*inventory.parent.iterdir()] == [inventory]
+        return run
+
+    def alone(self, playbook: str) -> user.Run:
+        """A playbook on the sound host alone."""
+        if playbook not in self.lone:
+            self.lone[playbook] = self.run(playbook, [])
+        return self.lone[playbook]
+
+    def cached(self, host: str, facts: Data) -> dict[str, str]:
+        """Adds a host; the environment in which Ansible has these facts of it, as of a former run."""
+        settings = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(self.folder / "cache")}
+        play = self.folder / "remember.yml"
+        play.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": [
+            {"ansible.builtin.set_fact": {**facts, "cacheable": True}}]}]))
+        self.variables[host] = local.host(self.folder, host, {})
+        assert self.run(str(play), [host], settings).rc == 0
+        return settings
+
+
+def answers() -> list[tuple[str, bytes]]:
+    """(module, output) of forged answers, from all over the tables."""
+    good = {module: json.dumps(answer) for module, answer in sound.answers(facts()).items()}
+    first = good["gpu_info"]
+    found = [("gpu_info", one) for one in [*forged.of_facts(first, 8), *forged.of_variables(first)[::6],
+                                           *forged.of_keys(first)[::6], *forged.outputs(first)[:6]]]
+    for number, module in enumerate(COMPONENTS):
+        every = [*forged.of_variables(good[module])[::4], *forged.of_keys(good[module]),
+                 *forged.of_read(good[module])[::9], *forged.outputs(good[module])[:17]]
+        found += [(module, one) for one in every[number::len(COMPONENTS)][::2]]
+    return found
+
+
+def facts() -> Data:
+    """Of a host with one GPU, its driver loaded and a layout asked for."""
+    from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+    made: Data = facts_sample.driven(facts_sample.facts(["20b2 10de:1463"]), "580.126.20")
+    return made
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """One host for each forged answer, and a sound one."""
+    user.install()
+    folder = tmp_path_factory.mktemp("forged")
+    local.prepare(folder, facts())
+    variables = {f"forged-{number}": local.host(folder, f"forged-{number}", {module: output})
+                 for number, (module, output) in enumerate(answers())}
+    return Fleet(folder, {**variables, SOUND: local.host(folder, SOUND, {})})
+
+
+def told(run: user.Run) -> list[tuple[Any, ...]]:
+    """What was done on the sound host, in order, but for tasks that end a run for all with what was found anywhere."""
+    return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
+            for line in run.of(SOUND) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
+
+
+def plan_of(run: user.Run) -> Data:
+    """The plan of the sound host, or what stands for one where a playbook makes none."""
+    found: Data = next(line["result"] for line in run.results if line["action"] == "gpuops.nvidia.gpu_policy")
+    kept = ("release", "policy", "disruption", "cluster", "strict", "kubeconfig", "exported")
+    return {**{key: found[key] for key in kept if key in found}, "mine": (found.get("hosts") or {}).get(SOUND)}
+
+
+def beside(run: user.Run, alone: user.Run, hosts: list[str]) -> None:
+    """The run did to the sound host what the run did in which it is alone, and obeyed nobody else."""
+    found = OBEYED.search(run.output)
+    assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
+    assert "Traceback" not in run.output and not Path(forged.CANARY).exists()
+    assert {line["host"] for line in run.results} <= {SOUND, *hosts}
+    assert told(run) == told(alone), run.output[-5000:]
+    assert plan_of(run) == plan_of(alone)
+
+
+def part(playbook: str) -> list[str]:
+    """The forging hosts of a playbook: each host is in one, so that each of the playbooks meets other answers."""
+    names = [f"forged-{number}" for number in range(len(answers()))]
+    if playbook not in LOOKING:
+        return names[::6]
+    return names[LOOKING.index(playbook)::len(LOOKING)]
+
+
+@pytest.mark.parametrize("playbook", [*LOOKING, "remove"])
+def test_forged_answers(fleet: Fleet, playbook: str) -> None:
+    assert len(answers()) >= 60
+    hosts, alone = part(playbook), fleet.alone(playbook)
+    run = fleet.run(playbook, hosts)
+    assert told(alone)
+    beside(run, alone, hosts)
+    failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
+    forgers = {line["host"] for line in run.results if (line["result"].get("error") or {}).get("kind") == "answer"}
+    assert len(forgers) >= 3 and all(host in run.output for host in failed | forgers)
+    assert run.rc != 0 or playbook == "status"
+
+
+@pytest.fixture(scope="module")
+def remembered(fleet: Fleet) -> dict[str, str]:
+    """The environment in which the facts of one host are forged."""
+    return fleet.cached(REMEMBERED, CACHED)
+
+
+@pytest.mark.parametrize("playbook", [*LOOKING, "remove", "hand_back"])
+def test_a_first_host_whose_cached_facts_are_forged(fleet: Fleet, remembered: dict[str, str], playbook: str) -> None:
+    """Tasks for all hosts run on the first one. It fails by name, and the run is that of the others."""
+    host, alone = REMEMBERED, fleet.alone(playbook)
+    run = fleet.run(playbook, [host], remembered)
+    beside(run, alone, [host])
+    failed = {line["host"] for line in run.results if line["kind"] == "failed"}
+    assert run.rc != 0 and host in failed, run.output[-3000:]
+    assert (SOUND in failed) == (alone.rc != 0 or playbook == "preflight"), run.output[-3000:]
+    assert f"{host} has a fact" in " ".join(run.output.split())
+    assert local.asked(fleet.folder, host) == set()
+    if playbook == "hand_back":
+        assert (fleet.folder / "policy-1.yml").read_text() == (fleet.folder / "policy-0.yml").read_text()
+
+
+@pytest.mark.parametrize("playbook", ["verify", "status", "preflight"])
+def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbook: str) -> None:
+    """An option that cannot be templated ends the preview of a host before any module has answered."""
+    fleet.variables["broken"] = {**local.host(fleet.folder, f"broken-{playbook}", {}),
+                                 "gpu_undisturbed": "{{ 1 / 0 }}"}
+    run = fleet.run(playbook, ["broken"])
+    beside(run, fleet.alone(playbook), ["broken"])
+    text = " ".join(run.output.split())
+    assert "division by zero" in text and "ended before this was asked" in text, run.output[-4000:]
+    assert run.rc != 0 or playbook == "status"
