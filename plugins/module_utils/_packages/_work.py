@@ -199,7 +199,7 @@ class PackageWork:
         return steps
 
     def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
-        """Steps that bring packages anew whose programs or libraries are missing or truncated.
+        """Steps that bring packages anew whose programs or libraries are missing or damaged.
 
         names: of packages, those that are not installed do not count. steps: what is done before, which brings some.
         Raises GpuopsError where that is known to fail; after other steps this is not known.
@@ -219,7 +219,7 @@ class PackageWork:
         again = [] if self.repository is None or not self._has_repository() or any(
             step.action == REFRESH for step in steps) else [
                 Step(REFRESH, self.repository.name, "packages are to be installed")]
-        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or truncated",
+        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or damaged",
                              data={"packages": packages})]
 
     def plan_own(self, names: t.Sequence[str], reason: str) -> list[Step]:
@@ -343,7 +343,7 @@ class PackageWork:
         lost = self.manager.lost_files(list(step.data["packages"]))
         if lost:
             path = next(iter(lost.values()))[0]
-            raise HostError(f"{path} is missing or truncated also after its package was installed again.",
+            raise HostError(f"{path} is missing or damaged also after its package was installed again.",
                             "Find what removes it, and see whether the disk is full; then run again.",
                             packages=sorted(lost))
 

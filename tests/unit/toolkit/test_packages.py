@@ -164,7 +164,7 @@ def test_files_that_are_gone_come_again(tmp_path: pathlib.Path, monkeypatch: pyt
     packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"]}
     step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
     assert step.id == "install packages again: nvidia-container-toolkit-base=1.19.1-1"
-    assert step.reason == "/usr/bin/nvidia-cdi-hook and 1 more missing or truncated"
+    assert step.reason == "/usr/bin/nvidia-cdi-hook and 1 more missing or damaged"
     # Those that come at another version need nothing else.
     assert steps(plan(tmp_path, monkeypatch, packager, version="1.20.1")) == [
         "add repository", "hold versions", "refresh package lists", "install packages"]
