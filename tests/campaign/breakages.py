@@ -179,7 +179,7 @@ def _driver() -> list[Breakage]:
     return [
         Breakage("modules are unloaded",
                  "systemctl stop nvidia-persistenced nvidia-dcgm nvidia-dcgm-exporter nvidia-fabricmanager; "
-                 "rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia 2>/dev/null; :", repairs="load"),
+                 "for m in nvidia_uvm nvidia_modeset nvidia; do rmmod $m; done", repairs="load module"),
         Breakage("nouveau is denied no more", "rm /etc/modprobe.d/gpuops-nouveau.conf", repairs="nouveau"),
         Breakage("the deny list is edited", "echo '#' > /etc/modprobe.d/gpuops-nouveau.conf", repairs="nouveau"),
         Breakage("modules are not loaded at boot", "rm /etc/modules-load.d/gpuops-nvidia.conf",

@@ -16,19 +16,17 @@ import hashlib
 import os
 import re
 import stat
-import struct
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import HEADER, least_size
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _INFO = "/var/lib/dpkg/info"
 _COUNTS = re.compile(r"(/usr)?/(s?bin|lib\w*|src)/")
 _PROGRAM = re.compile(r"/s?bin/[^/]+\Z|\.(so|ko)(\.[^/]*)?\Z")
 _MODULE = re.compile(r"\.ko(\.[^/]*)?\Z")
-_ELF64 = b"\x7fELF\x02\x01"  # little endian, as all machines with these GPUs are
-_HEADER = 64
 # One line for each file of each package; state 0: rpm has put it there.
 _FORMAT = ("[%{=NAME}\\t%{FILESTATES}\\t%{FILEFLAGS}\\t%{FILENAMES}\\t%{FILEMTIMES}\\t%{=FILEDIGESTALGO}"
            "\\t%{FILEDIGESTS}\\n]")
@@ -70,9 +68,9 @@ def _is_whole(root: Root, file: _File) -> bool:
         if not _PROGRAM.search(file.path) or not stat.S_ISREG(os.lstat(place).st_mode):
             return root.is_there(file.path)
         with open(place, "rb") as handle:
-            found, head = os.fstat(handle.fileno()), handle.read(_HEADER)
+            found, head = os.fstat(handle.fileno()), handle.read(HEADER)
             handle.seek(0)
-            return (found.st_size >= (_end(head) if head.startswith(_ELF64) else 1)
+            return (found.st_size >= least_size(head)
                     and (file.least <= found.st_mtime < file.most + 1 or _has_digest(file, handle)))
     except OSError:
         return root.is_there(file.path)
@@ -89,15 +87,6 @@ def _has_digest(file: _File, handle: t.BinaryIO) -> bool:
     for part in iter(lambda: handle.read(1 << 20), b""):
         whole.update(part)
     return whole.hexdigest() == file.digest
-
-
-def _end(head: bytes) -> int:
-    """The least size of a file with this ELF header: where the table of its sections ends, which linkers write last."""
-    if len(head) < _HEADER:
-        return _HEADER
-    offset, = struct.unpack_from("<Q", head, 40)
-    length, count = struct.unpack_from("<HH", head, 58)
-    return int(offset + length * count)
 
 
 def _of_dpkg(root: Root, names: t.Sequence[str]) -> dict[str, list[_File]] | None:

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import read_os
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import load
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Manager,
     PackageState,
@@ -54,7 +55,7 @@ NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
 def driver_level() -> str | None:
     """The CUDA level of the installed driver (C(13.2)) as its library tells it, None where there is none."""
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        library = load("libcuda.so.1")
     except OSError:
         return None
     number = ctypes.c_int()
