@@ -197,7 +197,7 @@ def _driver() -> list[Breakage]:
         Breakage("another driver is asked for", ":", repairs="install packages", variables=f"driver_version={OTHER}"),
         Breakage("another driver is asked for, with MIG", ":", MIG, repairs="install packages",
                  variables=f"driver_version={OTHER}"),
-        Breakage("a host is not reached", ":", refused="port 2", undo=":", variables="ansible_port=2"),
+        Breakage("a host is not reached", ":", refused="unreachable: ", undo=":", variables="ansible_port=2"),
     ]
 
 

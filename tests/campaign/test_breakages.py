@@ -54,7 +54,7 @@ def lab() -> Iterator[LabHosts]:
 
 def failures(run: user.Run, host: str) -> list[str]:
     """What a run says went wrong on a host."""
-    return [str(line["result"].get("msg")) for line in run.of(host, ("failed", "unreachable"))]
+    return [f"{line['kind']}: {line['result'].get('msg')}" for line in run.of(host, ("failed", "unreachable"))]
 
 
 def reports(run: user.Run, host: str) -> list[str]:
