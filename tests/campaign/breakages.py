@@ -207,7 +207,7 @@ def _mig() -> list[Breakage]:
         Breakage("gpuops-mig is disabled", "systemctl disable gpuops-mig.service", MIG, repairs="gpuops-mig.service"),
         Breakage("gpuops-mig is masked", f"mv {unit} {unit}.old; systemctl mask gpuops-mig.service", MIG,
                  stays="is masked",
-                 undo=f"systemctl unmask gpuops-mig.service; mv {unit}.old {unit}; systemctl enable gpuops-mig.service"),
+                 undo=f"systemctl unmask gpuops-mig; mv {unit}.old {unit}; systemctl enable gpuops-mig"),
         Breakage("MIG instances are gone", "nvidia-smi mig -dci; nvidia-smi mig -dgi", MIG, repairs="create"),
         Breakage("MIG is off on one GPU",
                  "nvidia-smi mig -i 0 -dci; nvidia-smi mig -i 0 -dgi; nvidia-smi -i 0 -mig 0", MIG, repairs="MIG"),
