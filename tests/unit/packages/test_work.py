@@ -480,6 +480,14 @@ def test_files_that_are_gone_come_again(manager: FakeManager, journal: Journal) 
     assert work.plan_lost(manager.read(), names) == []
 
 
+def test_what_runs_before_may_have_to_install_first(manager: FakeManager, journal: Journal) -> None:
+    manager.lost = {"base": ["/usr/lib/a.so"]}
+    work = PackageWork(manager, journal, REPOSITORY)
+    work.preceded = True
+    assert ids(work.plan_lost(manager.read(), ["base"])) == ["install packages again: base=1"]
+    assert manager.calls == []
+
+
 def test_files_that_do_not_stay_are_told(manager: FakeManager, journal: Journal) -> None:
     manager.lost, manager.cursed = {"base": ["/usr/lib/a.so"]}, True
     steps = PackageWork(manager, journal, REPOSITORY).plan_lost(manager.read(), ["base"])
