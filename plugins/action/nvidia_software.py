@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
 
@@ -18,6 +18,7 @@ class ActionModule(HostAction):
     def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """See HostAction."""
         args = dict(self._task.args if module_args is None else module_args)
-        if self._task.check_mode and "repaired_repositories" not in args:
-            args["repaired_repositories"] = gathered.driver_steps(task_vars, ADD)
+        if self._task.check_mode:
+            args.setdefault("repaired_repositories", gathered.driver_steps(task_vars, ADD))
+            args.setdefault("packages_before", bool(gathered.driver_steps(task_vars, INSTALL)))
         return super().run_module(task_vars, args)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _libraries, _pynvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     COMPUTE_SLICES,
@@ -52,8 +52,8 @@ Session = t.TypeVar("Session", bound="Nvml")
 class Nvml:
     """A session, opened by C(with).
 
-    available: whether NVML answers. error: None where the host has no library, else why it does not answer
-    (driver not loaded, versions differ). silent: (number, name of the error) of GPUs that do not answer, once
+    available: whether NVML answers. error: None where the host has no library that can be loaded, else why it does not
+    answer (driver not loaded, versions differ). silent: (number, name of the error) of GPUs that do not answer, once
     L(devices) has been called.
     """
 
@@ -77,7 +77,7 @@ class Nvml:
     def open(self) -> None:
         """Starts, also anew after L(close): handles from before are then void. Raises only MissingLibrary."""
         try:
-            ctypes.CDLL(LIBRARY)
+            _libraries.load(LIBRARY)
         except OSError:
             return
         self._lib = _pynvml.load()

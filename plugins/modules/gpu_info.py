@@ -165,8 +165,8 @@ facts:
           installed, or that the distribution asks for a reboot.
         - C(driver.dkms) is what DKMS has of the vendor's modules, each with C(name), C(version), C(kernel) and
           C(state), which is V(installed), V(built), or V(added) for one that is built for no kernel.
-        - C(driver.missing_files) are programs, libraries and sources of the driver's packages that are not there or
-          cut off, null where the package database does not tell.
+        - C(driver.missing_files) are programs, libraries and sources of the driver's packages that are missing or
+          damaged, null where the package database does not tell.
         - C(driver.nodes) has by path what is wrong with a device node that the loaded driver needs, V(missing),
           V(no device) or its mode, such as V(mode 0000). It is null where the module's parameters leave device nodes to
           somebody else, where a driver container brings them, and without a loaded driver.
@@ -214,7 +214,7 @@ facts:
     toolkit:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
-        - C(missing_files) are programs and libraries of its packages that are missing or truncated, and the settings
+        - C(missing_files) are programs and libraries of its packages that are missing or damaged, and the settings
           file C(/etc/nvidia-container-runtime/config.toml) where that is gone; null where the package database does not
           tell.
         - C(cdi) is what those of the kind C(nvidia.com/gpu) name, and the driver that they are of; null without one.

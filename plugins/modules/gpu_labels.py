@@ -116,9 +116,10 @@ options:
       - C(on_host) maps a Node to the list of components that its host has instead.
       - C(mig_default) is V(all-disabled) where a Node without C(nvidia.com/mig.config) is to get that one.
         Where C(mig_changes) is false, as it is with V(never) as C(gpu_disruption), none gets it.
-      - Where C(pods_may_end) is false, as it is with a C(gpu_disruption) below V(drain), the label of a driver that the
-        module wrote stays even if no driver is planned there any more or the GPU is gone, because its pod would end. So
-        does the label of the device plugin on a Node that shares by MPS. RV(notes) has their names.
+      - Where C(pods_may_end) is false, as it is with a C(gpu_disruption) below V(drain), the label of a driver stays
+        even if no driver is planned there any more or the GPU is gone, because its pod would end. This is true for
+        labels that the module wrote and for labels of others that it would remove. So does the label of the device
+        plugin on a Node that shares by MPS. RV(notes) has their names.
       - C(without_driver) lists Nodes for which no driver is planned. They get no label of a driver.
       - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config).
         What was written follows it, one of somebody else stays.

@@ -113,6 +113,14 @@ options:
     type: list
     elements: str
     default: []
+  packages_before:
+    description:
+      - For check mode, whether packages will have been installed before this task runs. Then it is not tried whether
+        packages can be installed again, as the package manager may refuse this only until then.
+      - Where it is not set, it is whether a task that has registered C(driver_result), as the role driver does, plans
+        to install packages.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -200,6 +208,7 @@ def main() -> None:
                 "interval": {"type": "int", "default": 60}}},
             "driver_cuda": {"type": "str"},
             "repaired_repositories": {"type": "list", "elements": "str", "default": []},
+            "packages_before": {"type": "bool", "default": False},
             "proxy": _proxy.OPTION,
             "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": text,
                                                        "key": _glue.ADDRESS}},
@@ -215,7 +224,7 @@ def main() -> None:
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
         repaired = options["repaired_repositories"] if module.check_mode else ()
         software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode,
-                            repaired=repaired)
+                            repaired=repaired, preceded=module.check_mode and options["packages_before"])
         if options["state"] == "absent":
             return software.absent()
         return software.present()

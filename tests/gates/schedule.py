@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from lab.stages import Stage, Stages, clock, last_line, processor_seconds
 from tests.gates.table import Gate, environment
 
-LIMIT = 45.0  # minutes after which a gate is killed
+LIMIT = 45.0  # minutes after which a gate is killed; one that takes long by itself after twice its time
 # So many gates run side by side on every machine, more only where the processors have been idle for a while: on one
 # that is slow or busy, many at once would each reach their limits, and none would end sooner.
 ALWAYS, IDLE, WHILE = 3, 0.15, 5.0  # gates, share of all processors, seconds
@@ -93,13 +93,13 @@ class Schedule:
         """Ends what has ended, and what takes too long."""
         for gate, stage in list(self.running.values()):
             assert stage.process is not None
-            seconds = time.monotonic() - stage.started
+            seconds, limit = time.monotonic() - stage.started, max(LIMIT, 2 * gate.minutes)
             if stage.process.poll() is None:
-                if seconds > LIMIT * 60:
+                if seconds > limit * 60:
                     os.killpg(stage.process.pid, signal.SIGKILL)
                     stage.process.wait()
                     with stage.log.open("a") as log:
-                        log.write(f"\nkilled: it took longer than {LIMIT:.0f} minutes\n")
+                        log.write(f"\nkilled: it took longer than {limit:.0f} minutes\n")
                 else:
                     continue
             del self.running[gate.name]

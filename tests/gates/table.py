@@ -115,10 +115,10 @@ GATES = (
              only_own_tests=WHOLE, inputs=("tests/integration/hostile/*", "tests/integration/recorder/*")),
     Gate("molecule", (str(BIN / "molecule"), "test", "--all"), 3, 0.5, needs=("venv", "lab", "control plane"),
          inputs=("molecule/*",), only_own_tests=WHOLE),
-    pytest("campaign", 30, 0.5, ("lab",), "tests/campaign/*"),
+    pytest("campaign", 45, 0.5, ("lab",), "tests/campaign/*"),
     Gate("bench", (PYTHON, "-m", "tests.bench"), 15, 2.0, ("venv", "lab", "control plane", "containerd")),
 )
-# One measures, which other gates on the machine would spoil; one takes half an hour for what few changes touch.
+# One measures, which other gates on the machine would spoil; one takes long for what few changes touch.
 ONLY_WHEN_NAMED = ("bench", "campaign")
 
 

@@ -124,6 +124,13 @@ def test_the_cost_counts_daemons_that_have_left_their_parent(stages: Stages, tmp
     assert "core-min" in stages.table()
 
 
+def test_a_gate_may_take_twice_its_time_and_is_killed_then(stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "LIMIT", 0.0)
+    Schedule(stages, [gate("stuck", "exec sleep 600", minutes=0.001), gate("slow", minutes=9)]).run()
+    assert stages.failed == ["stuck"]
+    assert all("killed: " in stage.log.read_text() for stage in stages.done if stage.rc)
+
+
 def git(folder: Path, *words: str) -> str:
     """What git prints in a folder."""
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", *words]

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import glob
+import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo, read_dkms
@@ -17,6 +19,8 @@ BUILD = "build modules"
 # Seconds: one DKMS build of all modules on a slow machine.
 LIMIT = 3600
 _LOG_LINES = 15
+# A folder of sources below /usr/src: the names are those of L(_state.read_dkms).
+_SOURCES = re.compile(r"(nvidia(?:-srv|-current)?(?:-open)?)-(\d.*)\Z")
 
 
 class Build(Part):
@@ -26,6 +30,8 @@ class Build(Part):
         """See L(Part)."""
         if not aim.dkms or not aim.delivered and aim.version in now.built:
             return []
+        if not aim.delivered:  # else its packages register it
+            self._name(aim.version, now.registered)
         return [("build", Step(BUILD, f"{aim.version} for kernel {now.kernel}", "package scripts hide a skipped build",
                                data={"version": aim.version, "kernel": now.kernel, "arch": now.arch,
                                      "flavour": aim.flavour}))]
@@ -41,18 +47,28 @@ class Build(Part):
         if version in built:
             # DKMS keeps what it has built of a version, and packages of both flavours have the same one.
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
-        if version not in registered:
-            raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
-                            "Install its dkms package again: apt-get install --reinstall, or dnf reinstall.")
-        done = self.host.run(["dkms", "install", "-m", registered[version], "-v", version, "-k", kernel, "-a", arch],
+        name = self._name(version, registered)
+        done = self.host.run(["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", arch],
                              timeout=LIMIT, check=False)
         if version not in read_dkms(self.host.root, kernel, arch)[0]:
             text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
-            raise HostError(f"DKMS did not build {registered[version]}/{version} for kernel {kernel} (exit code "
+            raise HostError(f"DKMS did not build {name}/{version} for kernel {kernel} (exit code "
                             f"{done.rc}): {build_log() or ' / '.join(text)}",
                             "Correct what the log says (often: linux-headers for this kernel), then run again.",
                             rc=done.rc, log=text)
         return True
+
+    def _name(self, version: str, registered: t.Mapping[str, str]) -> str:
+        """What DKMS calls the driver: as registered, or by its sources, from which DKMS registers it anew.
+
+        Raises HostError where neither is there.
+        """
+        sources = [found.group(1) for found in map(_SOURCES.match, self.host.root.names("/usr/src")) if found
+                   and found.group(2) == version and self.host.root.exists(f"/usr/src/{found.group()}/dkms.conf")]
+        if version not in registered and not sources:
+            raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
+                            "Install its dkms package again: apt-get install --reinstall, or dnf reinstall.")
+        return registered[version] if version in registered else sources[0]
 
     def _is_of(self, flavour: str, kernel: str) -> bool:
         return ("MIT" in modinfo(self.host.run, "license", kernel)) == (flavour == "open")

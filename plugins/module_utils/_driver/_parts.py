@@ -84,6 +84,10 @@ class Part:
         """The steps that are missing, none when all is right. Raises InputError, HostError before any change."""
         return []
 
+    def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
+        """What the steps of a plan to a wanted driver make necessary behind them."""
+        return []
+
     def absent(self, now: Situation) -> list[Phased]:
         """The steps that take back what the journal holds of this part; files of ours are restored without it."""
         return []

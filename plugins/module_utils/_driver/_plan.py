@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
 
 
-def plan_present(now: Situation, aim: Aim, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
+def plan_present(now: Situation, aim: Aim, parts: t.Sequence[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
                  delivered: t.Sequence[Step]) -> list[Step]:
     """The whole plan in the order of execution. displaced, delivered: the steps of the deliveries.
 
@@ -34,6 +34,9 @@ def plan_present(now: Situation, aim: Aim, parts: t.Iterable[Part], initramfs: I
                             *((step.data.get("phase", "deliver"), step) for step in delivered)]
     for part in parts:
         phased += part.plan(now, aim)
+    steps = [step for _phase, step in phased]
+    for part in parts:
+        phased += part.follow(steps, aim)
     return in_order([*phased, *initramfs.plan(now, phased)], OFFLINE_PHASES if aim.offline else PHASES)
 
 

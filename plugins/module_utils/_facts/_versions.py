@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import FOLDERS
 
 _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
 _LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d{3}\.[\d.]+)$")
-_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-                    "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
 
 
 def loaded_version(root: Root) -> str | None:
@@ -25,7 +24,7 @@ def loaded_version(root: Root) -> str | None:
 
 def library_version(root: Root) -> str | None:
     """The version of the installed NVML library, from the name of the file that its link leads to."""
-    for folder in _LIBRARY_FOLDERS:
+    for folder in FOLDERS:
         target = root.link(f"{folder}/libnvidia-ml.so.1")
         names = [target.rpartition("/")[2]] if target else []
         for name in [*names, *(root.names(folder) if target else [])]:

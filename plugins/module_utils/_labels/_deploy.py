@@ -18,8 +18,9 @@ Where it was taken away, those count that the API server has on record as ours:
 - Taken from others are deploy labels alone, and only from a Node on which that operand must not run: no GPU any more,
   switched off there, for another kind of workload, or the component is delivered on the host. C(false) and
   C(pre-installed) attract nothing and stay.
-- While pods that GPU clients need may not end, the labels of ours by which they run stay: those of a driver, and on a
-  Node that shares by MPS that of the device plugin. The user's own values, and switches such as C(operands), count.
+- While pods that GPU clients need may not end, the labels by which they run stay, whoever wrote them: those of a
+  driver, and on a Node that shares by MPS that of the device plugin. The user's own values, and switches such as
+  C(operands), count.
 
 A plan speaks of deploy labels where it is told what is delivered, of features where the host has told them, and leaves
 the other family as it is. A GPU is gone only when it has stayed away for a while: until then the first sighting is kept
@@ -295,7 +296,8 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
 
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
-    """Labels of ours that stay though nothing is delivered there any more, as pods that GPU clients need would end."""
+    """Labels that stay though nothing is delivered there any more, as pods that GPU clients need would end: ours, and
+    those of others that would be taken. A driver pod of ours may run by a label that a former operator has left."""
     if deploy.pods_may_end or is_off(node.labels):
         return {}
     planned = deploy.here(node.name) if node.gpu else frozenset()
@@ -303,8 +305,11 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     if "device_plugin" not in planned and node.labels.get("nvidia.com/mps.capable") == "true":
         keys += [LABELS["device_plugin"], PLUGIN_CONFIG]  # another configuration would start the MPS daemon anew
     keys = [key for key in keys if node.labels.get(key)]
-    mine = _mine(node) if keys else frozenset()
-    return {key: node.labels[key] for key in keys if key in mine}
+    going: t.Set[str] = set()
+    if keys:
+        taken = _forbidden(node, deploy) if node.gpu else CONTAINER_SET
+        going = _mine(node) | {key for key in taken if node.labels.get(key, "") not in _ATTRACTS_NOTHING}
+    return {key: node.labels[key] for key in keys if key in going}
 
 
 def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
@@ -363,7 +368,8 @@ def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
         return frozenset()
     wanted = {} if deploy is None else wanted_labels(node, deploy)
     ours = _mine(node)
-    theirs = {key for key in wanted if node.labels.get(key) and key not in ours and key != PRESENT}
+    kept = {} if deploy is None else kept_labels(node, deploy)
+    theirs = {key for key in wanted if node.labels.get(key) and key not in ours and key not in (PRESENT, *kept)}
     return frozenset(theirs) | _features(node)[1]
 
 

@@ -52,7 +52,8 @@ class PackageWork:
     """Plans and executes what one module does with packages.
 
     repository: None where only an absent state is planned and no repository is known. repaired: whether what runs
-    before this puts its files right.
+    before this puts its files right. preceded: whether what runs before this, and has not run in check mode, installs
+    packages.
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
@@ -61,6 +62,7 @@ class PackageWork:
         self.repository = repository
         self._torn: list[str] | None = None
         self.repaired = False
+        self.preceded = False
 
     # -- present
 
@@ -199,7 +201,7 @@ class PackageWork:
         return steps
 
     def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
-        """Steps that bring packages anew whose programs or libraries are missing or truncated.
+        """Steps that bring packages anew whose programs or libraries are missing or damaged.
 
         names: of packages, those that are not installed do not count. steps: what is done before, which brings some.
         Raises GpuopsError where that is known to fail; after other steps this is not known.
@@ -214,12 +216,12 @@ class PackageWork:
         paths = [path for found in lost.values() for path in found]
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         packages = {name: state.installed[name] for name in lost if name in state.installed}
-        if not steps:
+        if not steps and not self.preceded:
             self.manager.reinstall(packages, check=True)
         again = [] if self.repository is None or not self._has_repository() or any(
             step.action == REFRESH for step in steps) else [
                 Step(REFRESH, self.repository.name, "packages are to be installed")]
-        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or truncated",
+        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or damaged",
                              data={"packages": packages})]
 
     def plan_own(self, names: t.Sequence[str], reason: str) -> list[Step]:
@@ -343,7 +345,7 @@ class PackageWork:
         lost = self.manager.lost_files(list(step.data["packages"]))
         if lost:
             path = next(iter(lost.values()))[0]
-            raise HostError(f"{path} is missing or truncated also after its package was installed again.",
+            raise HostError(f"{path} is missing or damaged also after its package was installed again.",
                             "Find what removes it, and see whether the disk is full; then run again.",
                             packages=sorted(lost))
 

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import read_os
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import load
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Manager,
     PackageState,
@@ -54,7 +55,7 @@ NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
 def driver_level() -> str | None:
     """The CUDA level of the installed driver (C(13.2)) as its library tells it, None where there is none."""
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        library = load("libcuda.so.1")
     except OSError:
         return None
     number = ctypes.c_int()
@@ -82,12 +83,12 @@ class Software:
     """One run of the module. wanted: by component its options; check: plan only.
 
     driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
-    repaired: names of repositories that what runs before this puts right.
+    repaired: names of repositories that what runs before this puts right. preceded: whether it installs packages.
     """
 
     def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
-                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = ()) -> None:
+                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (), preceded: bool = False) -> None:
         self.wanted = wanted
         self.given = repository
         self.driver_cuda = driver_cuda
@@ -96,6 +97,7 @@ class Software:
         self.root = root or Root()
         self.journal_root = journal_root
         self.repaired = set(repaired)
+        self.preceded = preceded
         self.system = read_os(self.root)
 
     # -- states
@@ -206,6 +208,7 @@ class Software:
         packages = work.packages
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
+            packages.preceded = self.preceded
         steps = work.plan(state, service)
         self.repaired.update(step.target for step in steps if step.action == ADD)
         return steps

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Repository, matches, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import hold_path
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import RELEASE, PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL, RELEASE, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
@@ -85,6 +85,8 @@ class Packages:
         self.absent = request["state"] == "absent"
         self.repository = None if self.absent or make is None else self._repository()
         self.work = PackageWork(make(run), journal, self.repository) if make else None
+        if self.work:
+            self.work.preceded = INSTALL in (request.get("driver") or ())
 
     def _repository(self) -> Repository:
         raw = self.request["repository"]

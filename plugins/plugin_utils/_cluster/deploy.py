@@ -250,7 +250,7 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
 
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
-    """Deploy labels of ours that are not planned any more and stay, as sentences."""
+    """Deploy labels that are not planned any more and stay, as sentences."""
     return [f"{told}, because driver or MPS pods that GPU clients use would end without. Set gpu_disruption: drain to "
             "have them removed."
             for _keys, told in _grouped(nodes, lambda node: frozenset(_deploy.kept_labels(node, deploy)))]

@@ -190,7 +190,7 @@ def _driver(want: Expected, facts: Facts) -> Check:
 def _lost(part: Facts) -> list[str]:
     """What of the files that packages have brought is gone."""
     lost = part["missing_files"]
-    return [f"{counted(len(lost), 'file')} of its packages {'is' if len(lost) == 1 else 'are'} missing or truncated "
+    return [f"{counted(len(lost), 'file')} of its packages {'is' if len(lost) == 1 else 'are'} missing or damaged "
             f"({some_of(lost)})"] if lost else []
 
 

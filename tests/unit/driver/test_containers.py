@@ -8,8 +8,15 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._containers import Containers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE, Nodes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import plan_present
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import START
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 STEP = f"serve/refresh CDI specification: {UNIT}"
 
@@ -39,3 +46,25 @@ def test_a_unit_that_fails_does_not_fail_the_driver(made: t.Any) -> None:
     made.answers["systemctl start"] = (1, "")
     made.do(Containers)
     assert made.asked == [("systemctl", "start", UNIT)]
+
+
+@pytest.mark.parametrize(("action", "refreshes"), [
+    (MAKE, True), (START, True), (AGAIN, True), ("list modules for boot", False), (REFRESH, False)])
+def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, refreshes: bool) -> None:
+    """One that was written while a node or a socket was missing lacks it."""
+    made.works()
+    steps = [Step("write file", "x"), Step(action, "x")]
+    assert made.part(Containers).follow(steps, made.aim) == []
+    made.put(UNIT_FILE)
+    found = made.part(Containers).follow(steps, made.aim)
+    assert [f"{phase}/{step.id}" for phase, step in found] == ([STEP] if refreshes else [])
+    assert made.part(Containers).follow(steps, replace(made.aim, offline=True)) == []
+
+
+def test_the_refresh_is_a_step_of_the_plan(made: t.Any) -> None:
+    made.works(persistenced="inactive")
+    made.put(UNIT_FILE)
+    made.now = replace(made.now, nodes={"/dev/nvidia0": "missing"})
+    host = made.part(Containers).host
+    steps = plan_present(made.now, made.aim, [make(host) for make in (Containers, Nodes)], Initramfs(host), [], [])
+    assert [step.action for step in steps] == [MAKE, REFRESH]

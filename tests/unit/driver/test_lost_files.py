@@ -52,5 +52,5 @@ def test_a_library_that_is_gone_comes_again(made: t.Any, monkeypatch: pytest.Mon
     assert version == "595.91.07"
     assert [step.id for step in steps] == ["refresh package lists: cuda",
                                            f"install packages again: libnvidia-ml1={FULL}"]
-    assert steps[1].reason == f"{LIBRARY} missing or truncated"
+    assert steps[1].reason == f"{LIBRARY} missing or damaged"
     assert manager.asked == ["libnvidia-ml1", "nvidia-driver-cuda", "nvidia-open"]

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
     Situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -93,7 +94,7 @@ CASES = {
     "a package without modules": Case(RUNNING, [SMI.id], [SMI]),
     "built for no kernel": Case(replace(RUNNING, built=()), [BUILD]),
     "not loaded": Case(replace(RUNNING, loaded=None, flavour=None, modules=()), LOADS),
-    "not built for this kernel": Case(BARE, [BUILD, *LOADS, START]),
+    "not built for this kernel": Case(replace(BARE, registered={NEW: "nvidia"}), [BUILD, *LOADS, START]),
     "uvm not loaded": Case(replace(RUNNING, modules=("nvidia_modeset", "nvidia")), [LOADS[1]]),
     "service stopped": Case(replace(RUNNING, services=units(Service("inactive", "enabled"))), [START]),
     "service disabled": Case(replace(RUNNING, services=units(Service("active", "disabled"))), [START]),
@@ -233,6 +234,22 @@ def test_disagreements(situation: Situation, packages: str, expected: list[str])
 
 def test_an_adopted_driver_needs_neither_dkms_nor_packages() -> None:
     assert disagreements(replace(RUNNING, built=()), None, None, None) == []
+
+
+@pytest.mark.parametrize("source", ["nvidia", "nvidia-current-open", ""])
+def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.Any, source: str) -> None:
+    """As after C(dkms remove --all). Without sources check mode fails as a run does."""
+    made.works()
+    made.now = replace(made.now, built=(), registered={})
+    if not source:
+        with pytest.raises(HostError, match=f"DKMS does not know the driver {NEW}"):
+            made.ids(Build)
+        assert made.asked == []
+        return
+    made.put(f"/usr/src/{source}-{NEW}/dkms.conf")
+    with pytest.raises(HostError, match=f"DKMS did not build {source}/{NEW}"):
+        made.do(Build)
+    assert made.asked[0][:6] == ("dkms", "install", "-m", source, "-v", NEW)
 
 
 def test_what_dkms_did_not_build_is_said(host: Host) -> None:

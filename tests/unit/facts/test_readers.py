@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import sys
@@ -344,10 +345,16 @@ def test_without_gpus_no_node_is_needed(tmp_path: Path) -> None:
 # -- files of packages in rpm's database
 
 
+def rpm_line(package: str, state: int, flags: int, path: str, rest: str = "0\t8\t") -> str:
+    """As the query prints a file: rest is its time, the number of the algorithm and the digest."""
+    return f"{package}\t{state}\t{flags}\t{path}\t{rest}\n"
+
+
 @pytest.mark.parametrize(("answer", "lost"), [
-    ("xlib\t0\t0\t/usr/lib64/libx.so.1\nxlib\t0\t0\t/usr/lib64/there\nxlib\t0\t64\t/usr/lib64/ghost\n"
-     "xlib\t0\t17\t/usr/lib64/config\nxlib\t2\t0\t/usr/lib/left-out\nxlib\t0\t0\t/usr/share/x\nyes\t0\t0\t"
-     "/usr/bin/yes\n", {"xlib": ["/usr/lib64/libx.so.1"], "yes": ["/usr/bin/yes"]}),
+    (rpm_line("xlib", 0, 0, "/usr/lib64/libx.so.1") + rpm_line("xlib", 0, 0, "/usr/lib64/there")
+     + rpm_line("xlib", 0, 64, "/usr/lib64/ghost") + rpm_line("xlib", 0, 17, "/usr/lib64/config")
+     + rpm_line("xlib", 2, 0, "/usr/lib/left-out") + rpm_line("xlib", 0, 0, "/usr/share/x")
+     + rpm_line("yes", 0, 0, "/usr/bin/yes"), {"xlib": ["/usr/lib64/libx.so.1"], "yes": ["/usr/bin/yes"]}),
     (None, None),
 ])
 def test_lost_files_in_rpm(tmp_path: Path, answer: str | None, lost: t.Any) -> None:
@@ -377,6 +384,40 @@ def test_a_program_that_is_empty_counts_as_lost(tmp_path: Path, text: str, lost:
     trees.put(tmp_path, "/var/lib/dpkg/info/x.list", "/usr/bin/x\n/usr/bin/link\n")
     found = _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
     assert found == ({"x": ["/usr/bin/x"]} if lost else {})
+
+
+@pytest.mark.parametrize("family", ["debian", "redhat"])
+@pytest.mark.parametrize(("path", "content", "changed", "lost"), [
+    ("/usr/bin/x", "#!/bin/sh -e\n", 2000, True),  # of the same size
+    ("/usr/bin/x", "#!/bin/sh -x\n", 2000, False),  # copied or restored
+    ("/usr/bin/x", "#!/bin/sh -e\n", 1000, False),  # nobody has written it since
+    ("/usr/lib/x.ko", "#!/bin/sh -e\n", 2000, False),  # signed on the host
+    ("/usr/src/x/x.c", "#!/bin/sh -e\n", 2000, False),
+])
+def test_a_program_that_somebody_has_written_counts_as_lost(tmp_path: Path, family: str, path: str, content: str,
+                                                            changed: int, lost: bool) -> None:
+    trees.put(tmp_path, path, content)
+    os.utime(f"{tmp_path}{path}", (changed, changed))
+    meant = b"#!/bin/sh -x\n"
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.list", f"{path}\n")
+    os.utime(tmp_path / "var/lib/dpkg/info/x.list", (1000, 1000))
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.md5sums", f"{hashlib.md5(meant).hexdigest()}  {path[1:]}\n")
+    run = trees.Answers({("rpm", "-q"): rpm_line("x", 0, 0, path, f"1000\t8\t{hashlib.sha256(meant).hexdigest()}")})
+    assert _package_files.lost_files(Root(str(tmp_path)), run, family, ["x"]) == ({"x": [path]} if lost else {})
+
+
+def test_without_md5_nothing_is_said_of_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host in FIPS mode."""
+    def refuse(name: str) -> t.Any:
+        raise ValueError(f"unsupported hash type {name}")
+
+    trees.put(tmp_path, "/usr/bin/x", "#!/bin/sh\n")
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.list", "/usr/bin/x\n")
+    os.utime(tmp_path / "var/lib/dpkg/info/x.list", (1000, 1000))
+    trees.put(tmp_path, "/var/lib/dpkg/info/x.md5sums", f"{'0' * 32}  usr/bin/x\n")
+    assert _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {"x": ["/usr/bin/x"]}
+    monkeypatch.setattr(_package_files.hashlib, "new", refuse)
+    assert _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {}
 
 
 def test_an_rpm_that_hangs_tells_nothing(tmp_path: Path) -> None:

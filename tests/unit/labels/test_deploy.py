@@ -386,3 +386,18 @@ def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
 def test_every_component_of_the_cluster_has_its_label() -> None:
     """Those of the contract between plan and labels."""
     assert set(NAMES) - set(_deploy.LABELS) == {"nfd"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_driver_label_of_a_former_operator_stays_while_pods_may_not_end(lost: bool) -> None:
+    """The driver moves to the host, or the GPU is gone: driver pods may run by a label that was there before."""
+    deploy = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})}, pods_may_end=False)
+    full = after(node({**GPU, f"{D}driver": "true"}), ALL)
+    before = dataclasses.replace(full, labels={**full.labels, f"{NFD}pci-10de.present": "false" if lost else "true"},
+                                 annotations={**full.annotations, **({GONE: "2026-11-22T06:00:00Z"} if lost else {})})
+    assert f"{D}driver" not in before.ours
+    now = after(before, deploy)
+    assert now.labels[f"{D}driver"] == "true" and f"{D}driver" not in now.ours
+    assert f"{D}driver" not in _deploy.foreign(now, deploy)
+    assert f"{D}driver" in _deploy.kept_labels(now, deploy)
+    assert f"{D}driver" not in after(before, dataclasses.replace(deploy, pods_may_end=True)).labels

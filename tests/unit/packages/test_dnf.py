@@ -219,7 +219,8 @@ def test_a_cut_transaction_is_in_the_history(said: str, whole: bool) -> None:
 
 
 def test_files_that_are_gone() -> None:
-    manager = Dnf(lambda argv, **_options: Completed(tuple(argv), 0, "x\t0\t0\t/usr/lib/nowhere-at-all.so\n", ""))
+    line = "x\t0\t0\t/usr/lib/nowhere-at-all.so\t0\t8\t\n"
+    manager = Dnf(lambda argv, **_options: Completed(tuple(argv), 0, line, ""))
     assert manager.lost_files(["x"]) == {"x": ["/usr/lib/nowhere-at-all.so"]}
 
 

@@ -467,7 +467,7 @@ def test_files_that_are_gone_come_again(manager: FakeManager, journal: Journal) 
     steps = work.plan_lost(manager.read(), names)
     assert [(step.id, step.reason) for step in steps] == [
         ("refresh package lists: cuda", "packages are to be installed"),
-        ("install packages again: library=1.0-1", "/usr/lib/a.so and 1 more missing or truncated")]
+        ("install packages again: library=1.0-1", "/usr/lib/a.so and 1 more missing or damaged")]
     assert manager.calls[-1] == ("simulate reinstall", {"library": "1.0-1"})
     manager.calls.clear()
     # What comes anyway is left out, and lists are refreshed once.
@@ -480,9 +480,17 @@ def test_files_that_are_gone_come_again(manager: FakeManager, journal: Journal) 
     assert work.plan_lost(manager.read(), names) == []
 
 
+def test_what_runs_before_may_have_to_install_first(manager: FakeManager, journal: Journal) -> None:
+    manager.lost = {"base": ["/usr/lib/a.so"]}
+    work = PackageWork(manager, journal, REPOSITORY)
+    work.preceded = True
+    assert ids(work.plan_lost(manager.read(), ["base"])) == ["install packages again: base=1"]
+    assert manager.calls == []
+
+
 def test_files_that_do_not_stay_are_told(manager: FakeManager, journal: Journal) -> None:
     manager.lost, manager.cursed = {"base": ["/usr/lib/a.so"]}, True
     steps = PackageWork(manager, journal, REPOSITORY).plan_lost(manager.read(), ["base"])
     assert ids(steps) == ["install packages again: base=1"]  # of a repository that is not ours nothing is fetched
-    with pytest.raises(HostError, match="/usr/lib/a.so is missing or truncated also after its package was"):
+    with pytest.raises(HostError, match="/usr/lib/a.so is missing or damaged also after its package was"):
         execute(manager, journal, steps)

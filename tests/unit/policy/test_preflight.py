@@ -493,3 +493,12 @@ def labellings(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if "gpuops.nvidia.gpu_labels" in task:
             yield task["gpuops.nvidia.gpu_labels"]
         yield from labellings(task.get("tasks") or task.get("block") or [])
+
+
+def test_the_modules_are_asked_with_the_plan() -> None:
+    """What the roles deliver, and what gpu_disruption allows, comes from gpu_plan, which only some playbooks set."""
+    root = pathlib.Path(__file__).resolve().parents[3]
+    asked = yaml.safe_load((root / "roles/preflight/tasks/preview.yml").read_text())
+    assert len(asked) == 4
+    for task in asked:
+        assert task["vars"]["gpu_plan"] == "{{ preflight_plan }}", task["name"]

@@ -320,6 +320,16 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
         action._task = SimpleNamespace(check_mode=check, args={"dcgm": {}, **given})
         action.run_module({})
     assert [one.get("repaired_repositories") for one in asked] == [["add repository"], None, []]
+    assert [one.get("packages_before") for one in asked] == [True, None, True]
+
+
+def test_what_packages_before_it_repair_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, = shared(tmp_path, monkeypatch, "dcgm")
+    assert work.packages is not None
+    for preceded in (False, True):
+        software = Software({}, None, None, True, root=Root(str(tmp_path)), preceded=preceded)
+        software._plan(work, PackageState({}), Service("active", "enabled"))
+        assert work.packages.preceded is preceded
 
 
 def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:

@@ -164,10 +164,26 @@ def test_files_that_are_gone_come_again(tmp_path: pathlib.Path, monkeypatch: pyt
     packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"]}
     step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
     assert step.id == "install packages again: nvidia-container-toolkit-base=1.19.1-1"
-    assert step.reason == "/usr/bin/nvidia-cdi-hook and 1 more missing or truncated"
+    assert step.reason == "/usr/bin/nvidia-cdi-hook and 1 more missing or damaged"
     # Those that come at another version need nothing else.
     assert steps(plan(tmp_path, monkeypatch, packager, version="1.20.1")) == [
         "add repository", "hold versions", "refresh package lists", "install packages"]
+
+
+def test_what_the_driver_installs_first_may_let_them_come_again(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In check mode apt still misses what the driver's packages need, and refuses everything."""
+    def refuse(_packages: t.Mapping[str, str], check: bool = False) -> None:
+        raise HostError("Unmet dependencies.", "")
+
+    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-ctk"]}
+    monkeypatch.setattr(packager, "reinstall", refuse)
+    for driver in ([], ["load module"]):
+        with pytest.raises(HostError, match="Unmet"):
+            plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none", driver=driver)
+    found = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none", driver=["install packages"])
+    assert steps(found) == ["install packages again"]
 
 
 def test_a_settings_file_that_is_gone_is_written_as_the_packages_do(

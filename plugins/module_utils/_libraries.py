@@ -1,0 +1,42 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver's libraries: where they are, whether their files are whole, how to load them. PRIVATE."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+           "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
+HEADER = 64  # bytes of an ELF header
+_ELF64 = b"\x7fELF\x02\x01"  # little endian, as all machines with these GPUs are
+
+
+def least_size(head: bytes) -> int:
+    """The least size of a program, library or module that begins so.
+
+    Of an ELF file where the table of its sections ends, which linkers write last.
+    """
+    if not head.startswith(_ELF64):
+        return 1
+    if len(head) < HEADER:
+        return HEADER
+    offset, = struct.unpack_from("<Q", head, 40)
+    length, count = struct.unpack_from("<HH", head, 58)
+    return int(offset + length * count)
+
+
+def load(name: str) -> ctypes.CDLL:
+    """A library. Raises OSError where there is none, or where its file is cut off: reading what a file lacks of what
+    is mapped of it ends the process (SIGBUS)."""
+    for folder in FOLDERS:
+        try:
+            with open(f"{folder}/{name}", "rb") as handle:
+                if os.fstat(handle.fileno()).st_size < least_size(handle.read(HEADER)):
+                    raise OSError(f"{folder}/{name} is cut off")
+        except FileNotFoundError:
+            continue
+    return ctypes.CDLL(name)
