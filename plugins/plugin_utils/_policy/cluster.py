@@ -15,7 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
     cluster_openshift,
     cluster_profiles,
-    cluster_references,
     cluster_sharing,
     components,
 )
@@ -54,7 +53,6 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 
 # What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
-    ("driver.driverType", "vgpu-host-manager", "Set it to gpu or vgpu: this version serves containers only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
                                   "supported yet."),
@@ -109,7 +107,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     found: list[pools.Pool] = []
     without_driver: list[Concerned] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
-    refused += without_driver
+    faulty = [one for reasons_of_one in context.faulty.values() for one in reasons_of_one]
+    refused += [*without_driver, *faulty]
     reasons += _for_all(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
@@ -117,7 +116,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    out = set() if reasons else _named(without_driver)
+    out = set() if reasons else _named([*without_driver, *faulty])
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
               if out.isdisjoint(pool.nodes)]
     if reasons:
@@ -242,11 +241,8 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str], served: t.Collection[str
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
-    found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
-                     remedy)
-             for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
-             for path, value, remedy in _UNSUPPORTED if mine.get(path) == value
-             and (policy.fallback or mine is not policy if path.startswith("driver.") else mine is policy)]
+    found = [Refused(f"{path}: {shown(value)} is not supported in a cluster yet", remedy)
+             for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
     selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
@@ -392,8 +388,8 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver, which is absent where no Node is left for it. found: gets all pools; refused:
-    gets the Nodes that no driver suits. Raises Refused and Refusals."""
+    """Completes the plan of the driver, which is absent where no Node is left for it and nothing of it stays. found:
+    gets all pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
     every, asked = _nodes(facts), _asked_systems(settings)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names and not asked:
@@ -402,13 +398,18 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     if not asked:
         names = _of_known_systems(names, every, gpu, refused)
     if gpu:
-        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused)
+        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused,
+                             context.faulty)
     agreed = pools.agreed(found, context.release, asked, refused)
-    out = _named(refused)
+    out = _named([*refused, *(one for reasons in context.faulty.values() for one in reasons)])
     left = [name for name in names if name not in out]
     if gpu and not left:
+        because = ["no Node is left that could get it"]
+        if context.faulty:
+            plan.update(pools=[], because=because, kept=cluster_driver.kept(context, facts))
+            return
         plan.clear()
-        plan.update(state="absent", because=["no Node is left that could get it"])
+        plan.update(state="absent", because=because)
         return
     reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
