@@ -42,7 +42,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
     policy_error,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import labels_stay, some_of
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -109,7 +109,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
     faulty = [one for reasons_of_one in context.faulty.values() for one in reasons_of_one]
     refused += [*without_driver, *faulty]
-    reasons += _for_all(refused, gpu, settings)
+    reasons += _reasons_for_no_plan(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
         notes += _other_runtimes(context.runtime, with_toolkit)
@@ -130,7 +130,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
     }
-    notes += _staying(deploy, {name: _nodes(facts)[name] for name in gpu}, disruption)
+    notes += _staying(deploy, {name: _nodes(facts)[name] for name in gpu})
     return {
         "namespace": namespace_of(settings),
         "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
@@ -216,7 +216,8 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
     return parts
 
 
-def _for_all(refused: t.Sequence[Concerned], gpu: t.Sequence[str], settings: t.Mapping[str, t.Any]) -> list[Refused]:
+def _reasons_for_no_plan(refused: t.Sequence[Concerned], gpu: t.Sequence[str],
+                         settings: t.Mapping[str, t.Any]) -> list[Refused]:
     """Why there is no plan at all because of Nodes: gpu_strict is set, or no Node with a GPU is left."""
     strict = settings.get("strict", True) or _named(refused).issuperset(gpu)
     return [one.of(names) for one, names in refused] if strict else []
@@ -351,16 +352,14 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     return found
 
 
-def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]], disruption: str) -> list[str]:
+def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
     """Which Nodes keep labels by which pods run there that are not planned any more, a sentence."""
     asked = _deploy.parse_deploy(deploy)
     # A Node whose NFD labels are missing is still one with a GPU to the plan.
     kept = {name: _deploy.kept_labels(_deploy.Node(name, node["labels"], node["annotations"]), asked).keys()
-            - {_deploy.LABELS.get(one) for one in asked.here(name)} for name, node in gpu.items()}
+            - {_deploy.LABELS.get(one) for one in asked.delivered_on(name)} for name, node in gpu.items()}
     names = [name for name, labels in kept.items() if labels]
-    keys = sorted({key for labels in kept.values() for key in labels})
-    return [f"{some_of(names)}: {' and '.join(keys)} stay{'' if keys[1:] else 's'}, as pods that GPU clients need "
-            f"would end at once. gpu_disruption is {disruption}, this needs drain."] if names else []
+    return [labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))] if names else []
 
 
 def _without_layout(context: Context, layout: str, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
