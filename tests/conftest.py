@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""For all tests: a test that skips counts as failed, but for the list here, which is printed with its reasons."""
+"""For all tests: a test that skips counts as failed, but for the list here, which is printed with its reasons.
+
+A file that skips while it is collected counts as failed always.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +28,14 @@ def pytest_runtest_makereport(item, call):  # type: ignore[no-untyped-def]
             report.longrepr = f"{item.nodeid} skipped, which counts as failed: {report.longrepr}"
         else:
             print(f"may skip: {item.nodeid}: {reason}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):  # type: ignore[no-untyped-def]
+    """Turns a file that skips as a whole (C(importorskip), C(allow_module_level)) into a failure."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} skipped, which counts as failed: {report.longrepr}"
     return report

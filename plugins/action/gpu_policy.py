@@ -187,7 +187,7 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     hosts, names = gathered.hosts(task_vars), gathered.node_names(task_vars)
     left = _left_behind(wanted, None) if hosts else None
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)),
-            "hosts": {host: {"node": host_nodes.node_of(names.get(host, host), left)} for host in hosts}}
+            "hosts": host_nodes.removal({host: names.get(host, host) for host in hosts}, left, wanted["disruption"])}
 
 
 def _about_nodes(wanted: Data, hosts: int) -> Data:

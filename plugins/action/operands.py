@@ -52,7 +52,8 @@ class ActionModule(ControllerAction):
         cluster = arguments["cluster"]
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: dict[str, t.Any] = {} if cluster is None else {
-            "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
+            "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs")),
+            "kept": deliver.kept(cluster)}
         if arguments["take_over"]:
             result = deliver.taken_over(client, wanted, components, check, level)
         else:

@@ -393,6 +393,8 @@ class Journal:
         try:
             document = json.loads(data)
             version = document["version"]
+            if type(version) is not int or version < 1:
+                raise ValueError(f"{version!r} is no format of a journal")
             if version > VERSION:
                 raise JournalError(f"{self.path} was written by a newer version of the collection (format {version}).",
                                    f"Run that version; this one reads up to format {VERSION}.")
@@ -400,8 +402,10 @@ class Journal:
                                                           if name != "was" or name in item}
                             for item in document["entries"]}
             self.unfinished = document["unfinished"]
+            if not isinstance(self.unfinished, (dict, type(None))):
+                raise ValueError(f"unfinished is {self.unfinished!r}")
             for (kind, key), entry in self.entries.items():
-                if kind in ("file", "directory") and not (os.path.isabs(key) and entry["before"]["state"]):
+                if kind in ("file", "directory") and not (os.path.isabs(key) and _is_state(entry["before"])):
                     raise ValueError(f"{kind} {key} is not a path with what was there")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise JournalError(f"{self.path} is damaged: {error!r}.",
@@ -440,6 +444,18 @@ class Journal:
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
             os.rmdir(os.path.dirname(self.root))
+
+
+def _is_state(before: t.Mapping[str, t.Any]) -> bool:
+    """Whether it tells what a removal needs to put a file or folder back, as keep_file has recorded it."""
+    if before["state"] not in ("absent", "directory", "file", "link"):
+        return False
+    if "blob" in before:
+        shape = before.get("file", before)
+        int(shape["mode"], 8)
+        if [type(one) for one in (before["blob"], shape["uid"], shape["gid"])] != [str, int, int]:
+            return False
+    return before["state"] != "link" or isinstance(before["target"], str)
 
 
 def _content(path: str) -> str:

@@ -328,7 +328,8 @@ hosts:
       the host as a host.
     - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
       C(left) says whether a run that was killed or failed has left the Node out of service.
-    - With O(resolve=false) and without a policy to compare or to export, each host has only C(node).
+    - With O(resolve=false) and without a policy to compare or to export, each host has only C(node), and C(note)
+      if O(disruption) counts as V(idle) on it in case it belongs to a Kubernetes cluster.
   returned: success
   type: dict
   sample:

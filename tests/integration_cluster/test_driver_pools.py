@@ -53,7 +53,8 @@ class Fleet:
     def label(self, name: str, **labels: str) -> None:
         self.client.merge_patch("v1", "Node", name, None, {"metadata": {"labels": labels}})
 
-    def deliver(self, policy: Any) -> dict[str, Any]:
+    def deliver(self, policy: Any, rejected: list[str] | None = None) -> dict[str, Any]:
+        """rejected: the Nodes that are left without a plan."""
         release = matrix.release("26.7.0")
         given = formats.read(policy, release)
         seen = {**read.read_cluster(self.client),
@@ -61,11 +62,14 @@ class Fleet:
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
         systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
         seen.update(read.read_drivers(self.client, self.name, cluster_driver.lasting(given, systems, release)))
-        plan = resolve_cluster(given, release, seen, components.placements("cluster"), {}, {"namespace": self.name},
-                               "never")
+        if cluster_driver.by_nvidia_drivers(given):
+            seen.update(read.read_nvidia_drivers(self.client, self.name))
+        plan = resolve_cluster(given, release, seen, components.placements("cluster"), {},
+                               {"namespace": self.name, "strict": rejected is None}, "never")
+        assert list(plan["rejected"]) == (rejected or [])
         namespace = objects.namespace_manifest(self.name, False)
         result: dict[str, Any] = deliver.present(self.client, objects.wanted({
-            objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False)
+            objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False, kept=deliver.kept(plan))
         return result
 
     def served(self) -> dict[str, list[tuple[str, str]]]:
@@ -147,6 +151,28 @@ def test_nvidia_drivers(fleet: Fleet) -> None:
     fleet.label(fleet.b, canary="yes")
     fleet.deliver(policy)
     fleet.comes_to({fleet.a: canary, fleet.b: canary, fleet.later: later})
+
+
+def test_a_bad_nvidia_driver_keeps_no_other_from_its_nodes(fleet: Fleet) -> None:
+    """Its own Node keeps the pod that it has."""
+    fleet.label(fleet.a, zone="a")
+    fleet.label(fleet.b, zone="b")
+
+    def policy(version: str, **bad: Any) -> list[dict[str, Any]]:
+        return [nvidia_driver("one", version, nodeSelector={"zone": "a"}),
+                nvidia_driver("two", version, nodeSelector={"zone": "b"}, **bad)]
+
+    fleet.deliver(policy("595.91.07"))
+    former = ("nvidia-gpu-driver-two-ubuntu22.04", "595.91.07-ubuntu22.04")
+    fleet.comes_to({fleet.a: ("nvidia-gpu-driver-one-ubuntu22.04", "595.91.07-ubuntu22.04"), fleet.b: former})
+    pods = fleet.pods()
+    bad = policy("610.57.04", secretEnv="missing")
+    assert fleet.deliver(bad, rejected=[fleet.b])["changed"]
+    found = fleet.client.list("apps/v1", "DaemonSet", fleet.name)
+    assert {one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[2]
+            for one in found} == {"nvidia-gpu-driver-one-ubuntu22.04": "610.57.04-ubuntu22.04", former[0]: former[1]}
+    assert fleet.pods()[fleet.b] == pods[fleet.b]
+    assert not fleet.deliver(bad, rejected=[fleet.b])["changed"]
 
 
 def test_kernels(fleet: Fleet) -> None:

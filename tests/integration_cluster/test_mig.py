@@ -28,8 +28,10 @@ from tests.integration_cluster.test_drain import GPU, Yard
 Object = dict[str, Any]
 D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PLUGIN, GFD = f"{D}device-plugin", f"{D}gpu-feature-discovery"
-# A host of its own by a view of /var/lib that nobody else has; all of its modules run in it.
+# A host of its own by a view of /var/lib that nobody else has; all of its modules run in it. Before each of them runs
+# the script that a test has put there.
 PYTHON = """#!/bin/sh
+[ ! -x {folder}/before ] || {folder}/before >&2 || exit 1
 exec unshare --mount sh -c '
     set -e
     mount --bind /var/lib {folder}/lib
@@ -225,18 +227,23 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     site.until(lambda: bool(site.plugin(first)))
 
 
+# Somebody who changes his mind while the host is changed: between the state pending and the module that changes it.
+MEANWHILE = """#!/bin/bash
+kubectl() {{ (exec -a kubectl {program} --kubeconfig {kubeconfig} "$@") }}
+state="$(kubectl get node {node} --output 'jsonpath={{.metadata.labels.nvidia\\.com/mig\\.config\\.state}}')"
+[ "$state" != pending ] || kubectl label --overwrite node {node} {label}
+"""
+
+
 def test_a_wish_that_comes_meanwhile_stays_for_the_next_run(site: Site) -> None:
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-1g.10gb"})
-
-    def user() -> None:
-        site.until(lambda: site.stands(first)[0] == "pending")
-        site.label(first, **{CONFIG: "all-3g.40gb"})
-
-    thread = threading.Thread(target=user)
-    thread.start()
+    before = site.folder / first / "before"
+    before.write_text(MEANWHILE.format(program=site.tool.program, kubeconfig=site.tool.kubeconfig, node=first,
+                                       label=f"{CONFIG}=all-3g.40gb"))
+    before.chmod(0o755)
     run = site.play(hosts=(first,))
-    thread.join()
+    before.unlink()
     assert run.rc == 2 and f"Node {first} is asked for all-3g.40gb by now" in run.output, run.output
     state, reason, paused = site.stands(first)
     assert (state, paused, site.metadata(first)["labels"][CONFIG]) == ("failed", [], "all-3g.40gb") and reason

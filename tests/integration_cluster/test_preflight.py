@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.plays import LOCAL, run
 from tests.integration_cluster.test_compared import POLICY
+from tests.waiting import until
 
 SPACE = "preflight"
 
@@ -27,6 +30,24 @@ def preflight(folder: Path, kubeconfig: Path | str, rc: int) -> tuple[str, str]:
     assert done.rc == rc, done.output
     found = json.loads(report.read_text())["findings"]
     return done.output, "; ".join(one["text"] for one in found if one["severity"] == "error")
+
+
+def readable(kubeconfig: Path) -> list[bool]:
+    """Whether its user may list Nodes, and objects of the namespace."""
+    client = Client(str(kubeconfig))
+    return [client.may("list", kinds.find("v1", "Node")), client.may("list", kinds.find("v1", "Pod"), SPACE)]
+
+
+def refused(kubectl: Kubectl) -> bool:
+    """Whether the namespace refuses privileged pods by now."""
+    container = {"name": "x", "image": "example.org/x:1", "securityContext": {"privileged": True}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": SPACE},
+           "spec": {"containers": [container]}}
+    try:
+        kubectl("create", "--dry-run=server", "--filename", "-", stdin=pod)
+    except AssertionError as error:
+        return "violates PodSecurity" in str(error)
+    return False
 
 
 def test_steps_and_errors_of_the_cluster(kubectl: Kubectl, kubeconfig: str, tmp_path: Path, audit: Audit) -> None:
@@ -44,9 +65,12 @@ def test_steps_and_errors_of_the_cluster(kubectl: Kubectl, kubeconfig: str, tmp_
         config["users"][0]["user"] = {"token": kubectl("create", "token", "reader", "--namespace", SPACE).strip()}
         reader = tmp_path / "reader.conf"
         reader.write_text(yaml.safe_dump(config))
+        # The API server learns of rights by a watch of its own.
+        until(lambda: all(readable(reader)), "the reader may list what preflight reads")
         _said, errors = preflight(tmp_path, reader, 2)
         assert "The user of this kubeconfig may not patch namespaces, nodes; create" in errors
         kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")
+        until(lambda: refused(kubectl), "the admission knows the label of the namespace")
         assert "the API server refuses the pods of" in preflight(tmp_path, kubeconfig, 2)[1]
         assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
     finally:

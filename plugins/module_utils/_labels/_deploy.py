@@ -165,7 +165,7 @@ class Deploy:
     pods_may_end: bool = True
     without_driver: t.FrozenSet[str] = frozenset()
 
-    def here(self, node: str) -> t.FrozenSet[str]:
+    def delivered_on(self, node: str) -> t.FrozenSet[str]:
         """The components that the cluster delivers on a Node."""
         without = frozenset(("driver",)) if node in self.without_driver else frozenset()
         return self.components - self.on_host.get(node, frozenset()) - without
@@ -273,7 +273,7 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     wanted = {PRESENT: "true"}
     if is_off(node.labels):
         return wanted
-    here = deploy.here(node.name)
+    here = deploy.delivered_on(node.name)
     wanted.update(kept_labels(node, deploy))
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
@@ -300,7 +300,7 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     those of others that would be taken. A driver pod of ours may run by a label that a former operator has left."""
     if deploy.pods_may_end or is_off(node.labels):
         return {}
-    planned = deploy.here(node.name) if node.gpu else frozenset()
+    planned = deploy.delivered_on(node.name) if node.gpu else frozenset()
     keys = [] if "driver" in planned else [LABELS["driver"]]
     if "device_plugin" not in planned and node.labels.get("nvidia.com/mps.capable") == "true":
         keys += [LABELS["device_plugin"], PLUGIN_CONFIG]  # another configuration would start the MPS daemon anew
@@ -425,7 +425,7 @@ def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 def undecided(node: Node, deploy: Deploy) -> bool:
     """Whether it is not known yet if the MIG manager belongs on the Node."""
-    here = deploy.here(node.name)
+    here = deploy.delivered_on(node.name)
     return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.said) is None
 
 

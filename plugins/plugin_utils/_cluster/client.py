@@ -77,9 +77,9 @@ class Client:
                 continue
             if not self._has_kind(row, answer):
                 return []
-            page = _checked(answer, "list", row.plural)
-            found += page["items"] or []  # null where there is nothing
-            more = page["metadata"].get("continue")
+            items, metadata = _page(answer, row.plural)
+            found += items
+            more = metadata.get("continue")
             if not more:
                 break
         for item in found:
@@ -90,8 +90,8 @@ class Client:
         """How many objects of a kind a namespace has, by reading one of them."""
         row = kinds.find(api_version, kind)
         answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace), {"limit": 1}, accept=_METADATA)
-        page = _checked(answer, "list", row.plural)
-        return len(page["items"] or []) + int(page["metadata"].get("remainingItemCount") or 0)
+        items, metadata = _page(answer, row.plural)
+        return len(items) + int(metadata.get("remainingItemCount") or 0)
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Object | None:
@@ -225,7 +225,7 @@ class Client:
         if answer.status == 404:
             return None
         if answer.status in (409, 429) or answer.status >= 500:
-            causes = (answer.body.get("details") or {}).get("causes") or [{}]
+            causes = answer.causes or [{}]
             return Later(answer.retry_after, str(causes[0].get("message") or answer.body.get("message") or ""))
         _checked(answer, "evict", target)
         return None
@@ -257,7 +257,7 @@ class Client:
         """Learns from an answer whether the server has the kind: a 404 that names no object means the kind."""
         if answer.status >= 300 and answer.status != 404:
             return True  # it says nothing about the kind
-        known = answer.status < 300 or bool((answer.body.get("details") or {}).get("name"))
+        known = answer.status < 300 or bool(answer.details.get("name"))
         self._known[row.api_version, row.kind] = known
         return known
 
@@ -276,17 +276,25 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
     """The body of a good answer. Raises ClusterError for the others."""
     if answer.status < 300:
         return answer.body
-    details = answer.body.get("details") or {}
-    causes = details.get("causes") or []
-    fields = [cause["field"] for cause in causes if cause.get("field")]
-    reason = answer.body.get("reason") or str(answer.status)
+    fields = [str(cause["field"]) for cause in answer.causes if cause.get("field")]
+    reason = str(answer.body.get("reason") or answer.status)
     said = str(answer.body.get("message") or "it gave no reason").rstrip(".")
     raise ClusterError(f"{target}: the API server refused to {verb} it ({reason}): {said}.", _hint(answer),
                        verb=verb, object=target, status=answer.status, reason=reason, fields=fields)
 
 
+def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], t.Mapping[str, t.Any]]:
+    """(items, metadata) of a page of a list. Raises ClusterError where it is none."""
+    page = _checked(answer, "list", plural)
+    items, metadata = page.get("items") or [], page.get("metadata")  # null where there is nothing
+    if not isinstance(items, list) or not isinstance(metadata, dict) or not all(isinstance(one, dict) for one in items):
+        raise ClusterError(f"{plural}: the answer to the request to list them is no list of objects.",
+                           "Check that the server of this kubeconfig is an API server.", verb="list", object=plural,
+                           reason="NoList")
+    return items, metadata
+
+
 def _hint(answer: Answer) -> str:
-    details = answer.body.get("details") or {}
     if answer.status == 403 and '"system:anonymous"' in str(answer.body.get("message")):
         return "The user of this kubeconfig has no credentials: where it names a command (exec), try it by hand."
     if answer.status in (400, 403, 422) and _DENIED.search(str(answer.body.get("message"))):
@@ -295,7 +303,7 @@ def _hint(answer: Answer) -> str:
     return {
         401: "The user of this kubeconfig is not accepted: renew its token or certificate.",
         403: "Give the user of this kubeconfig the right that the message names, or ask who set the rule.",
-        404: "Create the namespace first." if details.get("kind") == "namespaces" else
+        404: "Create the namespace first." if answer.details.get("kind") == "namespaces" else
              "Install the CustomResourceDefinition of this kind first.",
         409: "Somebody else writes this object at the same time: run again when that has ended.",
         410: "The list expired while it was read, twice: run again when the API server is less busy.",

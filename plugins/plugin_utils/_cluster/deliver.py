@@ -56,21 +56,27 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
     return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
 
 
+def kept(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
+    """The DaemonSets that stay as they are, though they are not wanted. cluster: the part of the plan."""
+    return t.cast("t.Collection[str]", (cluster["components"].get("driver") or {}).get("kept") or ())
+
+
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
-            labels: bool | None = None) -> dict[str, t.Any]:
+            labels: bool | None = None, kept: t.Collection[str] = ()) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
+    kept: of L(kept).
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
     try:
-        changes = plan(client, wanted, there, components)
+        changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise

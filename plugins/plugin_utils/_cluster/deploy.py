@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import labels_stay
 
 PAUSE = 2.0  # seconds between two looks for NFD's labels
 SHOWN = 12  # names, or ranges of names, in a text
@@ -251,24 +252,23 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
     """Deploy labels that are not planned any more and stay, as sentences."""
-    return [f"{told}, because driver or MPS pods that GPU clients use would end without. Set gpu_disruption: drain to "
-            "have them removed."
-            for _keys, told in _grouped(nodes, lambda node: frozenset(_deploy.kept_labels(node, deploy)))]
+    return [labels_stay(names, keys)
+            for keys, names in _grouped(nodes, lambda node: frozenset(_deploy.kept_labels(node, deploy)))]
 
 
 def left_over(nodes: t.Iterable[Node]) -> list[str]:
     """Deploy labels that stay though they may be ours, as sentences."""
-    return [f"{told}, as nothing says that we wrote {'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node "
-            f"NODE {' '.join(f'{key}-' for key in keys)}" for keys, told in _grouped(nodes, _deploy.left_over)]
+    return [f"{names}: {', '.join(keys)} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we wrote "
+            f"{'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
+            f"{' '.join(f'{key}-' for key in keys)}" for keys, names in _grouped(nodes, _deploy.left_over)]
 
 
 def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], str]]:
-    """[(labels that stay, C(NODES: LABELS stay))]; Nodes with the same ones together."""
+    """[(labels that stay, the names of Nodes with the same ones)]; Nodes without any are left out."""
     groups: dict[frozenset[str], list[str]] = {}
     for node in nodes:
         groups.setdefault(labels(node), []).append(node.name)
-    return [(sorted(keys), f"{fold(names)}: {', '.join(sorted(keys))} {'stay' if len(keys) > 1 else 'stays'}")
-            for keys, names in groups.items() if keys]
+    return [(sorted(keys), fold(names)) for keys, names in groups.items() if keys]
 
 
 def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:

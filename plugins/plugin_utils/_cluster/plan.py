@@ -71,11 +71,11 @@ class Change:
 
 
 def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None,
-         adopts: t.Callable[[Object], bool] = lambda have: False) -> list[Change]:
+         adopts: t.Callable[[Object], bool] = lambda have: False, kept: t.Collection[str] = ()) -> list[Change]:
     """All changes in the order in which they are made, objects that need none among them.
 
     components: those whose objects go when they are not wanted; None: all objects of ours, the Namespace apart.
-    adopts: whether an object is another's that is to become ours.
+    adopts: whether an object is another's that is to become ours. kept: names of DaemonSets that stay, wanted or not.
     Raises ClusterError that names each foreign object which stands in the way.
     """
     changes: list[Change] = []
@@ -106,7 +106,8 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
         hints = dict.fromkeys(hint for _problem, hint in problems)
         raise ClusterError(" ".join(problem for problem, _hint in problems), f"{' '.join(hints)} Nothing has been "
                            "changed.", verb="plan", reason="Foreign")
-    return changes + prune(client, live, {one.key for one in wanted}, components)
+    stay = [key for key in live if key[1] == "DaemonSet" and live[key]["metadata"]["name"] in kept]
+    return changes + prune(client, live, {*(one.key for one in wanted), *stay}, components)
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:

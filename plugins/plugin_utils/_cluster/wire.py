@@ -10,6 +10,7 @@ models cost more time than the requests. Only the kubeconfig that was named coun
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -36,6 +37,8 @@ except ImportError:
 
 # Seconds: to connect, between two parts of an answer, and of the answers until the first has come.
 CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
+# Seconds until an answer is complete, twice what an API server gives itself, and the bytes that are read at once.
+ANSWER_TIMEOUT, PART = 120.0, 1 << 16
 # Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
 # Tries of a request that gets no answer at all. An API server gives up by itself after 60 s, and says so.
@@ -44,12 +47,32 @@ _BUSY = (429, 500, 502, 503, 504)
 _LOADING = threading.Lock()
 
 
+class _Slow(Exception):
+    """An answer was not complete after L(ANSWER_TIMEOUT)."""
+
+
+class _NoObject(Exception):
+    """An answer of success that should be a JSON object and is none, as a part of one."""
+
+
 class Answer(t.NamedTuple):
     """What the server said. body: the decoded JSON, or C({"message": text}) where it is none."""
 
     status: int
     body: t.Dict[str, t.Any]
     retry_after: float
+
+    @property
+    def details(self) -> t.Mapping[str, t.Any]:
+        """What a failure is about; empty where somebody else than the API server words it."""
+        found = self.body.get("details")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def causes(self) -> t.List[t.Mapping[str, t.Any]]:
+        """What a failure is caused by."""
+        found = self.details.get("causes")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 class Wire:
@@ -101,6 +124,12 @@ class Wire:
                 if not left or silent == SILENT_TRIES:
                     raise _silent(self.server, verb, target, silent, patience) from error
                 wait = 0.0
+            except _Slow as error:
+                raise _incomplete(self.server, verb, target) from error
+            except _NoObject as error:
+                if not left:
+                    raise _no_object(self.server, verb, target, str(error)) from error
+                wait = 0.0
             except urllib3.exceptions.HTTPError as error:
                 if not left or isinstance(error, urllib3.exceptions.SSLError):
                     raise _unreachable(self.server, verb, target, error) from error
@@ -118,23 +147,45 @@ class Wire:
         if data is not None:
             headers["Content-Type"] = content_type
         reply = self._pool.request(method, url, body=data, headers=headers, retries=False, redirect=False,
-                                   timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=patience))
-        try:
-            # A log may be JSON by itself.
-            text = reply.headers.get("Content-Type", "").startswith("text/plain")
-            decoded = None if text else json.loads(reply.data)
-        except (ValueError, RecursionError):
-            decoded = None
-        if not isinstance(decoded, dict):
-            decoded = {"message": reply.data.decode(errors="replace").strip()}
+                                   timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=patience),
+                                   preload_content=False)
+        with contextlib.closing(reply):
+            content = _content(reply)
         after = reply.headers.get("Retry-After", "")
-        return Answer(reply.status, decoded, float(after) if after.isdigit() else 0.0)
+        return Answer(reply.status, _decoded(content, reply.status < 300, accept),
+                      float(after) if after.isdecimal() else 0.0)
 
     def _credentials(self) -> dict[str, str]:
         """Headers of the user; a token that has expired is renewed by the library, one thread at a time."""
         with self._lock:
             settings = self._configuration.auth_settings()
         return {one["key"]: one["value"] for one in settings.values() if one["in"] == "header" and one["value"]}
+
+
+def _content(reply: t.Any) -> bytes:
+    """The bytes of an answer. Raises _Slow."""
+    # urllib3 before 2.2 has no read1: there an answer that never pauses has no limit.
+    read = getattr(reply, "read1", reply.read)
+    begin, parts = time.monotonic(), [read(PART)]
+    while parts[-1]:
+        if time.monotonic() - begin > ANSWER_TIMEOUT:
+            raise _Slow
+        parts.append(read(PART))
+    return b"".join(parts)
+
+
+def _decoded(content: bytes, success: bool, accept: str) -> t.Dict[str, t.Any]:
+    """The body of an L(Answer). Raises _NoObject."""
+    text = success and "*/*" in accept  # a log, which may be JSON by itself
+    try:
+        decoded = None if text else json.loads(content)
+    except (ValueError, RecursionError):
+        decoded = None
+    if isinstance(decoded, dict):
+        return decoded
+    if success and not text:
+        raise _NoObject(content[:80].decode(errors="replace"))
+    return {"message": content.decode(errors="replace").strip()}
 
 
 def _existing(kubeconfig: str) -> str:
@@ -215,6 +266,19 @@ def _silent(server: str, verb: str, target: str, times: int, patience: float) ->
         f"{server} accepts connections, but gave no answer for {patience:g} s, {times} times, to the request to {verb} "
         f"{target}.", "Check that an API server runs behind this address, a load balancer for example, and that it is "
         "not overloaded.", verb=verb, object=target, reason="NoAnswer")
+
+
+def _incomplete(server: str, verb: str, target: str) -> ClusterError:
+    return ClusterError(f"{server} began to answer the request to {verb} {target} and had not ended after "
+                        f"{ANSWER_TIMEOUT:g} s.", "Check the connection to this server, and the load balancer or proxy "
+                        "in between.", verb=verb, object=target, reason="SlowAnswer")
+
+
+def _no_object(server: str, verb: str, target: str, begin: str) -> ClusterError:
+    return ClusterError(f"{server} answered the request to {verb} {target} with something that is no JSON object: it "
+                        f"begins with {begin!r}.", "Check that the server of this kubeconfig is an API server, and "
+                        "that no proxy in between cuts or replaces its answers.", verb=verb, object=target,
+                        reason="NoObject")
 
 
 def _unreachable(server: str, verb: str, target: str, error: Exception) -> ClusterError:

@@ -15,7 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_driver,
     cluster_openshift,
     cluster_profiles,
-    cluster_references,
     cluster_sharing,
     components,
 )
@@ -43,7 +42,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals imp
     policy_error,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import labels_stay, some_of
 
 Facts = t.Mapping[str, t.Any]
 Plan = t.Dict[str, t.Any]
@@ -54,7 +53,6 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 
 # What a policy may switch on and this version does not deliver: (path, value that asks for it, what to do).
 _UNSUPPORTED: tuple[tuple[str, t.Any, str], ...] = (
-    ("driver.driverType", "vgpu-host-manager", "Set it to gpu or vgpu: this version serves containers only."),
     ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
     ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
                                   "supported yet."),
@@ -110,15 +108,16 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     found: list[pools.Pool] = []
     without_driver: list[Concerned] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
-    refused += without_driver
-    reasons += _for_all(refused, gpu, settings)
+    faulty = [one for reasons_of_one in context.faulty.values() for one in reasons_of_one]
+    refused += [*without_driver, *faulty]
+    reasons += _reasons_for_no_plan(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
         notes += _other_runtimes(runtime, with_toolkit)
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    out = set() if reasons else _named(without_driver)
+    out = set() if reasons else _named([*without_driver, *faulty])
     served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
               if out.isdisjoint(pool.nodes)]
     if reasons:
@@ -132,7 +131,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
     }
-    notes += _staying(deploy, {name: _nodes(facts)[name] for name in gpu}, disruption)
+    notes += _staying(deploy, {name: _nodes(facts)[name] for name in gpu})
     return {
         "namespace": namespace_of(settings),
         "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace_of(settings) == OPENSHIFT_NAMESPACE),
@@ -218,7 +217,8 @@ def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, g
     return parts
 
 
-def _for_all(refused: t.Sequence[Concerned], gpu: t.Sequence[str], settings: t.Mapping[str, t.Any]) -> list[Refused]:
+def _reasons_for_no_plan(refused: t.Sequence[Concerned], gpu: t.Sequence[str],
+                         settings: t.Mapping[str, t.Any]) -> list[Refused]:
     """Why there is no plan at all because of Nodes: gpu_strict is set, or no Node with a GPU is left."""
     strict = settings.get("strict", True) or _named(refused).issuperset(gpu)
     return [one.of(names) for one, names in refused] if strict else []
@@ -244,11 +244,8 @@ def _runtime(facts: Facts | None, gpu: t.Sequence[str], served: t.Collection[str
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
-    found = [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
-                     remedy)
-             for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools))
-             for path, value, remedy in _UNSUPPORTED if mine.get(path) == value
-             and (policy.fallback or mine is not policy if path.startswith("driver.") else mine is policy)]
+    found = [Refused(f"{path}: {shown(value)} is not supported in a cluster yet", remedy)
+             for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
     selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
@@ -357,16 +354,14 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     return found
 
 
-def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]], disruption: str) -> list[str]:
+def _staying(deploy: Plan, gpu: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
     """Which Nodes keep labels by which pods run there that are not planned any more, a sentence."""
     asked = _deploy.parse_deploy(deploy)
     # A Node whose NFD labels are missing is still one with a GPU to the plan.
     kept = {name: _deploy.kept_labels(_deploy.Node(name, node["labels"], node["annotations"]), asked).keys()
-            - {_deploy.LABELS.get(one) for one in asked.here(name)} for name, node in gpu.items()}
+            - {_deploy.LABELS.get(one) for one in asked.delivered_on(name)} for name, node in gpu.items()}
     names = [name for name, labels in kept.items() if labels]
-    keys = sorted({key for labels in kept.values() for key in labels})
-    return [f"{some_of(names)}: {' and '.join(keys)} stay{'' if keys[1:] else 's'}, as pods that GPU clients need "
-            f"would end at once. gpu_disruption is {disruption}, this needs drain."] if names else []
+    return [labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))] if names else []
 
 
 def _without_layout(context: Context, layout: str, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
@@ -394,8 +389,8 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver, which is absent where no Node is left for it. found: gets all pools; refused:
-    gets the Nodes that no driver suits. Raises Refused and Refusals."""
+    """Completes the plan of the driver, which is absent where no Node is left for it and nothing of it stays. found:
+    gets all pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
     every, asked = _nodes(facts), _asked_systems(settings)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names and not asked:
@@ -404,13 +399,18 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
     if not asked:
         names = _of_known_systems(names, every, gpu, refused)
     if gpu:
-        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused)
+        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused,
+                             context.faulty)
     agreed = pools.agreed(found, context.release, asked, pools.running_of(facts or {}), refused)
-    out = _named(refused)
+    out = _named([*refused, *(one for reasons in context.faulty.values() for one in reasons)])
     left = [name for name in names if name not in out]
     if gpu and not left:
+        because = ["no Node is left that could get it"]
+        if context.faulty:
+            plan.update(pools=[], because=because, kept=cluster_driver.kept(context, facts))
+            return
         plan.clear()
-        plan.update(state="absent", because=["no Node is left that could get it"])
+        plan.update(state="absent", because=because)
         return
     reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:

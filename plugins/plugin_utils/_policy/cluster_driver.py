@@ -37,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_part
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import shown
 
 Site = t.Tuple[nodes.System, str]
 
@@ -76,24 +77,56 @@ class Delivery:
 
 
 def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
-    """Adds C(pools) to the plan of the driver: one DaemonSet each. Raises Refused and Refusals."""
+    """Adds C(pools) to the plan of the driver: one DaemonSet each; and C(kept): the names of those that stay as they
+    are, as their NVIDIADriver cannot be followed. Raises Refusals where the section driver cannot be, or an
+    NVIDIADriver while no Node is known that has a GPU and is selected by it."""
     reasons: list[Refused] = []
     made: list[Plan] = []
     for mine in _policies(context.policy):
+        if mine.driver_name in context.faulty:
+            continue
         try:
-            deliveries = _deliveries(context, mine, cluster)
-            missing = cluster_references.missing(mine, cluster.facts, cluster.namespace) if deliveries else []
-            if missing:
-                raise Refusals(missing)
-            made += [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
-            context.said += _without_effect(mine, cluster) if deliveries else []
-            context.said += _unknown(mine, deliveries)
+            made += _daemon_sets(context, mine, cluster)
         except (Refused, Refusals) as error:
-            reasons += error.reasons
+            nodes = [name for pool in cluster.found if pool.policy.driver_name == mine.driver_name
+                     for name in pool.nodes]
+            if mine.driver_name and nodes:
+                context.faulty[mine.driver_name] = pools.of_driver(mine, error.reasons, nodes)
+            else:
+                reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
     plan["pools"] = made
     plan["because"] = list(dict.fromkeys(why for one in made for why in one["because"]))
+    plan["kept"] = kept(context, cluster.facts)
+
+
+def kept(context: Context, facts: t.Mapping[str, t.Any] | None) -> list[str]:
+    """The DaemonSets of NVIDIADrivers that cannot be followed: without them their Nodes would lose their driver."""
+    known = (facts or {}).get("nvidia_drivers") or {}
+    names = sorted(str(name) for driver in context.faulty if driver in known
+                   for name in known[driver]["there"].values())
+    context.said += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
+    return names
+
+
+def _daemon_sets(context: Context, mine: Policy, cluster: Cluster) -> list[Plan]:
+    """Those of one policy, without what they are alike in. Raises Refused and Refusals."""
+    deliveries = _deliveries(context, mine, cluster)
+    if not deliveries:
+        return []
+    refused = [*_unsupported(mine), *cluster_references.missing(mine, cluster.facts, cluster.namespace)]
+    if refused:
+        raise Refusals(refused)
+    made = [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
+    context.said += [*_without_effect(mine, cluster), *_unknown(mine, deliveries)]
+    return made
+
+
+def _unsupported(mine: Policy) -> list[Refused]:
+    path, value = "driver.driverType", "vgpu-host-manager"
+    return [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
+                    "Set it to gpu or vgpu: this version serves containers only.")] if mine.get(path) == value else []
 
 
 def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:

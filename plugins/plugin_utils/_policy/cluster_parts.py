@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release, version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
 
@@ -35,7 +35,8 @@ _OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DE
 class Context:
     """What all components share. plugin: whether a device plugin is delivered, here or by the Nodes' system; proxy: of
     L(_proxy.read); given: gpu_sharing; sharing: the device plugin's configurations, as far as they are known; present:
-    components that are delivered, of those resolved so far; said: notes for the user, filled while resolving."""
+    components that are delivered, of those resolved so far; said: notes for the user, filled while resolving;
+    faulty: by NVIDIADriver that cannot be followed why, and its Nodes, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -53,6 +54,7 @@ class Context:
     sharing: Sharing | None = None
     present: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
+    faulty: dict[str, list[Concerned]] = field(default_factory=dict)
 
     def get(self, path: str) -> t.Any:
         """A value of the policy."""

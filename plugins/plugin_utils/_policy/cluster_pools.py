@@ -59,9 +59,12 @@ class Delivered:
     because: t.Tuple[str, ...]
 
 
-def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned]) -> list[Pool]:
+def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned],
+          faulty: dict[str, list[Concerned]]) -> list[Pool]:
     """The pools of Nodes that take their driver from the cluster, by their first Node. refused: gets Nodes that no
-    driver suits, or several NVIDIADrivers select."""
+    driver suits, or several NVIDIADrivers select; faulty: gets the NVIDIADrivers that cannot be followed. Raises
+    Refused where the section driver cannot be."""
+    faults: dict[int, tuple[Policy, Refused, list[str]]] = {}
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
     unfit: dict[tuple[str, str], list[str]] = {}
@@ -74,9 +77,17 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if len(takers) != 1:
             continue
         which = takers[0]
-        if which not in wishes:
+        if which not in wishes and which not in faults:
             mine = policy if which < 0 else policy.for_pool(policy.pools[which])
-            wishes[which] = mine, cluster_wish(mine, release)
+            try:
+                wishes[which] = mine, cluster_wish(mine, release)
+            except Refused as error:
+                if not mine.driver_name:
+                    raise
+                faults[which] = mine, error, []
+        if which in faults:
+            faults[which][2].append(name)
+            continue
         why = _unfit(policy, wishes[which][0], nodes[name])
         if why:
             unfit.setdefault(why, []).append(name)
@@ -89,6 +100,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         # What is on its board and how it boots is the container's business.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
+    faulty.update({mine.driver_name: of_driver(mine, [error], names) for mine, error, names in faults.values()})
     found = []
     for (which, here), names in grouped.items():
         mine, wish = wishes[which]
@@ -98,6 +110,12 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
     return found
+
+
+def of_driver(mine: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
+    """Why an NVIDIADriver cannot be followed, with its name in each reason. nodes: those that it selects."""
+    name = f"NVIDIADriver {mine.driver_name}"
+    return [(one if name in one.reason else one.of([name]), nodes) for one in reasons]
 
 
 def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:

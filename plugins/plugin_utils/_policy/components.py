@@ -9,6 +9,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ COMPONENTS: t.Tuple[Component, ...] = (
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
         "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_peermem",
         "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel", "driver_lock_timeout",
-        "driver_reboot_timeout"),
+        "driver_reboot_timeout", "driver_disruption"),
         ("driver_signing_key", "driver_licence_token")),
     Component("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
     Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
-        "container_toolkit_set_as_default", "container_toolkit_mode")),
+        "container_toolkit_set_as_default", "container_toolkit_mode", "container_toolkit_disruption")),
     Component("validator", "validator", "", _BOTH),
     Component("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Component("feature_discovery", "labels", "gfd", _BOTH, (
@@ -57,7 +58,7 @@ COMPONENTS: t.Tuple[Component, ...] = (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
     Component("mig_manager", "MIG", "migManager", _BOTH, (
         "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_devices",
-        "mig_manager_boot")),
+        "mig_manager_boot", "mig_manager_disruption")),
     Component("node_status_exporter", "node status", "nodeStatusExporter", _BOTH, (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )
@@ -82,6 +83,7 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "container_toolkit_runtime": ("auto", "k3s", "rke2", "k0s", "microk8s", "docker", "containerd", "crio", "podman"),
     "container_toolkit_mode": ("auto", "cdi", "legacy"),
     "feature_discovery_mig_strategy": ("none", "single", "mixed"),
+    **dict.fromkeys(("driver_disruption", "container_toolkit_disruption", "mig_manager_disruption"), LEVELS),
 }
 # Those that are more than a word: the type, and what to write.
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {

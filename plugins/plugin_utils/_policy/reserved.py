@@ -12,6 +12,8 @@ from __future__ import annotations
 import difflib
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+
 NAMES = frozenset({
     # Of Ansible, for what the inventory says where it is: relative paths of users begin there.
     "inventory_dir",
@@ -65,9 +67,8 @@ NAMES = frozenset({
 })
 
 # How our names begin, and how those end that no user sets.
-_PREFIXES = ("gpu_", "container_toolkit_", "cuda_", "dcgm_", "device_plugin_", "driver_", "feature_discovery_",
-             "hand_back_", "maintenance_", "mig_manager_", "nfd_", "node_status_exporter_", "preflight_", "remove_",
-             "software_", "validator_")
+_PREFIXES = tuple(f"{name}_" for name in (*components.NAMES, "gpu", "hand_back", "maintenance", "preflight", "remove",
+                                          "software"))
 _INTERNAL = ("_result", "_results", "_plan", "_preview")
 # Known to Ansible or to users by another meaning than that of a variable of ours.
 _OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels", "gpu_node")

@@ -117,13 +117,14 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
                 plan[name] = {"placement": place, "because": [why]}
             else:
                 plan[name] = part(asked, facts, mine, place, why, said)
-            plan[name]["disruption"] = disruption
+            plan[name]["disruption"] = min(disruption, mine.get(f"{name}_disruption") or disruption, key=LEVELS.index)
         except (Refused, Refusals) as error:
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
-    plan["driver"]["disruption"] = _driver_disruption(asked.policy, disruption)
-    if plan["driver"]["disruption"] != disruption:
+    # Nobody replaces a running driver by himself. Anything else in upgradePolicy says how an upgrade goes, not whether.
+    if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and plan["driver"]["disruption"] != "never":
+        plan["driver"]["disruption"] = "never"
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
     plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
     said += _left(plan, facts)
@@ -181,15 +182,6 @@ def _place(asked: Asked, name: str, place: str, profile: Profile | None, mine: M
         raise Refused(f"the {components.by_name(name).title} is asked for, but {profile.reason(name)}",
                       "Leave it to the system.", [("profile", profile.reason(name))])
     return "none", profile.reason(name)
-
-
-def _driver_disruption(policy: Policy, disruption: str) -> str:
-    """The stricter of gpu_disruption and the policy's upgradePolicy.
-
-    autoUpgrade false, said by the policy, means that nobody replaces a running driver by himself: C(never). Anything
-    else in upgradePolicy says how an upgrade goes, not whether; then gpu_disruption alone counts.
-    """
-    return "never" if policy.get("driver.upgradePolicy.autoUpgrade") is False else disruption
 
 
 def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,

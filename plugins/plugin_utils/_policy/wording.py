@@ -17,3 +17,9 @@ def some_of(names: t.Sequence[str], most: int = 3) -> str:
     """As many names as somebody reads: C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def labels_stay(nodes: str, labels: t.Sequence[str]) -> str:
+    """A sentence on deploy labels that are not planned any more. nodes: their names, in words."""
+    return (f"{nodes}: {', '.join(labels)} stay{'' if len(labels) > 1 else 's'}, because driver or MPS pods that GPU "
+            "clients use would end without. Set gpu_disruption: drain to have them removed.")

@@ -9,12 +9,13 @@ manifests are atomic, there is no validation, no defaulting and no controller: t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import http.server
 import json
 import pathlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Dict, NamedTuple, Optional
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -40,7 +41,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """status, body and headers. A body that is a text is sent as such."""
+    """status, body and headers. A body that is a text is sent as such, an iterator of bytes as its parts come."""
 
     status: int
     body: Any
@@ -86,13 +87,18 @@ class ApiServer:
                 size = int(self.headers.get("Content-Length") or 0)
                 reply = handle(self.command, self.path, self.headers, self.rfile.read(size))
                 text = isinstance(reply.body, str)
-                data = (reply.body if text else json.dumps(reply.body)).encode()
+                parts = reply.body if isinstance(reply.body, Iterator) else [
+                    (reply.body if text else json.dumps(reply.body)).encode()]
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": "text/plain" if text else "application/json",
-                                    "Content-Length": str(len(data)), **reply.headers}.items():
+                                    **({"Content-Length": str(len(parts[0]))} if isinstance(parts, list) else {}),
+                                    **reply.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # the client has heard enough
+                    for part in parts:
+                        self.wfile.write(part)
+                        self.wfile.flush()
 
             do_GET = do_PATCH = do_DELETE = do_POST = answer  # noqa: N815
 

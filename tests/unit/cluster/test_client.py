@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -365,6 +366,83 @@ def test_a_connection_that_breaks_once_is_no_error(api: ApiServer, client: Clien
 
     api.before = broken
     assert client.get("v1", "Node", "n1") and len(api.requests) == 2
+
+
+LONG = {"Content-Type": "application/json", "Content-Length": "9999", "Connection": "close"}
+JSON = {"Content-Type": "application/json"}
+# By what goes wrong: the answer to everything; what is said of it; how many requests.
+FAULTS: dict[str, tuple[Any, str, int]] = {
+    "the token ends": (status(401), "renew its token", 1),
+    "busy for ever, with a pause": (status(429, retry_after=2), "run again later", wire.TRIES),
+    "a pause that is no number": (status(429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"), "run again later",
+                                  wire.TRIES),
+    "a pause in a digit that is none": (status(429, retry_after="\xb2"), "run again later", wire.TRIES),
+    "an endless pause": (status(429, retry_after="9" * 400), "run again later", wire.TRIES),
+    "internal error": (status(500, "boom"), "it stayed unable to answer", wire.TRIES),
+    "a gateway's page": (Reply(502, "<html>bad gateway</html>"), "bad gateway", wire.TRIES),
+    "another shape of failure": (Reply(403, {"details": "text", "reason": {"a": 1}, "message": ["b"]}),
+                                 "the right that the message names", 1),
+    "causes of another shape": (Reply(422, {"details": {"causes": ["text", {"field": 7}]}}), "the fields", 1),
+    "reset": (ConnectionResetError(), "runs and can be reached", wire.TRIES),
+    "cut off": (Reply(200, '{"metadata": {}, "ite', LONG), "runs and can be reached", wire.TRIES),
+    "cut by a proxy": (Reply(200, '{"metadata": {}, "ite', JSON), "no proxy in between cuts", wire.TRIES),
+    "a page to log in": (Reply(200, "<html>log in</html>", {"Content-Type": "text/html"}), "no proxy in between",
+                         wire.TRIES),
+    "a text of success": (Reply(200, "welcome"), "it begins with 'welcome'", wire.TRIES),
+    "too deep": (Reply(200, "[" * 100_000, JSON), "no JSON object", wire.TRIES),
+    "moved": (Reply(302, "", {"Location": "http://elsewhere.example"}), "it gave no reason", 1),
+}
+
+
+@pytest.mark.parametrize("act", [
+    lambda client: client.list("v1", "Node"), lambda client: client.get("v1", "Node", "n1"),
+    lambda client: client.apply(MAP), lambda client: client.delete("v1", "ConfigMap", "a", "s"),
+    lambda client: client.count("v1", "ConfigMap", "s"), lambda client: client.version()],
+    ids=["list", "get", "apply", "delete", "count", "version"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_message_after_a_bounded_time(api: ApiServer, client: Client, clock: Clock, fault: str,
+                                                     act: Any) -> None:
+    """Also in the middle of a run: the first request is answered."""
+    api.put(node(), MAP)
+    client.version()
+    api.requests.clear()
+    begin, (reply, said, tries) = clock.now, FAULTS[fault]
+
+    def answer(request: Request) -> Any:
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    api.before = answer
+    with pytest.raises(ClusterError) as caught:
+        act(client)
+    assert said in f"{caught.value.message} {caught.value.hint}"
+    assert len(api.requests) == tries and clock.now - begin <= wire.TRIES * wire.LONGEST_PAUSE
+
+
+def test_an_answer_in_tiny_parts_is_given_up_after_its_time(api: ApiServer, client: Client, clock: Clock) -> None:
+    api.put(node())
+    client.version()
+
+    def drip() -> Iterator[bytes]:
+        for number in range(10_000):
+            clock.sleep(1)
+            yield b"\n" if number else b"{"
+
+    always(api, Reply(200, drip(), {**JSON, "Connection": "close"}))
+    with pytest.raises(ClusterError, match="began to answer the request to list nodes and had not ended after 120 s"):
+        client.list("v1", "Node")
+    assert len(api.requests) == 2
+    api.before = lambda request: None
+    assert client.get("v1", "Node", "n1"), "the connection is not used again"
+
+
+@pytest.mark.parametrize("body", [{}, {"items": "text", "metadata": {}}, {"items": ["text"], "metadata": {}},
+                                  {"items": [], "metadata": []}])
+def test_a_list_that_is_none_is_said(api: ApiServer, client: Client, body: Any) -> None:
+    always(api, Reply(200, body))
+    with pytest.raises(ClusterError, match="nodes: the answer to the request to list them is no list of objects"):
+        client.list("v1", "Node")
 
 
 def test_requests_carry_the_token_of_the_contexts_user(api: ApiServer) -> None:

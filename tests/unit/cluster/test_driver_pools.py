@@ -264,13 +264,55 @@ def test_who_gets_no_driver_is_said() -> None:
     assert [pool["name"] for pool in made["components"]["driver"]["pools"]] == ["nvidia-gpu-driver-a-ubuntu22.04"]
 
 
-def test_what_this_version_does_not_serve_is_refused_by_name() -> None:
-    with pytest.raises(PolicyError, match="NVIDIADriver b, driver.driverType: 'vgpu-host-manager' is not supported"):
-        plan([driver("a", nodeSelector={"zone": "a"}),
-              driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")], facts(labelled(UBUNTU22)))
-    with pytest.raises(PolicyError) as caught:
-        plan(driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager"), facts(labelled(UBUNTU22)))
-    assert len(caught.value.details["refusals"]) == 1
+# What makes an NVIDIADriver one that cannot be followed, and what is said of it.
+FAULTY: list[tuple[dict[str, Any], str]] = [
+    ({"driverType": "vgpu-host-manager"}, "driver.driverType: 'vgpu-host-manager' is not supported"),
+    ({"version": "123"}, "no driver of branch 123 is known"),
+    ({"repoConfig": {"name": "repos"}}, "ConfigMap 'repos' is not in namespace gpu-operator"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), FAULTY)
+def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(spec: Any, words: str) -> None:
+    """What it has delivered so far stays as it is, and its Nodes keep their labels; no other driver goes there."""
+    good, bad = driver("a", nodeSelector={"zone": "a"}), driver("b", nodeSelector={"zone": "b"}, **spec)
+    there = {"uid": "", "there": {"ubuntu22.04": "nvidia-gpu-driver-b-ubuntu22.04"}}
+    cluster = {**facts(labelled(UBUNTU22, zone="a"), labelled(UBUNTU22, zone="b"), labelled(UBUNTU22)),
+               "config_maps": {"repos": None}, "nvidia_drivers": {"b": there}}
+    given = [good, bad, driver("rest")]
+    made = plan(given, cluster, strict=False)
+    assert list(made["rejected"]) == ["n2"]
+    assert re.search(f"NVIDIADriver b.*{re.escape(words)}", made["rejected"]["n2"]["message"])
+    assert made["rejected"]["n2"]["message"].count("NVIDIADriver b") == 1
+    assert served(given, cluster, strict=False) == {
+        "n1": ["nvidia-gpu-driver-a-ubuntu22.04 595.91.07-ubuntu22.04"], "n2": [],
+        "n3": ["nvidia-gpu-driver-rest-ubuntu22.04 595.91.07-ubuntu22.04"]}
+    assert [pool["nodes"] for pool in made["pools"]] == [["n1"], ["n3"]]
+    assert made["components"]["driver"]["kept"] == ["nvidia-gpu-driver-b-ubuntu22.04"]
+    assert made["deploy"]["without_driver"] == []
+    assert "DaemonSet nvidia-gpu-driver-b-ubuntu22.04: left as it is until its NVIDIADriver can be followed." in \
+        made["notes"]
+    with pytest.raises(PolicyError, match="n2: NVIDIADriver b"):
+        plan(given, cluster, strict=True)
+    with pytest.raises(PolicyError, match="n1: NVIDIADriver b"):  # no Node is left
+        plan(given, {**cluster, "nodes": {"n1": cluster["nodes"]["n2"]}}, strict=False)
+
+
+def test_what_stays_of_an_nvidia_driver_needs_no_other_one() -> None:
+    """The other Nodes have their driver as hosts."""
+    there = {"uid": "", "there": {"ubuntu22.04": "x"}}
+    cluster = {**facts(labelled(UBUNTU22), labelled(UBUNTU22, zone="b")), "nvidia_drivers": {"b": there}}
+    made = plan([driver("b", nodeSelector={"zone": "b"}, version="123"), driver("rest")], cluster, strict=False,
+                placement="hybrid", hosts={"host": "n1"})["components"]["driver"]
+    assert (made["state"], made["pools"], made["kept"]) == ("present", [], ["x"])
+
+
+def test_an_nvidia_driver_without_a_node_is_no_fault() -> None:
+    made = plan([driver("a", nodeSelector={"zone": "a"}),
+                 driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")],
+                facts(labelled(UBUNTU22, zone="a")))
+    assert made["rejected"] == {}
+    assert "NVIDIADriver b selects no Node with a GPU; nothing is delivered for it." in made["notes"]
 
 
 # -- ConfigMaps and Secrets

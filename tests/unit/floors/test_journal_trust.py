@@ -101,7 +101,15 @@ def test_a_file_in_the_place_of_the_folder_is_said(root: Path) -> None:
     {"kind": "file", "key": "/x", "before": None, "after": None},
     {"kind": "file", "key": "/x", "before": {}, "after": None},
     {"kind": "directory", "key": "x", "before": {"state": "absent"}, "after": None},
-    {"kind": "file", "key": 3, "before": {"state": "absent"}, "after": None}])
+    {"kind": "file", "key": 3, "before": {"state": "absent"}, "after": None},
+    {"kind": "file", "key": "/x", "before": {"state": "kept"}, "after": None},
+    {"kind": "file", "key": "/x", "before": {"state": "file", "blob": "0"}, "after": None},
+    {"kind": "file", "key": "/x", "before": {"state": "file", "blob": "0", "mode": 420, "uid": 0, "gid": 0}},
+    {"kind": "file", "key": "/x", "before": {"state": "file", "blob": "0", "mode": "rw", "uid": 0, "gid": 0},
+     "after": None},
+    {"kind": "file", "key": "/x", "before": {"state": "file", "blob": "0", "mode": "0644", "uid": "0", "gid": 0},
+     "after": None},
+    {"kind": "file", "key": "/x", "before": {"state": "link"}, "after": None}])
 def test_an_entry_that_no_run_has_written_is_damage(root: Path, entry: dict[str, t.Any]) -> None:
     root.mkdir(parents=True, mode=0o700)
     (root / "demo.json").write_text(json.dumps({"version": 1, "entries": [entry], "unfinished": None}))
@@ -110,6 +118,20 @@ def test_an_entry_that_no_run_has_written_is_damage(root: Path, entry: dict[str,
     (root / "demo.json").unlink()
     with _journal_of(root, wait=0):
         pass  # the lock was not kept
+
+
+@pytest.mark.parametrize("document", [
+    {"version": 0, "entries": [], "unfinished": None}, {"version": "1", "entries": [], "unfinished": None},
+    {"version": True, "entries": [], "unfinished": None}, {"version": 1.5, "entries": [], "unfinished": None},
+    {"entries": [], "unfinished": None}, {"version": 1, "entries": {}}, {"version": 1, "unfinished": None},
+    {"version": 1, "entries": [], "unfinished": "restart"}, {"version": 1, "entries": ["x"], "unfinished": None},
+    [], 1])
+def test_a_journal_of_another_shape_is_damage(root: Path, document: t.Any) -> None:
+    root.mkdir(parents=True, mode=0o700)
+    (root / "demo.json").write_text(json.dumps(document))
+    for readonly in (True, False):
+        with pytest.raises(JournalError, match="demo.json is damaged"):
+            _journal_of(root, readonly=readonly).__enter__()
 
 
 # -- runs at the same time

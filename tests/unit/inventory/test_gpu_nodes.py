@@ -327,6 +327,26 @@ def test_the_cache(tmp_path: Path, asked: type[Asked]) -> None:
     assert asked.count == 5
 
 
+def test_what_another_version_has_cached_does_not_count(
+        tmp_path: Path, asked: type[Asked], monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(tmp_path / "cache")}
+    read(tmp_path, **options)
+    monkeypatch.setattr(fleet, "SCHEMA", fleet.SCHEMA + 1)
+    read(tmp_path, **options)
+    assert asked.count == 2
+
+
+def test_the_form_that_caches_keep() -> None:
+    """Whoever changes these names counts fleet.SCHEMA up."""
+    found = fleet.describe(FLEET[0])
+    assert fleet.SCHEMA == 1
+    assert " ".join(found) == "name addresses reachable gpu gpu_node"
+    assert " ".join(found["gpu_node"]) == (
+        "model count family driver cuda mig upgrade_state resources taints ready schedulable labels os_image kernel "
+        "runtime kubelet provider_id state")
+    assert " ".join(found["gpu_node"]["mig"]) == "capable strategy config state"
+
+
 def test_the_kubeconfig_is_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[Any] = []
 

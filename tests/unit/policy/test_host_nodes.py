@@ -99,6 +99,18 @@ def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | N
     look = trust_as_template("{{ " + play["tasks"][0]["when"] + " }}")
     assert templar.template(look) is looks
     assert templar.template(variables["gpu_plan"])["disruption"] == here
+    unknown = templar.template(variables["gpu_node_unknown"])
+    assert unknown is (here != level)
+    made = host_nodes.removal({"a": node or "a"}, {node: False}, level)["a"]
+    assert bool(made["node"]) is bool(node)
+    tell = next(one for one in play["tasks"] if one.get("when") == "gpu_node_unknown")
+    variables["remove_from"] = {"disruption": level, "hosts": {"a": made}}
+    if unknown:
+        said = Templar(DataLoader(), variables=variables).template(
+            trust_as_template(tell["ansible.builtin.debug"]["msg"]))
+        assert said == host_nodes.unknown(["a"], ["a"], True, level)
+        assert f"the cluster has no Node a, so the run cannot cordon the Node and evict its pods: gpu_disruption " \
+            f"{level} counts as idle" in said
 
 
 def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -> None:

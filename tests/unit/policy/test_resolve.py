@@ -350,6 +350,19 @@ def test_the_stricter_disruption_counts_for_the_driver(upgrade: dict[str, Any], 
     assert found["disruption"] == level
 
 
+@pytest.mark.parametrize(("own", "level", "expected"), [
+    ("drain", "idle", "idle"), ("never", "drain", "never"), ("idle", "reboot", "idle"), ("", "drain", "drain")])
+@pytest.mark.parametrize("part", ["driver", "container_toolkit", "mig_manager"])
+def test_a_hosts_own_level_is_never_above_that_of_the_fleet(part: str, own: str, level: str, expected: str) -> None:
+    chosen = matrix.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {f"{part}_disruption": own}},
+                    "hosts", level)
+    levels = {name: found["hosts"]["a"][name]["disruption"] for name in ("driver", "container_toolkit", "mig_manager")}
+    assert levels == {**dict.fromkeys(levels, level), part: expected}
+    with pytest.raises(PolicyError, match=f"{part}_disruption 'always' is not allowed"):
+        resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {f"{part}_disruption": "always"}})
+
+
 def test_unknown_disruption() -> None:
     with pytest.raises(InputError, match="gpu_disruption"):
         chosen = matrix.release(V26)

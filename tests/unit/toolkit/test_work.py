@@ -194,7 +194,7 @@ def test_the_roles_removal_passes_what_it_was_given() -> None:
     assert set(task) - {"state"} == {name.removeprefix("container_toolkit_") for name in options}
     # On a host that is a Node the first pass disturbs nothing, as with the installation.
     install = yaml.safe_load((role / "tasks" / "host.yml").read_text())[0]["gpuops.nvidia.container_toolkit"]
-    assert task["disruption"] == install["disruption"] and "else container_toolkit_disruption" in task["disruption"]
+    assert task["disruption"] == install["disruption"] and "else container_toolkit_level" in task["disruption"]
 
 
 def test_one_that_does_not_run_is_not_started(host: t.Any) -> None:

@@ -1,0 +1,83 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which level of disruption reaches the modules, and which components a Node is taken out of service for."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+ROOT = pathlib.Path(__file__).parents[3]
+ROLES = ("driver", "container_toolkit", "mig_manager")
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def template(text: str, variables: dict[str, Any]) -> Any:
+    given = {name: trust_as_template(value) if isinstance(value, str) else value for name, value in variables.items()}
+    return Templar(DataLoader(), variables=given).template(trust_as_template(text))
+
+
+def level(role: str, fleet: str | None, plan: str | None, **inventory: str) -> Any:
+    """What the module of a role is given. fleet: the level of the plan; plan: that of the host, None without one."""
+    hosts = {"a": {role: {"disruption": plan}}} if plan else {}
+    variables = {**read(f"roles/{role}/defaults/main.yml"), **inventory, **read(f"roles/{role}/vars/main.yml"),
+                 "inventory_hostname": "a", **({"gpu_plan": {"disruption": fleet, "hosts": hosts}} if fleet else {})}
+    return template(f"{{{{ {role}_level }}}}", variables)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_strictest_level_counts(role: str) -> None:
+    own = f"{role}_disruption"
+    assert level(role, None, None) == "never" and level(role, None, None, **{own: "reboot"}) == "reboot"
+    assert level(role, "drain", None) == "drain" and level(role, "drain", "idle") == "idle"
+    # The host belongs to a cluster that is not known, or the policy says autoUpgrade: false.
+    assert level(role, "drain", "idle", **{own: "drain"}) == "idle"
+    assert level(role, "reboot", "never", **{own: "reboot"}) == "never"
+    assert level(role, "drain", "drain", **{own: "never"}) == "never"
+    # A removal has no plan of the host.
+    assert level(role, "idle", None, **{own: "drain"}) == "idle"
+    assert level(role, "drain", None, **{own: "idle"}) == "idle"
+    with pytest.raises(AnsibleError):
+        level(role, "drain", None, **{own: "nevr"})
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_tasks_go_by_the_strictest_level(role: str) -> None:
+    for path in (ROOT / "roles" / role / "tasks").glob("*.yml"):
+        assert f"{role}_disruption" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize(("levels", "reboot", "expected"), [
+    ({"driver": "never", "mig_manager": "drain"}, False, False),
+    ({"driver": "never", "mig_manager": "drain"}, True, False),
+    ({"driver": "drain", "mig_manager": "drain"}, False, True)])
+def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
+        levels: dict[str, str], reboot: bool, expected: bool) -> None:
+    """With autoUpgrade: false a driver stays pending: each run would hold the Node, empty it and release it."""
+    task = next(one for one in read("playbooks/site.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
+    results = {"driver": {"pending": [{"needs": "idle"}], "plan": [], "reboot_required": reboot},
+               "mig_manager": {"pending": [], "plan": []}}
+    variables = {**task["vars"], "gpu_undisturbed": True, "gpu_plan": {"disruption": "drain"},
+                 "ansible_run_tags": ["all"], "ansible_skip_tags": [], "driver_result": results["driver"],
+                 "driver_level": levels["driver"],
+                 "gpu_here": {"node": {"name": "a", "left": False},
+                              **{name: {"placement": "host", "disruption": one} for name, one in levels.items()}}}
+    changed = template("{{ gpu_changed }}", variables)
+    variables["gpu_results"] = [results[name] for name in changed]
+    assert template("{{ " + task["when"] + " }}", variables) is expected
+    # The role itself, where the Node is left behind or MIG has to be changed.
+    block = read("roles/maintenance/tasks/main.yml")[0]["block"]
+    start = next(one for one in block if one.get("register") == "maintenance_result")
+    variables |= {"maintenance_results": variables["gpu_results"], "maintenance_components": changed,
+                  "maintenance_node": "a", "maintenance_disruption": "drain"}
+    assert all(template("{{ " + one + " }}", variables) for one in start["when"]) is expected
