@@ -37,7 +37,8 @@ def read(given: t.Any, path: str = "proxy") -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in given.items():
         if key not in words:
-            raise InputError(f"{_shown(key)!r} is no key of it.", f"Write {', '.join(NAMES)} (or {', '.join(NAMES.values())}).",
+            raise InputError(f"{_shown(key)!r} is no key of it.",
+                             f"Write {', '.join(NAMES)} (or {', '.join(NAMES.values())}).",
                              path=path, allowed=list(NAMES))
         text = _hosts(value, f"{path}.{key}") if words[key] == "no_proxy" else _url(value, f"{path}.{key}")
         if text and found.setdefault(words[key], text) != text:
