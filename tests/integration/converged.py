@@ -16,9 +16,11 @@ HOSTS = ("gpu-a1", "gpu-a2", "gpu-l1")
 
 @dataclass
 class Converged:
-    """How they came to it. By host: before, previewed: snapshots before --check and after it; disks: for lab.reset."""
+    """How they came to it. By host: before: snapshots; untouched, previewed: all files and the snapshots before
+    --check and after it; disks: for lab.reset."""
 
     before: dict[str, list[str]]
+    untouched: dict[str, list[str]]
     preview: user.Run
     previewed: dict[str, list[str]]
     first: user.Run
@@ -31,8 +33,9 @@ def converge(lab: LabHosts) -> Converged:
     for host in HOSTS:
         lab.reset(host)
     before = {host: lab.snapshot(host) for host in HOSTS}
+    untouched = {host: [*lab.files(host), *before[host]] for host in HOSTS}
     preview = user.playbook("site", lab.wishes, "--check", "--diff")
-    previewed = {host: lab.snapshot(host) for host in HOSTS}
+    previewed = {host: [*lab.files(host), *lab.snapshot(host)] for host in HOSTS}
     first = user.playbook("site", lab.wishes, "--diff", cold=True)
     assert first.rc == 0, first.output
-    return Converged(before, preview, previewed, first, {host: lab.save(host) for host in HOSTS})
+    return Converged(before, untouched, preview, previewed, first, {host: lab.save(host) for host in HOSTS})

@@ -33,7 +33,8 @@ def test_the_checkout_is_not_seen() -> None:
 
 def test_check_before_the_first_run_changes_nothing(hosts: Converged) -> None:
     assert hosts.preview.rc == 0, hosts.preview.output
-    assert hosts.previewed == hosts.before
+    for host in HOSTS:
+        assert hosts.previewed[host] == hosts.untouched[host], host
     assert set(hosts.preview.steps(MIG_HOST)) == {"nvidia_driver", "container_toolkit", "mig_config",
                                                   "nvidia_software"}
 
@@ -113,7 +114,10 @@ def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts,
                   "containerd runs with an older configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
         assert words in verify.output, verify.output
         assert words in status.output, status.output
+    drifted = {host: lab.files(host) for host in HOSTS}
     check = user.playbook("site", lab.wishes, "--check", "--diff")
+    for host in HOSTS:
+        assert lab.files(host) == drifted[host], host
     repair = user.playbook("site", lab.wishes, "--diff")
     assert repair.rc == 0, repair.output
     assert [repair.steps(host) for host in HOSTS] == [check.steps(host) for host in HOSTS]
