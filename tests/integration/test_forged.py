@@ -74,7 +74,7 @@ class Fleet:
 
 def answers() -> list[tuple[str, bytes]]:
     """(module, output) of forged answers, from all over the tables."""
-    good = {module: json.dumps(answer) for module, answer in sound.answers(facts()).items()}
+    good = {module: json.dumps(answer) for module, answer in sound.answers(sound.facts()).items()}
     first = good["gpu_info"]
     found = [("gpu_info", one) for one in [*forged.of_facts(first, 8), *forged.of_variables(first)[::6],
                                            *forged.of_keys(first)[::6], *forged.outputs(first)[:6]]]
@@ -85,19 +85,12 @@ def answers() -> list[tuple[str, bytes]]:
     return found
 
 
-def facts() -> Data:
-    """Of a host with one GPU, its driver loaded and a layout asked for."""
-    from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
-    made: Data = facts_sample.driven(facts_sample.facts(["20b2 10de:1463"]), "580.126.20")
-    return made
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     """One host for each forged answer, and a sound one."""
     user.install()
     folder = tmp_path_factory.mktemp("forged")
-    local.prepare(folder, facts())
+    local.prepare(folder, sound.facts())
     variables = {f"forged-{number}": local.host(folder, f"forged-{number}", {module: output})
                  for number, (module, output) in enumerate(answers())}
     return Fleet(folder, {**variables, SOUND: local.host(folder, SOUND, {})})

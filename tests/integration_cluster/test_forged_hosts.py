@@ -19,7 +19,6 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration import user
 from tests.integration.hostile import forged, local, sound
-from tests.integration.test_forged import facts
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import LOCAL, run
 from tests.integration_cluster.test_hostile import calm
@@ -40,7 +39,7 @@ class Batch:
 
 def answers() -> list[bytes]:
     """From all over the tables."""
-    good = json.dumps(sound.answers(facts())["mig_config"])
+    good = json.dumps(sound.answers(sound.facts())["mig_config"])
     return [*forged.of_keys(good)[::5], *forged.outputs(good)[:4], *forged.of_read(good)[::60]]
 
 
@@ -50,7 +49,7 @@ def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: C
     """A Node for each host, asked for a layout by its label."""
     prefix, forging = fresh(), answers()
     names = [f"{prefix}-{number}" for number in range(len(forging))] + [f"{prefix}-sound"]
-    local.prepare(tmp_path / "hosts", facts())
+    local.prepare(tmp_path / "hosts", sound.facts())
     variables = {name: local.host(tmp_path / "hosts", name, said) for name, said in zip(
         names, [*({"mig_config": output} for output in forging), {}], strict=True)}
     lab_nodes.create(cluster, [lab_nodes.Node(name, model="a100-80", gpus=1, address="192.0.2.7", on_host=True)

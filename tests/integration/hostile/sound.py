@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+
 Data = dict[str, Any]
 
 STEP: Data = {"id": "write file: /etc/x", "action": "write file", "target": "/etc/x", "reason": "", "needs": "never",
@@ -36,3 +38,9 @@ def answers(facts: Data) -> dict[str, Data]:
                        "ansible_facts": {"gpu_labels": {"nvidia.com/gpu.count": "8"}, "gpu_labels_unread": []}},
         "nvidia_software": {**CHANGE, "components": {"dcgm": {"plan": [STEP], "pending": []}}},
     }
+
+
+def facts() -> Data:
+    """Of a host with one GPU and its driver loaded."""
+    made: Data = facts_sample.driven(facts_sample.facts(["20b2 10de:1463"]), "580.126.20")
+    return made
