@@ -122,7 +122,8 @@ def test_a_file_that_is_refused_on_one_host_stops_no_other(lab: LabHosts) -> Non
     placement = dict.fromkeys(("cuda", "feature_discovery", "dcgm", "dcgm_exporter", "mig_manager",
                                "node_status_exporter", "validator"), "none")
     strict = user.playbook("site", lab.hosts, *words, gpu_placement=placement, gpu_strict=True)
-    assert strict.rc == 2 and f"gpu_strict is set, and {HOST} failed. Nothing was changed." in strict.output, strict.output
+    said = f"gpu_strict is set, and {HOST} failed. Nothing was changed."
+    assert strict.rc == 2 and said in strict.output, strict.output
     assert {host: lab.snapshot(host) for host in before} == before
     done = user.playbook("site", lab.hosts, *words, gpu_placement=placement)
     assert done.rc == 2 and any("/etc/containerd/config.toml" in error for error in done.errors()), done.output

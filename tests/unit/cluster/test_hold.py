@@ -245,7 +245,7 @@ def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
     stays = stays and level != "drain"
     assert now.labels.get(LABEL) == (labels[LABEL] if stays else None)
     assert (LABEL in now.ours) == stays == bool(notes)
-    assert any(f"n1: {LABEL} stays" in note and "needs drain" in note for note in made["notes"]) == (
+    assert any(f"n1: {LABEL} stays" in note and "Set gpu_disruption: drain" in note for note in made["notes"]) == (
         stays and GPU.items() <= labels.items())
 
 
@@ -254,7 +254,7 @@ def test_a_driver_that_is_planned_is_not_said_to_stay(placed: dict[str, Any]) ->
     """Where NFD's labels are missing, its Node is still one with a GPU to the plan."""
     one = {**node(**UBUNTU, **{LABEL: "true", "nvidia.com/gpu.present": "true"}), "annotations": OURS}
     notes = plan(cluster=facts(one, node()), **placed)["notes"]
-    assert any("needs drain" in note for note in notes) == bool(placed)
+    assert any("Set gpu_disruption: drain" in note for note in notes) == bool(placed)
 
 
 def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
