@@ -109,3 +109,24 @@ def test_an_unreachable_host(told: Told) -> None:
 
 def test_none_of_these_runs_changed_anything(told: Told) -> None:
     assert told.after == told.before
+
+
+def test_a_file_that_is_refused_on_one_host_stops_no_other(lab: LabHosts) -> None:
+    """With gpu_strict nothing is changed on any host."""
+    other = "gpu-l1"
+    for host in (HOST, other):
+        lab.reset(host)
+    lab.sh(HOST, "mkdir -p /etc/containerd; echo '[plugins' >/etc/containerd/config.toml")
+    before = {host: lab.snapshot(host) for host in (HOST, other)}
+    words = ("--limit", f"{HOST},{other}")
+    placement = dict.fromkeys(("cuda", "feature_discovery", "dcgm", "dcgm_exporter", "mig_manager",
+                               "node_status_exporter", "validator"), "none")
+    strict = user.playbook("site", lab.hosts, *words, gpu_placement=placement, gpu_strict=True)
+    said = f"gpu_strict is set, and {HOST} failed. Nothing was changed."
+    assert strict.rc == 2 and said in strict.output, strict.output
+    assert {host: lab.snapshot(host) for host in before} == before
+    done = user.playbook("site", lab.hosts, *words, gpu_placement=placement)
+    assert done.rc == 2 and any("/etc/containerd/config.toml" in error for error in done.errors()), done.output
+    assert lab.snapshot(HOST) == before[HOST]
+    assert done.steps(other)["container_toolkit"] and not done.steps(HOST), done.output
+    assert "nvidia" in lab.sh(other, "containerd config dump | grep -A8 'runtimes.nvidia'")
