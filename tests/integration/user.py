@@ -105,7 +105,6 @@ def install() -> Path:
 
 def keep_code(environment: Path) -> None:
     """Modules that run on this machine are compiled once, too, as those on lab hosts."""
-    engine.kept_code().mkdir(parents=True, exist_ok=True)
     for source in (image.HERE / "python").iterdir():
         for site in environment.glob("lib/python3.*/site-packages"):
             write_whole(site / source.name, source.read_text())
