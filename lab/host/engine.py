@@ -46,6 +46,11 @@ def run_folder() -> Path:
     return Path("/run") / f"gpuops-{hashlib.sha256(bytes(cache_root())).hexdigest()[:8]}"
 
 
+def keeps_code() -> bool:
+    """Whether lab hosts keep code at all: not where a benchmark measures what modules take elsewhere."""
+    return not os.environ.get("GPUOPS_BENCHMARK")
+
+
 def kept_code() -> Path:
     """The folder of what lab hosts have compiled, see image/python/kept_code.py; they share it. Made if need be."""
     run_folder().mkdir(mode=0o700, exist_ok=True)
