@@ -46,8 +46,15 @@ def run_folder() -> Path:
     return Path("/run") / f"gpuops-{hashlib.sha256(bytes(cache_root())).hexdigest()[:8]}"
 
 
+def keeps_code() -> bool:
+    """Whether lab hosts keep code at all: not where a benchmark measures what modules take elsewhere."""
+    return not os.environ.get("GPUOPS_BENCHMARK")
+
+
 def kept_code() -> Path:
-    """What lab hosts have compiled of the modules that Ansible sends, see image/python/kept_code.py; they share it."""
+    """The folder of what lab hosts have compiled, see image/python/kept_code.py; they share it. Made if need be."""
+    run_folder().mkdir(mode=0o700, exist_ok=True)
+    (run_folder() / "kept-code").mkdir(exist_ok=True)
     return run_folder() / "kept-code"
 
 
@@ -60,8 +67,7 @@ def prepare() -> None:
     """Writes the configuration; notes what was at podman's fixed paths before."""
     root = folder()
     root.mkdir(parents=True, exist_ok=True)
-    run_folder().mkdir(mode=0o700, exist_ok=True)
-    kept_code().mkdir(exist_ok=True)
+    kept_code()
     # On a hybrid of cgroup v1 and v2 crun refuses to start systemd; there runc does.
     v2 = cgroup_v2()
     text = CONF.format(runtime="crun" if v2 and shutil.which("crun") else "runc",

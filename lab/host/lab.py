@@ -295,12 +295,12 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
     groups, start = [], ""
     if not engine.cgroup_v2():
         groups, start = ["--cgroupns=private"], f"umount {SYSTEMD}/release_agent {SYSTEMD}; "
+    kept = ["--volume", f"{engine.kept_code()}:/var/lib/gpulab/kept-code"] if engine.keeps_code() else []
     engine.podman("run", "--detach", "--name", container, "--hostname", host, "--label", f"gpus={lab.hosts[host]}",
                   "--network", lab.title, *lab.at(host), "--restart=always", "--systemd=always",
                   "--privileged", *groups, "--env", f"GPULAB_SPEC={lab.hosts[host]}",
                   "--env", f"GPULAB_SEED={lab.name}/{host}", "--volume", "/var/lib/containerd",
-                  "--volume", "/var/lib/docker", "--volume", f"{engine.kept_code()}:/var/lib/gpulab/kept-code",
-                  host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
+                  "--volume", "/var/lib/docker", *kept, host_image, "/bin/sh", "-c", f"{start}exec /sbin/init")
     wait(container)
     print(f"{host}: up in {time.monotonic() - began:.1f} s at {lab.address(host)} "
           f"({lab.kind(host)}, {lab.hosts[host]})", flush=True)

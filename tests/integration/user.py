@@ -105,7 +105,6 @@ def install() -> Path:
 
 def keep_code(environment: Path) -> None:
     """Modules that run on this machine are compiled once, too, as those on lab hosts."""
-    engine.kept_code().mkdir(parents=True, exist_ok=True)
     for source in (image.HERE / "python").iterdir():
         for site in environment.glob("lib/python3.*/site-packages"):
             write_whole(site / source.name, source.read_text())
@@ -137,8 +136,9 @@ def environment() -> dict[str, str]:
                 "ANSIBLE_COLLECTIONS_PATH": str(collections()),
                 "PATH": f"{HOME / 'venv' / 'bin'}:{os.environ['PATH']}", "ANSIBLE_NOCOWS": "1", "LC_ALL": "C.UTF-8",
                 "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": "10",
-                "GPUOPS_KEPT_CODE": str(engine.kept_code()),
                 "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "record"})
+    if engine.keeps_code():
+        env["GPUOPS_KEPT_CODE"] = str(engine.kept_code())
     return env
 
 
