@@ -16,18 +16,21 @@ _ROOM = "Free space and inodes there (df -h, df -i), then run again."
 _NEXT = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM,
          errno.EIO: "Its disk or file system fails: see journalctl -k.",
          errno.EBUSY: "It may be a mount point of its own: see findmnt."}
+_LONGEST = 8000  # characters of a message: what it quotes of a file or a document may be of any length
 
 
 class GpuopsError(Exception):
     """Base of all expected errors.
 
-    message: what is wrong, in one sentence. hint: what to do next, in one sentence.
+    message: what is wrong, in one sentence; what is too long is cut. hint: what to do next, in one sentence.
     details: plain data for the result (never secrets).
     """
 
     kind = "error"
 
     def __init__(self, message: str, hint: str = "", **details: t.Any) -> None:
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]} ... and {len(message) - _LONGEST} more characters."
         super().__init__(message)
         self.message = message
         self.hint = hint

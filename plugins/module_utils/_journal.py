@@ -393,7 +393,7 @@ class Journal:
         try:
             document = json.loads(data)
             version = document["version"]
-            if type(version) is not int or version < 1:
+            if isinstance(version, bool) or not isinstance(version, int) or version < 1:
                 raise ValueError(f"{version!r} is no format of a journal")
             if version > VERSION:
                 raise JournalError(f"{self.path} was written by a newer version of the collection (format {version}).",

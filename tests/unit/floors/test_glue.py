@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 
@@ -63,3 +64,13 @@ def test_what_is_installed_is_for_all_users(tmp_path: Path) -> None:
         os.umask(before)
     assert [oct(one.stat().st_mode & 0o777) for one in (path, path.parent, path.parent.parent)] == [
         "0o644", "0o755", "0o755"]
+
+
+def test_a_message_that_quotes_something_very_long_is_cut() -> None:
+    """As a word of a file, or a number of a document."""
+    def work() -> dict[str, t.Any]:
+        raise HostError(f"{'x' * 100_000} is no word.", "Mend the file.")
+
+    result = ended(work)
+    assert len(result["msg"]) < 9000 and result["msg"].endswith("more characters. Mend the file.")
+    assert result["error"]["message"] in result["msg"]
