@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tests.fuzz import parsers
 
 ROUND = 1000
+HEARTBEAT = 60.0  # seconds between signs of life
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     names = list(parsers.TARGETS) if asked.parser == "all" else [asked.parser]
     tallies = {name: parsers.Tally() for name in names}
-    failed, number, end = {}, asked.first, time.monotonic() + asked.seconds
+    failed, number, end, shown = {}, asked.first, time.monotonic() + asked.seconds, time.monotonic()
     while len(failed) < len(names) and (
             time.monotonic() < end if asked.count is None else _inputs(tallies) < asked.count):
         for name in [name for name in names if name not in failed]:
@@ -37,6 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
                 print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
         number += 1
+        if time.monotonic() - shown > HEARTBEAT:
+            shown = time.monotonic()
+            print(f"{_inputs(tallies)} inputs", flush=True)
     _print(tallies, failed)
     return 1 if failed else 0
 
