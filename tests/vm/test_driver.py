@@ -51,7 +51,8 @@ def refuse_to_unload(guest: Guest) -> None:
     assert not result["changed"]
     assert [(one["pid"], one["unit"]) for one in result["holders"]] == [(pid, "trainer.service")]
     assert result["pending"][0]["action"] == "unload modules"
-    assert "held by trainer.service" in result["pending"][0]["pending_reason"]
+    # A transient unit cannot be started again: its process counts, not the unit.
+    assert f"in use by sleep (pid {pid}, trainer.service)" in result["pending"][0]["pending_reason"]
     assert guest.situation() == before
     guest.works(FIRST)
 
