@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-# What changes that a specification names: files, device nodes, sockets of services.
+# Actions that change what a specification names: files, device nodes, sockets of services.
 _NAMED = (INSTALL, AGAIN, MAKE, RESTART, *STARTS)
 
 
@@ -28,7 +28,7 @@ class Containers(Part):
         return self._step("the driver changes") if loads and not aim.offline else []
 
     def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
-        """See L(Part). A specification that was written meanwhile lacks what was missing."""
+        """See L(Part). A specification lacks the files, nodes and sockets that were missing when it was written."""
         if aim.offline or any(step.action == REFRESH for step in steps):
             return []
         return next((self._step(f"after '{step.action}'") for step in steps if step.action in _NAMED), [])

@@ -288,7 +288,7 @@ def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], t.Mapping[str,
     page = _checked(answer, "list", plural)
     items, metadata = page.get("items") or [], page.get("metadata")  # null where there is nothing
     if not isinstance(items, list) or not isinstance(metadata, dict) or not all(isinstance(one, dict) for one in items):
-        raise ClusterError(f"{plural}: the answer to the request to list them is no list of objects.",
+        raise ClusterError(f"{plural}: the answer to the request to list them is not a list of objects.",
                            "Check that the server of this kubeconfig is an API server.", verb="list", object=plural,
                            reason="NoList")
     return items, metadata

@@ -284,7 +284,7 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
         answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
         if name in asked and name not in found and not answer:
             message = f"The preview of the host ended before this was asked: {printable(str(why))[:2000]}"
-            found[name] = {"message": message, "hint": "Put that right, and run this again."}
+            found[name] = {"message": message, "hint": "Correct that, then run again."}
     return found
 
 
