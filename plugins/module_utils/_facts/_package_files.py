@@ -4,8 +4,8 @@
 """Files of installed packages that are missing or damaged. PRIVATE to the collection.
 
 Only programs, libraries and modules count: documentation is left out of many systems, and what stands below /etc is the
-administrator's to remove. A driver has a gigabyte of files, so a file is compared with its package's checksum only if it
-was written after its installation. Modules are not compared, because the host signs them. Sources: dpkg-divert(1),
+administrator's to remove. A driver has a gigabyte of files, so only a file that was written after its installation is
+compared with the checksum of its package. Modules are not compared: the host signs them. Sources: dpkg-divert(1),
 dpkg(1) for its folder of lists, deb-md5sums(5); rpm's tags and file flags (rpmfi.h, rpmfiles.h, rpmcrypto.h).
 """
 
