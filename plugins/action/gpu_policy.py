@@ -44,7 +44,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_policy."""
 
-    ABOUT_NO_HOST = ("resolve", "export")
+    HOST_INDEPENDENT = ("resolve", "export")
     ARGUMENTS = {
         "policy": {"type": "raw"},
         "release": {"type": "str"},
