@@ -23,8 +23,8 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
-    # Options that do not depend on the host. A task with only these also runs on a host that is not believed, without the
-    # facts in question: with run_once it runs on the first host, and its failure would end the play for all hosts.
+    # Options that do not depend on the host. A task with only these also runs on a host that is not believed, without
+    # its forged facts: with run_once it runs on the first host, and its failure would end the play for all hosts.
     HOST_INDEPENDENT: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
