@@ -273,10 +273,10 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
     found = {}
     for component in ON_HOSTS:
         result = _registered(task_vars, host, component.result)
-        if _died(result):
+        if _failed(result):
             found[component.name] = _error(result)
     together = _registered(task_vars, host, SOFTWARE_RESULT)
-    if _died(together):
+    if _failed(together):
         error = _error(together)
         found[error.get("component") or SOFTWARE[0]] = error
     why = task_vars["hostvars"].raw_get(host).get(FAILURE)
@@ -288,7 +288,7 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
     return found
 
 
-def _died(result: t.Mapping[str, t.Any]) -> bool:
+def _failed(result: t.Mapping[str, t.Any]) -> bool:
     """Whether a module failed, or its host did not answer; a play may go on after both."""
     return bool(result.get("failed") or result.get("unreachable"))
 
