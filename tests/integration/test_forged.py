@@ -95,7 +95,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def told(run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order, but for tasks that end a run for all with what was found anywhere."""
+    """What was done on the sound host, in order, without tasks that end the run for what was found on any host."""
     return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
             for line in run.of(SOUND) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
 
@@ -118,7 +118,7 @@ def beside(run: user.Run, alone: user.Run, hosts: list[str]) -> None:
 
 
 def part(playbook: str) -> list[str]:
-    """The forging hosts of a playbook: each host is in one, so that each of the playbooks meets other answers."""
+    """The forging hosts of a playbook. Those of LOOKING share all hosts among them; the others have every sixth."""
     names = [f"forged-{number}" for number in range(len(answers()))]
     if playbook not in LOOKING:
         return names[::6]

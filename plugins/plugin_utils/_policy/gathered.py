@@ -29,9 +29,9 @@ SAMPLES = (FACTS, "validator_result")
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
-# Kept by the role preflight: the message of the task in which the preview of a host ended.
+# Set by the role preflight: the name and the message of the task that ended the preview of a host.
 FAILURE = "preflight_failure"
-# Whose modules a preview asks what they would do.
+# The components whose modules a preview runs in check mode.
 _PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 
 # Registered by the role maintenance: what node_maintenance returned when it took the host's Node out of service.
@@ -289,7 +289,7 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
 
 
 def _failed(result: t.Mapping[str, t.Any]) -> bool:
-    """Whether a module failed, or its host did not answer; a play may go on after both."""
+    """Whether a module failed or its host was unreachable; a play may continue after both."""
     return bool(result.get("failed") or result.get("unreachable"))
 
 
