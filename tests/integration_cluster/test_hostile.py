@@ -287,7 +287,7 @@ def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFa
     # Nobody looks after these Nodes, so that every wait for them ends by its limit.
     limits = {"preflight_timeout": 2, "gpu_remove_timeout": 2, "mig_manager_timeout": 2, "mig_manager_at_once": 100}
     try:
-        for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), ("remove", {})):
+        for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), ("remove", {"gpu_disruption": "drain"})):
             made.runs[name] = run(tmp_path_factory.mktemp(name), name, inventory, "-e", json.dumps({**limits, **more}))
             made.after[name] = labels()
             if name == "site":
