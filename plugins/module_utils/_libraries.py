@@ -16,9 +16,9 @@ _ELF64 = b"\x7fELF\x02\x01"  # little endian, as all machines with these GPUs ar
 
 
 def least_size(head: bytes) -> int:
-    """The least size in bytes of a program, library or module that begins with head.
+    """The least size of a program, library or module that begins with head.
 
-    For an ELF file this is the end of its section header table, which linkers write last.
+    Of an ELF file the end of the section header table, which linkers write last.
     """
     if not head.startswith(_ELF64):
         return 1
@@ -30,8 +30,8 @@ def least_size(head: bytes) -> int:
 
 
 def load(name: str) -> ctypes.CDLL:
-    """Loads a library. Raises OSError if there is none, or if its file is truncated: the linker maps files, and to read
-    a mapped page behind the end of a file ends the process (SIGBUS)."""
+    """Loads a library. Raises OSError if there is none, or if it is truncated: to read a mapped page behind the end of a
+    file ends the process (SIGBUS)."""
     for folder in FOLDERS:
         try:
             with open(f"{folder}/{name}", "rb") as handle:
