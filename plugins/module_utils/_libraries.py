@@ -30,8 +30,8 @@ def least_size(head: bytes) -> int:
 
 
 def load(name: str) -> ctypes.CDLL:
-    """Loads a library. Raises OSError if there is none, or if it is truncated: to read a mapped page behind the end of a
-    file ends the process (SIGBUS)."""
+    """Loads a library. Raises OSError if there is none, or if it is truncated: to read a mapped page behind the end of
+    a file ends the process (SIGBUS)."""
     for folder in FOLDERS:
         try:
             with open(f"{folder}/{name}", "rb") as handle:
