@@ -20,7 +20,7 @@ def start(program: Path, name: str, arguments: list[str], folder: Path) -> Mark:
     log = folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KWOK_WORKDIR": str(folder / "kwok"),
-                   "GOGC": "400"}  # half of what these programs work is collecting garbage; memory is there
+                   "GOGC": "400"}  # collecting garbage takes half of their processor time; there is enough memory
     with log.open("ab") as stream:
         process = subprocess.Popen([name, *arguments], executable=program, cwd=folder, env=environment,
                                    stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True)

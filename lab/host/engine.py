@@ -47,12 +47,12 @@ def run_folder() -> Path:
 
 
 def keeps_code() -> bool:
-    """Whether lab hosts keep code at all: not where a benchmark measures what modules take elsewhere."""
+    """Whether lab hosts cache byte code. A benchmark measures without the cache, which other hosts do not have."""
     return not os.environ.get("GPUOPS_BENCHMARK")
 
 
 def kept_code() -> Path:
-    """The folder of what lab hosts have compiled, see image/python/kept_code.py; they share it. Made if need be."""
+    """The folder of the byte code cache, which all lab hosts share, see image/python/kept_code.py. Makes it."""
     run_folder().mkdir(mode=0o700, exist_ok=True)
     (run_folder() / "kept-code").mkdir(exist_ok=True)
     return run_folder() / "kept-code"
@@ -111,7 +111,7 @@ def enter(container: str, *words: str, check: bool = True, stdin: str = "",
           timeout: float = 1800) -> subprocess.CompletedProcess[str]:
     """Runs a command in a container as C(podman exec) does, for a tenth of its processor time on cgroup v1.
 
-    It ends with the command, whatever that has left running.
+    It returns when the command has ended, even if processes of it still run.
     """
     if cgroup_v2():
         return podman("exec", "-i", container, *words, check=check, stdin=stdin, timeout=timeout)
@@ -138,12 +138,12 @@ def _enter(container: str, process: str, env: dict[str, str], words: tuple[str, 
 
 
 def init_process(container: str) -> tuple[str, str, dict[str, str]]:
-    """A container's id, the number of its first process and that one's environment; OSError where it does not run."""
+    """A container's id, and the number and the environment of its first process. Raises OSError if it does not run."""
     records = json.loads((folder() / "storage" / "overlay-containers" / "containers.json").read_text())
     found = next((record["id"] for record in records if container in record["names"]), "none")
     process = (run_folder() / "run" / "overlay-containers" / found / "userdata" / "pidfile").read_text().strip()
     if found not in Path(f"/proc/{process}/cgroup").read_text():
-        raise ProcessLookupError(f"process {process} is another one's")
+        raise ProcessLookupError(f"process {process} is not one of the container")
     pairs = Path(f"/proc/{process}/environ").read_text().split("\0")
     return found, process, dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 

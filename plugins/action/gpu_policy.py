@@ -44,7 +44,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_policy."""
 
-    ABOUT_NO_HOST = ("resolve", "export")
+    HOST_INDEPENDENT = ("resolve", "export")
     ARGUMENTS = {
         "policy": {"type": "raw"},
         "release": {"type": "str"},
@@ -86,7 +86,7 @@ class ActionModule(ControllerAction):
                              "run and later ones, or a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
-            return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _doubted(task_vars),
+            return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),
                     **_hosts(wanted, task_vars)}
         release = matrix.release(wanted["release"])
         policy = _read(wanted["policy"], wanted, task_vars, release)
@@ -98,7 +98,7 @@ class ActionModule(ControllerAction):
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
         result["notes"] = [*policy.warnings, *result["notes"]]
-        return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _doubted(task_vars),
+        return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),
                 **about, **result}
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
@@ -176,7 +176,7 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     return host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, left, facts)
 
 
-def _doubted(task_vars: Data) -> Data:
+def _rejected(task_vars: Data) -> Data:
     """The hosts that are not believed; also those that only stand for a cluster, as tasks for all run on any host."""
     return gathered.rejected(task_vars, gathered.play_hosts(task_vars))
 

@@ -52,12 +52,12 @@ class ActionModule(ControllerAction):
         cluster = arguments["cluster"]
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: dict[str, t.Any] = {} if cluster is None else {
-            "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs")),
-            "kept": deliver.kept(cluster)}
+            "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
+        kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check, level)
+            result = deliver.taken_over(client, wanted, components, check, level, kept)
         else:
-            result = deliver.present(client, wanted, components, check, level=level, **guard)
+            result = deliver.present(client, wanted, components, check, level=level, kept=kept, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result

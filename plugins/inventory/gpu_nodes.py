@@ -152,8 +152,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
             return _ask(kubeconfig, context)
-        # By its content too: the file may have become that of another cluster, or be gone. By the form of the facts,
-        # as another version of this plugin may have written them.
+        # By its content too: the file may have become that of another cluster, or be gone. By the version of the facts
+        # too: another version of this plugin may have cached them.
         content = digest(read_bytes(kubeconfig) or b"")
         key = self.get_cache_key(f"{path} {kubeconfig} {context} {content} {fleet.SCHEMA}")
         if cache:

@@ -447,7 +447,7 @@ class Journal:
 
 
 def _is_state(before: t.Mapping[str, t.Any]) -> bool:
-    """Whether it tells what a removal needs to put a file or folder back, as keep_file has recorded it."""
+    """Whether it has what a removal needs to restore a file or folder, as keep_file records it."""
     if before["state"] not in ("absent", "directory", "file", "link"):
         return False
     if "blob" in before:

@@ -16,9 +16,9 @@ _ELF64 = b"\x7fELF\x02\x01"  # little endian, as all machines with these GPUs ar
 
 
 def least_size(head: bytes) -> int:
-    """The least size of a program, library or module that begins so.
+    """The least size of a program, library or module that begins with head.
 
-    Of an ELF file where the table of its sections ends, which linkers write last.
+    Of an ELF file the end of the section header table, which linkers write last.
     """
     if not head.startswith(_ELF64):
         return 1
@@ -30,13 +30,13 @@ def least_size(head: bytes) -> int:
 
 
 def load(name: str) -> ctypes.CDLL:
-    """A library. Raises OSError where there is none, or where its file is cut off: reading what a file lacks of what
-    is mapped of it ends the process (SIGBUS)."""
+    """Loads a library. Raises OSError if there is none, or if it is truncated: to read a mapped page behind the end of
+    a file ends the process (SIGBUS)."""
     for folder in FOLDERS:
         try:
             with open(f"{folder}/{name}", "rb") as handle:
                 if os.fstat(handle.fileno()).st_size < least_size(handle.read(HEADER)):
-                    raise OSError(f"{folder}/{name} is cut off")
+                    raise OSError(f"{folder}/{name} is truncated")
         except FileNotFoundError:
             continue
     return ctypes.CDLL(name)

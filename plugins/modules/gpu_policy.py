@@ -158,10 +158,11 @@ options:
       - C(driver_daemon_sets) has the DaemonSets of this collection that exist and keep their names, by name the system,
         such as V(ubuntu24.04). C(driver_images) has for each driver DaemonSet that exists, by name, a mapping with
         C(tag) of its image and C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
-        the cluster configures. If not more than half of the Nodes need the same driver or runtime, what runs is kept.
-      - C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it
-        does not exist) and C(there), its DaemonSets by system. C(driver_kernels) has for each DaemonSet that serves one
-        kernel, by name, this kernel.
+        the cluster configures. A driver or runtime that some Nodes need and that runs already is only replaced by one
+        that more than half of the Nodes need.
+      - C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it does not exist) and
+        C(there), its DaemonSets by system. C(driver_kernels) has for each DaemonSet that serves one kernel, by name,
+        this kernel.
     type: dict
   overrides:
     description:
@@ -328,8 +329,9 @@ hosts:
       the host as a host.
     - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
       C(left) says whether a run that was killed or failed has left the Node out of service.
-    - With O(resolve=false) and without a policy to compare or to export, each host has only C(node), and C(note)
-      if O(disruption) counts as V(idle) on it in case it belongs to a Kubernetes cluster.
+    - With O(resolve=false) and without a policy to compare or to export, each host has only C(node), and
+      C(note) if it is not a Node and O(disruption) is above V(idle). This message is meant for a host that belongs to a
+      Kubernetes cluster, where O(disruption) then counts as V(idle).
   returned: success
   type: dict
   sample:

@@ -115,9 +115,9 @@ options:
     default: []
   packages_before:
     description:
-      - For check mode, whether packages will have been installed before this task runs. Then it is not tried whether
-        packages can be installed again, as the package manager may refuse this only until then.
-      - Where it is not set, it is whether a task that has registered C(driver_result), as the role driver does, plans
+      - For check mode, whether tasks before this one install packages. If they do, the module does not try whether
+        packages can be installed again, because the package manager may refuse this until those packages are there.
+      - If this is not set, it is true if a task that has registered C(driver_result), as the role driver does, plans
         to install packages.
     type: bool
     default: false
@@ -224,7 +224,7 @@ def main() -> None:
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
         repaired = options["repaired_repositories"] if module.check_mode else ()
         software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode,
-                            repaired=repaired, preceded=module.check_mode and options["packages_before"])
+                            repaired=repaired, packages_before=module.check_mode and options["packages_before"])
         if options["state"] == "absent":
             return software.absent()
         return software.present()

@@ -23,9 +23,9 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
-    # Options by which a task takes nothing from the variables of its host. A task with only these may run on a host
-    # that is not believed: where that is the first of the play, it would otherwise end the play for all others.
-    ABOUT_NO_HOST: t.Tuple[str, ...] = ()
+    # Options that do not depend on the host. A task with only these also runs on a host that is not believed, without
+    # its forged facts: with run_once it runs on the first host, and its failure would end the play for all hosts.
+    HOST_INDEPENDENT: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Ansible's entry point."""
@@ -33,7 +33,7 @@ class ControllerAction(ActionBase):
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
         variables = task_vars or {}
         try:
-            if self._task.args and set(self._task.args) <= set(self.ABOUT_NO_HOST):
+            if self._task.args and set(self._task.args) <= set(self.HOST_INDEPENDENT):
                 names = gathered.forged(variables)
                 variables = {name: value for name, value in variables.items() if name not in names}
             else:

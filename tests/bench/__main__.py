@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """C(make bench): figures as ratios against a calibrator of the same run. Leaves the hosts of the lab converged.
 
-Needs the lab, made by C(GPUOPS_BENCHMARK=1 python3 -m lab up), so that its hosts keep no compiled code.
+It needs a lab made by C(GPUOPS_BENCHMARK=1 python3 -m lab up), whose hosts have no cache of byte code.
 
 The Nodes are those of a cluster that is made for it and removed.
 """
@@ -44,7 +44,7 @@ def seconds(name: str, inventory: list[Path]) -> tuple[float, user.Run]:
 
 def main() -> int:
     """Prints the table. Returns 1 where a budget is missed."""
-    os.environ["GPUOPS_BENCHMARK"] = "1"  # lab hosts and runs compile what they import, as elsewhere
+    os.environ["GPUOPS_BENCHMARK"] = "1"  # no cache of byte code in this process and its runs
     user.install()
     words = [sys.executable, "-m", "lab", "inventory"]
     shown = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout

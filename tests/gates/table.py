@@ -127,7 +127,7 @@ def environment(name: str) -> dict[str, str]:
     home, collections = BUILD / "ansible-home", COLLECTIONS
     if name == "molecule":  # installs a copy of the collection into the first folder of the path: one of its own
         home, collections = BUILD / "molecule" / "home", BUILD / "molecule" / "collections"
-    # Byte code is kept even where the user's environment forbids it: gates start the same programs a thousand times.
+    # Byte code is cached even if the user's environment forbids it: gates start the same programs a thousand times.
     return {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "", "NO_COLOR": "1",
             "ANSIBLE_HOME": str(home), "ANSIBLE_NOCOWS": "1",
             "ANSIBLE_COLLECTIONS_PATH": str(collections), "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",

@@ -9,7 +9,6 @@ The sound host gets what it gets alone, the forging hosts are named, and nothing
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from tests.integration.hostile import forged, local, sound
 
 Data = dict[str, Any]
 SOUND, REMEMBERED = "sound", "remembered"
-OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 # Those of which all hosts of the play ask gpu_info first.
 LOOKING = ("site", "verify", "status", "preflight")
 COMPONENTS = ("nvidia_driver", "container_toolkit", "nvidia_software", "mig_config")
@@ -97,7 +95,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def told(run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order, but for tasks that end a run for all with what was found anywhere."""
+    """What was done on the sound host, in order, without tasks that end the run for what was found on any host."""
     return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
             for line in run.of(SOUND) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
 
@@ -111,7 +109,7 @@ def plan_of(run: user.Run) -> Data:
 
 def beside(run: user.Run, alone: user.Run, hosts: list[str]) -> None:
     """The run did to the sound host what the run did in which it is alone, and obeyed nobody else."""
-    found = OBEYED.search(run.output)
+    found = forged.OBEYED.search(run.output)
     assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
     assert "Traceback" not in run.output and not Path(forged.CANARY).exists()
     assert {line["host"] for line in run.results} <= {SOUND, *hosts}
@@ -120,7 +118,7 @@ def beside(run: user.Run, alone: user.Run, hosts: list[str]) -> None:
 
 
 def part(playbook: str) -> list[str]:
-    """The forging hosts of a playbook: each host is in one, so that each of the playbooks meets other answers."""
+    """The forging hosts of a playbook. Those of LOOKING share all hosts among them; the others have every sixth."""
     names = [f"forged-{number}" for number in range(len(answers()))]
     if playbook not in LOOKING:
         return names[::6]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> None:
     """The run gave the sound host what it has alone; nothing of the others was obeyed by anybody."""
-    found = re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]", run.output)
+    found = forged.OBEYED.search(run.output)
     assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
     at = run.output.find("Traceback")
     assert at < 0, run.output[max(0, at - 2000):at + 2000]

@@ -104,7 +104,7 @@ def install() -> Path:
 
 
 def keep_code(environment: Path) -> None:
-    """Modules that run on this machine are compiled once, too, as those on lab hosts."""
+    """Gives an environment the cache of byte code that lab hosts have, for modules that run on this machine."""
     for source in (image.HERE / "python").iterdir():
         for site in environment.glob("lib/python3.*/site-packages"):
             write_whole(site / source.name, source.read_text())

@@ -69,7 +69,8 @@ class Fleet:
         assert list(plan["rejected"]) == (rejected or [])
         namespace = objects.namespace_manifest(self.name, False)
         result: dict[str, Any] = deliver.present(self.client, objects.wanted({
-            objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False, kept=deliver.kept(plan))
+            objects.SHARED: [namespace], "driver": render("driver", plan)}), ["driver"], False,
+            kept=deliver.kept_daemon_sets(plan))
         return result
 
     def served(self) -> dict[str, list[tuple[str, str]]]:

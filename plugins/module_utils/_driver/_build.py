@@ -59,9 +59,9 @@ class Build(Part):
         return True
 
     def _name(self, version: str, registered: t.Mapping[str, str]) -> str:
-        """What DKMS calls the driver: as registered, or by its sources, from which DKMS registers it anew.
+        """The name of the driver in DKMS: the registered one, or that of the sources by which DKMS registers it anew.
 
-        Raises HostError where neither is there.
+        Raises HostError if it is not registered and has no sources.
         """
         sources = [found.group(1) for found in map(_SOURCES.match, self.host.root.names("/usr/src")) if found
                    and found.group(2) == version and self.host.root.exists(f"/usr/src/{found.group()}/dkms.conf")]

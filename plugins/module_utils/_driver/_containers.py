@@ -10,13 +10,13 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, STARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, RESUME, START, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-# What changes that a specification names: files, device nodes, sockets of services.
-_NAMED = (INSTALL, AGAIN, MAKE, RESTART, *STARTS)
+# Actions that change what a specification names: files, device nodes, sockets of services.
+_NAMED = (INSTALL, AGAIN, MAKE, START, RESUME, RESTART)
 
 
 class Containers(Part):
@@ -28,10 +28,12 @@ class Containers(Part):
         return self._step("the driver changes") if loads and not aim.offline else []
 
     def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
-        """See L(Part). A specification that was written meanwhile lacks what was missing."""
+        """See L(Part). A specification lacks the files, nodes and sockets that were missing when it was written."""
         if aim.offline or any(step.action == REFRESH for step in steps):
             return []
-        return next((self._step(f"after '{step.action}'") for step in steps if step.action in _NAMED), [])
+        # A restart that interrupts jobs comes after the refresh and may stay pending: each run would refresh anew.
+        return next((self._step(f"after '{step.action}'") for step in steps
+                     if step.action in _NAMED and not interrupts(step)), [])
 
     def absent(self, now: Situation) -> list[Phased]:
         """See L(Part)."""

@@ -85,7 +85,7 @@ class Part:
         return []
 
     def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
-        """What the steps of a plan to a wanted driver make necessary behind them."""
+        """The steps that the steps of all parts for a wanted driver make necessary. They are carried out later."""
         return []
 
     def absent(self, now: Situation) -> list[Phased]:

@@ -4,10 +4,9 @@
 """Files of installed packages that are missing or damaged. PRIVATE to the collection.
 
 Only programs, libraries and modules count: documentation is left out of many systems, and what stands below /etc is the
-administrator's to remove. A driver has a gigabyte of files, so only those are compared with the package's checksums
-that somebody has written since they were installed; modules are not, as they are signed on the host. Sources:
-dpkg-divert(1), dpkg(1) for its folder of lists, deb-md5sums(5); rpm's tags and file flags (rpmfi.h, rpmfiles.h,
-rpmcrypto.h).
+administrator's to remove. A driver has a gigabyte of files, so only a file that was written after its installation is
+compared with the checksum of its package. Modules are not compared: the host signs them. Sources: dpkg-divert(1),
+dpkg(1) for its folder of lists, deb-md5sums(5); rpm's tags and file flags (rpmfi.h, rpmfiles.h, rpmcrypto.h).
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _MODULE = re.compile(r"\.ko(\.[^/]*)?\Z")
 # One line for each file of each package; state 0: rpm has put it there.
 _FORMAT = ("[%{=NAME}\\t%{FILESTATES}\\t%{FILEFLAGS}\\t%{FILENAMES}\\t%{FILEMTIMES}\\t%{=FILEDIGESTALGO}"
            "\\t%{FILEDIGESTS}\\n]")
-# rpm's numbers of what it makes digests by.
+# The numbers by which rpm stores the algorithm of digests.
 _ALGORITHMS = {"1": "md5", "2": "sha1", "8": "sha256", "9": "sha384", "10": "sha512"}
 # Configuration, documentation, may be missing, is not in the package (ghost), licence, readme.
 _NOT_MEANT = 1 | 2 | 8 | 64 | 128 | 256
 
 
 class _File(t.NamedTuple):
-    """A file of a package. least, most: the times of its last change, in seconds since 1970, at which it is as it was
-    installed; digest: by algorithm, as hexadecimal digits, empty where the package has none."""
+    """A file of a package. least, most: a file whose mtime (seconds since 1970) is between them has not been written
+    since its installation. digest: that of its content by algorithm, in hexadecimal, empty if the package has none."""
 
     path: str
     least: float = 0
@@ -77,7 +76,7 @@ def _is_whole(root: Root, file: _File) -> bool:
 
 
 def _has_digest(file: _File, handle: t.BinaryIO) -> bool:
-    """Whether a file has the content of its package, also where that cannot be told."""
+    """Whether a file has the digest of its package; true also if there is no digest that can be compared."""
     if not file.digest or _MODULE.search(file.path):
         return True
     try:

@@ -296,8 +296,8 @@ def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
 
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
-    """Labels that stay though nothing is delivered there any more, as pods that GPU clients need would end: ours, and
-    those of others that would be taken. A driver pod of ours may run by a label that a former operator has left."""
+    """Labels that stay although nothing is planned for them any more, because pods that GPU clients need would end:
+    labels of ours, and those of others that would be removed, as a driver pod may run by a former operator's label."""
     if deploy.pods_may_end or is_off(node.labels):
         return {}
     planned = deploy.delivered_on(node.name) if node.gpu else frozenset()

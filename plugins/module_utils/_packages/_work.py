@@ -52,8 +52,8 @@ class PackageWork:
     """Plans and executes what one module does with packages.
 
     repository: None where only an absent state is planned and no repository is known. repaired: whether what runs
-    before this puts its files right. preceded: whether what runs before this, and has not run in check mode, installs
-    packages.
+    before this puts its files right. packages_before: whether tasks before this one install packages, which they have
+    not done in check mode.
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
@@ -62,7 +62,7 @@ class PackageWork:
         self.repository = repository
         self._torn: list[str] | None = None
         self.repaired = False
-        self.preceded = False
+        self.packages_before = False
 
     # -- present
 
@@ -216,7 +216,7 @@ class PackageWork:
         paths = [path for found in lost.values() for path in found]
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         packages = {name: state.installed[name] for name in lost if name in state.installed}
-        if not steps and not self.preceded:
+        if not steps and not self.packages_before:
             self.manager.reinstall(packages, check=True)
         again = [] if self.repository is None or not self._has_repository() or any(
             step.action == REFRESH for step in steps) else [

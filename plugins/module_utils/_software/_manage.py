@@ -83,12 +83,13 @@ class Software:
     """One run of the module. wanted: by component its options; check: plan only.
 
     driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
-    repaired: names of repositories that what runs before this puts right. preceded: whether it installs packages.
+    repaired: names of repositories that what runs before this puts right. packages_before: as of L(PackageWork).
     """
 
     def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
-                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (), preceded: bool = False) -> None:
+                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
+                 packages_before: bool = False) -> None:
         self.wanted = wanted
         self.given = repository
         self.driver_cuda = driver_cuda
@@ -97,7 +98,7 @@ class Software:
         self.root = root or Root()
         self.journal_root = journal_root
         self.repaired = set(repaired)
-        self.preceded = preceded
+        self.packages_before = packages_before
         self.system = read_os(self.root)
 
     # -- states
@@ -208,7 +209,7 @@ class Software:
         packages = work.packages
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
-            packages.preceded = self.preceded
+            packages.packages_before = self.packages_before
         steps = work.plan(state, service)
         self.repaired.update(step.target for step in steps if step.action == ADD)
         return steps

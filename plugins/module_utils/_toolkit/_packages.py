@@ -86,7 +86,7 @@ class Packages:
         self.repository = None if self.absent or make is None else self._repository()
         self.work = PackageWork(make(run), journal, self.repository) if make else None
         if self.work:
-            self.work.preceded = INSTALL in (request.get("driver") or ())
+            self.work.packages_before = INSTALL in (request.get("driver") or ())
 
     def _repository(self) -> Repository:
         raw = self.request["repository"]

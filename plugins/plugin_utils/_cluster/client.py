@@ -284,11 +284,11 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
 
 
 def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], t.Mapping[str, t.Any]]:
-    """(items, metadata) of a page of a list. Raises ClusterError where it is none."""
+    """(items, metadata) of a page of a list. Raises ClusterError if the answer is not such a page."""
     page = _checked(answer, "list", plural)
     items, metadata = page.get("items") or [], page.get("metadata")  # null where there is nothing
     if not isinstance(items, list) or not isinstance(metadata, dict) or not all(isinstance(one, dict) for one in items):
-        raise ClusterError(f"{plural}: the answer to the request to list them is no list of objects.",
+        raise ClusterError(f"{plural}: the answer to the request to list them is not a list of objects.",
                            "Check that the server of this kubeconfig is an API server.", verb="list", object=plural,
                            reason="NoList")
     return items, metadata

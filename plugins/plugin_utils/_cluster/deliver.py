@@ -56,8 +56,8 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
     return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
 
 
-def kept(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
-    """The DaemonSets that stay as they are, though they are not wanted. cluster: the part of the plan."""
+def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
+    """Names of DaemonSets that stay as they are although they are not wanted. cluster: the part of the plan."""
     return t.cast("t.Collection[str]", (cluster["components"].get("driver") or {}).get("kept") or ())
 
 
@@ -69,7 +69,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
-    kept: of L(kept).
+    kept: of L(kept_daemon_sets).
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
@@ -113,14 +113,15 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
 
 
 def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
-               level: str = LEVELS[-1]) -> dict[str, t.Any]:
+               level: str = LEVELS[-1], kept: t.Collection[str] = ()) -> dict[str, t.Any]:
     """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
 
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it. Raises ClusterError where level forbids to take one of the operator's objects.
+    know of who installed it. kept: as of L(present). Raises ClusterError where level forbids to take one of the
+    operator's objects.
     """
     def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
-        changes = plan(client, wanted, there, components, operator.owns)
+        changes = plan(client, wanted, there, components, operator.owns, kept)
         return hold.hold(changes, level, lambda: client.list("v1", "Node"))
 
     with rights.named(client, _space(wanted)):
@@ -174,11 +175,12 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending), *_kept(there, components)]
+    said = [*_waiting(pending), *_of_other_controllers(there, components)]
     return {**result(client, changes), "pending": pending, **({"warnings": said} if said else {})}
 
 
-def _kept(there: t.Mapping[objects.Key, objects.Object], components: t.Collection[str] | None) -> list[str]:
+def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
+                          components: t.Collection[str] | None) -> list[str]:
     """Which objects of ours a removal leaves, as another object is their controller by now, each a sentence."""
     found = []
     for have in there.values():

@@ -66,7 +66,7 @@ def differences(client: Client, cluster: t.Mapping[str, t.Any],
 
 def _of_objects(client: Client, cluster: t.Mapping[str, t.Any], wanted: t.Sequence[objects.Wanted],
                 names: t.Collection[str]) -> list[Difference]:
-    changes = plan(client, wanted, live.read(client, wanted), names, kept=deliver.kept(cluster))
+    changes = plan(client, wanted, live.read(client, wanted), names, kept=deliver.kept_daemon_sets(cluster))
     components = {change.id: change.component for change in changes}
     changes, pending = hold.hold(changes, cluster.get("disruption", LEVELS[0]), lambda: client.list("v1", "Node"))
     found = []

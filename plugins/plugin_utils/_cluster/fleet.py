@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable im
 Object = t.Mapping[str, t.Any]
 Facts = t.Dict[str, t.Any]
 
-# The form of what L(describe) returns, which caches keep: another number if a key comes, goes or changes its meaning.
+# The version of what L(describe) returns and caches keep: increase it if a key comes, goes or changes its meaning.
 SCHEMA = 1
 _UNKNOWN = "unknown"
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"

@@ -28,7 +28,7 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     """(the allowed changes, the pending ones in the form of results).
 
     level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
-    removal: whether the changes take everything back.
+    removal: whether the changes are those of a removal.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
     that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
     Namespace, so that pods which stay can start again.

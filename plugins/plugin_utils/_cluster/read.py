@@ -90,8 +90,8 @@ def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[
 
 
 def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
-    """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}): which of these are
-    driver DaemonSets of ours, and what they serve; of those of anybody what their containers are."""
+    """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}) of these DaemonSets:
+    the systems that ours serve, and what the driver containers of all that exist are made of."""
     found = {name: client.get("apps/v1", "DaemonSet", name, namespace) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     containers = {name: _container(one, _DRIVER) for name, one in found.items() if one}

@@ -37,7 +37,7 @@ except ImportError:
 
 # Seconds: to connect, between two parts of an answer, and of the answers until the first has come.
 CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
-# Seconds until an answer is complete, twice what an API server gives itself, and the bytes that are read at once.
+# Seconds until an answer must be complete, twice the limit of an API server; bytes that are read at once.
 ANSWER_TIMEOUT, PART = 120.0, 1 << 16
 # Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
@@ -52,7 +52,7 @@ class _Slow(Exception):
 
 
 class _NoObject(Exception):
-    """An answer of success that should be a JSON object and is none, as a part of one."""
+    """A successful answer should be a JSON object and is none, for example because it was cut off."""
 
 
 class Answer(t.NamedTuple):
@@ -64,13 +64,13 @@ class Answer(t.NamedTuple):
 
     @property
     def details(self) -> t.Mapping[str, t.Any]:
-        """What a failure is about; empty where somebody else than the API server words it."""
+        """The details of a failure; empty if the answer is not one of the API server, such as the page of a proxy."""
         found = self.body.get("details")
         return found if isinstance(found, dict) else {}
 
     @property
     def causes(self) -> t.List[t.Mapping[str, t.Any]]:
-        """What a failure is caused by."""
+        """The causes of a failure, each with C(field) and C(message) if the API server names them."""
         found = self.details.get("causes")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
@@ -164,7 +164,7 @@ class Wire:
 
 def _content(reply: t.Any) -> bytes:
     """The bytes of an answer. Raises _Slow."""
-    # urllib3 before 2.2 has no read1: there an answer that never pauses has no limit.
+    # urllib3 before 2.2 has no read1, and its read waits for a whole part: a slow answer exceeds the limit there.
     read = getattr(reply, "read1", reply.read)
     begin, parts = time.monotonic(), [read(PART)]
     while parts[-1]:
@@ -269,14 +269,14 @@ def _silent(server: str, verb: str, target: str, times: int, patience: float) ->
 
 
 def _incomplete(server: str, verb: str, target: str) -> ClusterError:
-    return ClusterError(f"{server} began to answer the request to {verb} {target} and had not ended after "
-                        f"{ANSWER_TIMEOUT:g} s.", "Check the connection to this server, and the load balancer or proxy "
-                        "in between.", verb=verb, object=target, reason="SlowAnswer")
+    return ClusterError(f"{server} began to answer the request to {verb} {target}, and the answer was not complete "
+                        f"after {ANSWER_TIMEOUT:g} s.", "Check the connection to this server, and the load balancer or "
+                        "proxy in between.", verb=verb, object=target, reason="SlowAnswer")
 
 
 def _no_object(server: str, verb: str, target: str, begin: str) -> ClusterError:
-    return ClusterError(f"{server} answered the request to {verb} {target} with something that is no JSON object: it "
-                        f"begins with {begin!r}.", "Check that the server of this kubeconfig is an API server, and "
+    return ClusterError(f"{server} answered the request to {verb} {target} with something that is not a JSON object: "
+                        f"it begins with {begin!r}.", "Check that the server of this kubeconfig is an API server, and "
                         "that no proxy in between cuts or replaces its answers.", verb=verb, object=target,
                         reason="NoObject")
 

@@ -108,7 +108,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     found: list[pools.Pool] = []
     without_driver: list[Concerned] = []
     parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
-    faulty = [one for reasons_of_one in context.faulty.values() for one in reasons_of_one]
+    faulty = context.faults()
     refused += [*without_driver, *faulty]
     reasons += _reasons_for_no_plan(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
@@ -389,7 +389,7 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver, which is absent where no Node is left for it and nothing of it stays. found:
+    """Completes the plan of the driver: absent if no Node is left for it and no DaemonSet of it is kept. found:
     gets all pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
     every, asked = _nodes(facts), _asked_systems(settings)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
@@ -402,7 +402,7 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
         found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused,
                              context.faulty)
     agreed = pools.agreed(found, context.release, asked, pools.running_of(facts or {}), refused)
-    out = _named([*refused, *(one for reasons in context.faulty.values() for one in reasons)])
+    out = _named([*refused, *context.faults()])
     left = [name for name in names if name not in out]
     if gpu and not left:
         because = ["no Node is left that could get it"]

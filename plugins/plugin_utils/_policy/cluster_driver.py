@@ -77,9 +77,8 @@ class Delivery:
 
 
 def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
-    """Adds C(pools) to the plan of the driver: one DaemonSet each; and C(kept): the names of those that stay as they
-    are, as their NVIDIADriver cannot be followed. Raises Refusals where the section driver cannot be, or an
-    NVIDIADriver while no Node is known that has a GPU and is selected by it."""
+    """Adds to the plan of the driver C(pools), one DaemonSet each, and C(kept), see L(kept). Raises Refusals if the
+    section driver cannot be followed, or an NVIDIADriver that selects no Node which is known to have a GPU."""
     reasons: list[Refused] = []
     made: list[Plan] = []
     for mine in _policies(context.policy):
@@ -102,7 +101,8 @@ def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
 
 
 def kept(context: Context, facts: t.Mapping[str, t.Any] | None) -> list[str]:
-    """The DaemonSets of NVIDIADrivers that cannot be followed: without them their Nodes would lose their driver."""
+    """Names of the DaemonSets of NVIDIADrivers that cannot be followed, which stay as they are: without them, their
+    Nodes would lose the driver. Adds a note for each."""
     known = (facts or {}).get("nvidia_drivers") or {}
     names = sorted(str(name) for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
@@ -111,7 +111,7 @@ def kept(context: Context, facts: t.Mapping[str, t.Any] | None) -> list[str]:
 
 
 def _daemon_sets(context: Context, mine: Policy, cluster: Cluster) -> list[Plan]:
-    """Those of one policy, without what they are alike in. Raises Refused and Refusals."""
+    """The plans of the DaemonSets of one policy. Raises Refused and Refusals."""
     deliveries = _deliveries(context, mine, cluster)
     if not deliveries:
         return []

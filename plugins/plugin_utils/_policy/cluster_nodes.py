@@ -98,18 +98,18 @@ class Agreed(t.NamedTuple):
 
 def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
           first: str) -> Agreed:
-    """The value that more than half of the Nodes have; if there is none, the one that runs; else the most frequent.
+    """The value that more than half of the Nodes have; else a value of Nodes that runs already; else the most frequent.
 
-    Nodes describe themselves, so that a wrong one may have any value: less than half of them never replace what runs.
-    counts: by value the number of Nodes; running: what runs in the cluster now; order: of values that are equally
-    frequent the highest is taken; first: what that is, C(the newest).
+    Nodes describe themselves, so a compromised Node may report any value. Half of the Nodes or less cannot replace what
+    runs, as long as any Node has it. counts: by value the number of Nodes; running: what runs in the cluster now;
+    order: key of values, of equally frequent ones the highest is taken; first: the words for that, C(the newest).
     """
     most = max(counts, key=lambda value: (counts[value], order(value)))
     if 2 * counts[most] > sum(counts.values()):
         return Agreed(most, "more than half of the Nodes have it")
     stays = max((value for value in counts if value in running), key=order, default=None)
     if stays is not None:
-        return Agreed(stays, "it runs already and no other is that of more than half of the Nodes")
+        return Agreed(stays, "it runs already, and no other is that of more than half of the Nodes")
     tied = sum(count == counts[most] for count in counts.values()) > 1
     return Agreed(most, f"it is {first} of those that equally many Nodes have" if tied else "most Nodes have it")
 
@@ -122,8 +122,8 @@ def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
         if node["runtime"] in _RUNTIMES:
             counts[node["runtime"]] = counts.get(node["runtime"], 0) + 1
     if not counts:
-        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has one that is known")
-    return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first in the list of supported ones")
+        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has a known one")
+    return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first supported one")
 
 
 def kernel_of(node: Node) -> str:

@@ -36,7 +36,7 @@ class Context:
     """What all components share. plugin: whether a device plugin is delivered, here or by the Nodes' system; proxy: of
     L(_proxy.read); given: gpu_sharing; sharing: the device plugin's configurations, as far as they are known; present:
     components that are delivered, of those resolved so far; said: notes for the user, filled while resolving;
-    faulty: by NVIDIADriver that cannot be followed why, and its Nodes, filled while resolving."""
+    faulty: by name of each NVIDIADriver that cannot be followed the reasons with its Nodes, filled while resolving."""
 
     policy: Policy
     release: Release
@@ -63,6 +63,10 @@ class Context:
     def on(self, section: str) -> bool:
         """Whether a section of the policy is on."""
         return self.policy.enabled(section)
+
+    def faults(self) -> list[Concerned]:
+        """All of faulty."""
+        return [one for reasons in self.faulty.values() for one in reasons]
 
     def image(self, name: str) -> str:
         """An image's reference."""

@@ -63,7 +63,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
           faulty: dict[str, list[Concerned]]) -> list[Pool]:
     """The pools of Nodes that take their driver from the cluster, by their first Node. refused: gets Nodes that no
     driver suits, or several NVIDIADrivers select; faulty: gets the NVIDIADrivers that cannot be followed. Raises
-    Refused where the section driver cannot be."""
+    Refused if the section driver cannot be followed."""
     faults: dict[int, tuple[Policy, Refused, list[str]]] = {}
     wishes: dict[int, tuple[Policy, Wish]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}

@@ -106,13 +106,13 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
 
 def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                    nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Concerned]:
-    """The Nodes whose GPUs cannot be shared as they are to be. nodes: by name of each with a GPU what read_cluster
-    says; wanted: as that of L(refusals)."""
-    having = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
-              ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
+    """The Nodes that have a MIG layout and are to share their GPUs by MPS. nodes: by name of each Node with a GPU what
+    read_cluster returns; wanted: as that of L(refusals)."""
+    with_mig = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
+                ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
     return [(Refused(f"MPS sharing is asked for, and {_MIG_CONFIG} cuts the GPUs there: these exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {_MIG_CONFIG}="
-                     "all-disabled."), having)] if having else []
+                     "all-disabled."), with_mig)] if with_mig else []
 
 
 def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping[str, t.Any]],

@@ -29,9 +29,9 @@ SAMPLES = (FACTS, "validator_result")
 # Registered where a cluster is served: what operands, gpu_labels and gpu_verify returned for it.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
-# Kept by the role preflight: the message of the task in which the preview of a host ended.
+# Set by the role preflight: the name and the message of the task that ended the preview of a host.
 FAILURE = "preflight_failure"
-# Whose modules a preview asks what they would do.
+# The components whose modules a preview runs in check mode.
 _PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 
 # Registered by the role maintenance: what node_maintenance returned when it took the host's Node out of service.
@@ -273,10 +273,10 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
     found = {}
     for component in ON_HOSTS:
         result = _registered(task_vars, host, component.result)
-        if _died(result):
+        if _failed(result):
             found[component.name] = _error(result)
     together = _registered(task_vars, host, SOFTWARE_RESULT)
-    if _died(together):
+    if _failed(together):
         error = _error(together)
         found[error.get("component") or SOFTWARE[0]] = error
     why = task_vars["hostvars"].raw_get(host).get(FAILURE)
@@ -284,12 +284,12 @@ def errors(task_vars: TaskVars, host: str, asked: t.Collection[str] = ()) -> dic
         answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
         if name in asked and name not in found and not answer:
             message = f"The preview of the host ended before this was asked: {printable(str(why))[:2000]}"
-            found[name] = {"message": message, "hint": "Put that right, and run this again."}
+            found[name] = {"message": message, "hint": "Correct that, then run again."}
     return found
 
 
-def _died(result: t.Mapping[str, t.Any]) -> bool:
-    """Whether a module failed, or its host did not answer; a play may go on after both."""
+def _failed(result: t.Mapping[str, t.Any]) -> bool:
+    """Whether a module failed or its host was unreachable; a play may continue after both."""
     return bool(result.get("failed") or result.get("unreachable"))
 
 

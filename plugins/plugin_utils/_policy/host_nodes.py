@@ -44,7 +44,7 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
             alone.append(host)
             _cap(parts)
     nodes = [names.get(host, host) for host in alone]
-    return [unknown(alone, nodes, left is not None, plan["disruption"])] if alone else []
+    return [unknown_nodes(alone, nodes, left is not None, plan["disruption"])] if alone else []
 
 
 def _cap(parts: Plan) -> None:
@@ -54,17 +54,18 @@ def _cap(parts: Plan) -> None:
 
 
 def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, dict[str, t.Any]]:
-    """By host C({node, note}), node as in L(attach). note: what is said of a host that belongs to a Kubernetes cluster
-    and has no such Node; only if level, that of the fleet, is above the one that then counts."""
+    """By host C({node, note}) for a removal, which has no plan. node: as in L(attach). note: only for a host that is no
+    Node, if level, that of the fleet, is above C(idle): the message of L(unknown_nodes). Whether the host belongs to a
+    Kubernetes cluster is not known yet."""
     found: dict[str, dict[str, t.Any]] = {host: {"node": node_of(name, left)} for host, name in names.items()}
     for host, one in found.items():
         if not one["node"] and not allows(_ALONE, level):
-            one["note"] = unknown([host], [names[host]], left is not None, level)
+            one["note"] = unknown_nodes([host], [names[host]], left is not None, level)
     return found
 
 
-def unknown(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
-    """What is said of hosts of a Kubernetes cluster whose Nodes, with these names, are not known."""
+def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
+    """The message about hosts that belong to a Kubernetes cluster and whose Nodes, with these names, are not known."""
     why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
     if cluster_is_known:
         why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"

@@ -122,7 +122,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
-    # Nobody replaces a running driver by himself. Anything else in upgradePolicy says how an upgrade goes, not whether.
+    # autoUpgrade false: a running driver is not replaced. All else in upgradePolicy says how to upgrade, not whether.
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and plan["driver"]["disruption"] != "never":
         plan["driver"]["disruption"] = "never"
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")

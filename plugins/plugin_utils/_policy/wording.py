@@ -20,6 +20,7 @@ def some_of(names: t.Sequence[str], most: int = 3) -> str:
 
 
 def labels_stay(nodes: str, labels: t.Sequence[str]) -> str:
-    """A sentence on deploy labels that are not planned any more. nodes: their names, in words."""
-    return (f"{nodes}: {', '.join(labels)} stay{'' if len(labels) > 1 else 's'}, because driver or MPS pods that GPU "
-            "clients use would end without. Set gpu_disruption: drain to have them removed.")
+    """A note about deploy labels that are no longer planned and stay. nodes: their names, in words."""
+    stay, them = ("stay", "them") if len(labels) > 1 else ("stays", "it")
+    return (f"{nodes}: {', '.join(labels)} {stay}, because the removal would end driver or MPS pods that GPU clients "
+            f"use. Set gpu_disruption: drain to remove {them}.")

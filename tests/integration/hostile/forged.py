@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 Data = dict[str, Any]
 Path = tuple[Any, ...]
 
+# What a terminal obeys or does not show: control characters, and those that change the direction or have no width.
+OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 CANARY = "/tmp/gpuops-host-canary"
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\r\u202egnp\u2066\x08\x7f"
 TEMPLATE = f"{{{{ lookup('pipe', 'touch {CANARY}') }}}}"

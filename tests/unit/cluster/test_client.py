@@ -389,7 +389,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "a page to log in": (Reply(200, "<html>log in</html>", {"Content-Type": "text/html"}), "no proxy in between",
                          wire.TRIES),
     "a text of success": (Reply(200, "welcome"), "it begins with 'welcome'", wire.TRIES),
-    "too deep": (Reply(200, "[" * 100_000, JSON), "no JSON object", wire.TRIES),
+    "too deep": (Reply(200, "[" * 100_000, JSON), "not a JSON object", wire.TRIES),
     "moved": (Reply(302, "", {"Location": "http://elsewhere.example"}), "it gave no reason", 1),
 }
 
@@ -430,7 +430,7 @@ def test_an_answer_in_tiny_parts_is_given_up_after_its_time(api: ApiServer, clie
             yield b"\n" if number else b"{"
 
     always(api, Reply(200, drip(), {**JSON, "Connection": "close"}))
-    with pytest.raises(ClusterError, match="began to answer the request to list nodes and had not ended after 120 s"):
+    with pytest.raises(ClusterError, match="list nodes, and the answer was not complete after 120 s"):
         client.list("v1", "Node")
     assert len(api.requests) == 2
     api.before = lambda request: None
@@ -441,7 +441,7 @@ def test_an_answer_in_tiny_parts_is_given_up_after_its_time(api: ApiServer, clie
                                   {"items": [], "metadata": []}])
 def test_a_list_that_is_none_is_said(api: ApiServer, client: Client, body: Any) -> None:
     always(api, Reply(200, body))
-    with pytest.raises(ClusterError, match="nodes: the answer to the request to list them is no list of objects"):
+    with pytest.raises(ClusterError, match="nodes: the answer to the request to list them is not a list of objects"):
         client.list("v1", "Node")
 
 

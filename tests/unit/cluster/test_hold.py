@@ -40,12 +40,12 @@ def rendered(made: dict[str, Any]) -> list[objects.Wanted]:
     return objects.wanted({name: render(name, made) for name in PARTS})
 
 
-def run(client: Client, made: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    return deliver.present(client, rendered(made), None, check, level=made["disruption"])
+def run(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    return deliver.present(client, rendered(made), None, check, level=made["disruption"], kept=kept)
 
 
-def adopted(client: Client, made: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    return deliver.taken_over(client, rendered(made), PARTS, check, made["disruption"])
+def adopted(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    return deliver.taken_over(client, rendered(made), PARTS, check, made["disruption"], kept)
 
 
 def started(api: ApiServer, client: Client, policy: Any = None, cluster: dict[str, Any] | None = None,
@@ -88,6 +88,17 @@ def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, chang
     assert result["pending"] == []
     assert f"delete: DaemonSet gpu-operator/{DRIVER}" in [one["id"] for one in result["plan"]]
     assert (f"{SPACE}/{DRIVER}" in api.objects) == check
+
+
+@pytest.mark.parametrize("deliver_by", [run, adopted])
+def test_what_the_plan_keeps_stays_at_drain(api: ApiServer, client: Client, deliver_by: Any) -> None:
+    """By site.yml, and by one more adopt.yml: the DaemonSet of an NVIDIADriver that cannot be followed."""
+    started(api, client)
+    operator_at_rest(api)
+    made = plan(cluster=CLUSTER, disruption="drain", **CHANGES["no driver"])
+    for kept in ((DRIVER,), ()):
+        deliver_by(client, made, kept=kept)
+        assert (f"{SPACE}/{DRIVER}" in api.objects) == bool(kept)
 
 
 def operator_at_rest(api: ApiServer, replicas: int = 0) -> None:

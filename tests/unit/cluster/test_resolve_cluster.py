@@ -137,7 +137,7 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
 
 
 @pytest.mark.parametrize(("runtimes", "running", "expected", "because"), [
-    (["crio", "containerd"], "", "containerd", "it is the first in the list of supported ones of those"),
+    (["crio", "containerd"], "", "containerd", "it is the first supported one of those"),
     (["crio", "containerd"], "crio", "crio", "it runs already"),
     (["crio", "containerd", "docker"], "docker", "docker", "it runs already"),
     # as many as are in wrong hands, but less than half of all
@@ -145,7 +145,7 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
     (["containerd"] * 3 + ["crio"] * 2, "containerd", "containerd", "more than half"),
     (["containerd", "containerd", "crio", "docker"], "", "containerd", "most Nodes have it"),
     (["containerd", "crio", *["nonsense"] * 9], "crio", "crio", "it runs already"),
-    (["nonsense"], "crio", "crio", "no Node has one that is known"),
+    (["nonsense"], "crio", "crio", "no Node has a known one"),
 ])
 def test_less_than_half_of_the_nodes_change_no_runtime(runtimes: list[str], running: str, expected: str,
                                                        because: str) -> None:

@@ -14,9 +14,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._containers 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE, Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import plan_present
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import START
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, RESUME_CLIENT, START
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, PERSISTENCED
 
 STEP = f"serve/refresh CDI specification: {UNIT}"
 
@@ -49,7 +50,8 @@ def test_a_unit_that_fails_does_not_fail_the_driver(made: t.Any) -> None:
 
 
 @pytest.mark.parametrize(("action", "refreshes"), [
-    (MAKE, True), (START, True), (AGAIN, True), ("list modules for boot", False), (REFRESH, False)])
+    (MAKE, True), (START, True), (AGAIN, True), ("list modules for boot", False), (REFRESH, False),
+    (RESUME_CLIENT, False)])
 def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, refreshes: bool) -> None:
     """One that was written while a node or a socket was missing lacks it."""
     made.works()
@@ -59,6 +61,14 @@ def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, 
     found = made.part(Containers).follow(steps, made.aim)
     assert [f"{phase}/{step.id}" for phase, step in found] == ([STEP] if refreshes else [])
     assert made.part(Containers).follow(steps, replace(made.aim, offline=True)) == []
+
+
+@pytest.mark.parametrize(("unit", "refreshes"), [(PERSISTENCED, True), (FABRIC_MANAGER, False)])
+def test_what_may_wait_for_its_level_refreshes_nothing(made: t.Any, unit: str, refreshes: bool) -> None:
+    """The restart of the fabric manager comes last and stays pending below its level."""
+    made.works()
+    made.put(UNIT_FILE)
+    assert bool(made.part(Containers).follow([Step(RESTART, unit)], made.aim)) is refreshes
 
 
 def test_the_refresh_is_a_step_of_the_plan(made: t.Any) -> None:

@@ -337,7 +337,7 @@ def test_what_another_version_has_cached_does_not_count(
 
 
 def test_the_form_that_caches_keep() -> None:
-    """Whoever changes these names counts fleet.SCHEMA up."""
+    """Whoever changes these names increases fleet.SCHEMA."""
     found = fleet.describe(FLEET[0])
     assert fleet.SCHEMA == 1
     assert " ".join(found) == "name addresses reachable gpu gpu_node"

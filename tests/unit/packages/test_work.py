@@ -483,7 +483,7 @@ def test_files_that_are_gone_come_again(manager: FakeManager, journal: Journal) 
 def test_what_runs_before_may_have_to_install_first(manager: FakeManager, journal: Journal) -> None:
     manager.lost = {"base": ["/usr/lib/a.so"]}
     work = PackageWork(manager, journal, REPOSITORY)
-    work.preceded = True
+    work.packages_before = True
     assert ids(work.plan_lost(manager.read(), ["base"])) == ["install packages again: base=1"]
     assert manager.calls == []
 

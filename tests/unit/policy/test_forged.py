@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,13 +30,11 @@ from ansible_collections.gpuops.nvidia.plugins.action import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, gathered, reserved
 from ansible_collections.gpuops.nvidia.tests.integration.hostile import forged, sound
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_gathered import task_vars
 
 Data = dict[str, Any]
-OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-FACTS = facts_sample.driven(facts_sample.facts(["20b2 10de:1463"]), "580.126.20")
+FACTS = sound.facts()
 SOUND = sound.answers(FACTS)
 # By module its action, and where its role registers the answer.
 MODULES: dict[str, tuple[Any, str]] = {
@@ -81,7 +78,7 @@ def results() -> dict[str, list[tuple[bytes, Data]]]:
     with pytest.MonkeyPatch.context() as patch:
         # Ansible warns of what stands beside an answer.
         patch.setattr("ansible.plugins.action.display.warning",
-                      lambda text: pytest.fail(text) if OBEYED.search(text) else None)
+                      lambda text: pytest.fail(text) if forged.OBEYED.search(text) else None)
         return {module: [(output, task(module, output)) for output in table(module)] for module in MODULES}
 
 
@@ -94,7 +91,7 @@ def test_an_answer_is_plain_data_or_a_named_failure(results: dict[str, list[tupl
     refused = 0
     for output, told in results[module]:
         text = json.dumps(told, default=str, ensure_ascii=False)
-        assert not OBEYED.search(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")), output[:300]
+        assert not forged.OBEYED.search(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")), output[:300]
         assert {type(told.get(key, False)) for key in ("failed", "changed", "unreachable")} == {bool}, output[:300]
         assert set(told.get("ansible_facts", {})) <= (set(answers.OWN_FACTS) if module == "gpu_labels" else set())
         assert not {"add_host", "add_group", "results", "include", "ansible_job_id"} & set(told), output[:300]
@@ -148,7 +145,7 @@ def test_all_of_them_in_one_play(results: dict[str, list[tuple[bytes, Data]]], m
             alone[key]["sound"] if key == "placement" and "sound" in alone[key] else alone[key]), key
     assert beside["hosts"]["sound"] == alone["hosts"]["sound"]
     assert [one for one in beside["checks"] if one["host"] == "sound"] == alone["checks"]
-    assert len(beside["rejected"]) > 25 and not OBEYED.search(shown[1])
+    assert len(beside["rejected"]) > 25 and not forged.OBEYED.search(shown[1])
     assert all(name in shown[1] for name in beside["rejected"])
 
 

@@ -108,7 +108,7 @@ def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | N
     if unknown:
         said = Templar(DataLoader(), variables=variables).template(
             trust_as_template(tell["ansible.builtin.debug"]["msg"]))
-        assert said == host_nodes.unknown(["a"], ["a"], True, level)
+        assert said == host_nodes.unknown_nodes(["a"], ["a"], True, level)
         assert f"the cluster has no Node a, so the run cannot cordon the Node and evict its pods: gpu_disruption " \
             f"{level} counts as idle" in said
 

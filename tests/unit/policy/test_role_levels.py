@@ -81,3 +81,21 @@ def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
     variables |= {"maintenance_results": variables["gpu_results"], "maintenance_components": changed,
                   "maintenance_node": "a", "maintenance_disruption": "drain"}
     assert all(template("{{ " + one + " }}", variables) for one in start["when"]) is expected
+
+
+@pytest.mark.parametrize(("driver", "mig", "expected"), [
+    ("drain", "never", True), ("never", "drain", False), ("never", "never", False)])
+def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
+        driver: str, mig: str, expected: bool) -> None:
+    """Only the driver has something pending; driver, mig: the levels of the roles."""
+    task = next(one for one in read("playbooks/remove.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
+    variables = {**task["vars"], "gpu_undisturbed": True, "inventory_hostname": "a", "ansible_run_tags": ["all"],
+                 "ansible_skip_tags": [], "driver_level": driver, "container_toolkit_level": "drain",
+                 "mig_manager_level": mig, "driver_result": {"pending": [{"needs": "idle"}]},
+                 "mig_manager_result": {"pending": []},
+                 "remove_from": {"disruption": "drain", "hosts": {"a": {"node": {"name": "a", "left": False}}}}}
+    variables["gpu_changed"] = template(task["vars"]["gpu_changed"], variables)
+    variables["gpu_disturbing"] = template(task["vars"]["gpu_disturbing"], variables)
+    variables["gpu_results"] = [variables[f"{name}_result"] for name in variables["gpu_disturbing"]
+                                if f"{name}_result" in variables]
+    assert template("{{ " + task["when"] + " }}", variables) is expected

@@ -326,10 +326,10 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
 def test_what_packages_before_it_repair_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, = shared(tmp_path, monkeypatch, "dcgm")
     assert work.packages is not None
-    for preceded in (False, True):
-        software = Software({}, None, None, True, root=Root(str(tmp_path)), preceded=preceded)
+    for packages_before in (False, True):
+        software = Software({}, None, None, True, root=Root(str(tmp_path)), packages_before=packages_before)
         software._plan(work, PackageState({}), Service("active", "enabled"))
-        assert work.packages.preceded is preceded
+        assert work.packages.packages_before is packages_before
 
 
 def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
