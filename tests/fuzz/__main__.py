@@ -37,10 +37,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 failed[name] = number
                 again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
                 print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
+            if time.monotonic() - shown > HEARTBEAT:
+                shown = time.monotonic()
+                print(f"{_inputs(tallies)} inputs", flush=True)
         number += 1
-        if time.monotonic() - shown > HEARTBEAT:
-            shown = time.monotonic()
-            print(f"{_inputs(tallies)} inputs", flush=True)
     _print(tallies, failed)
     return 1 if failed else 0
 
