@@ -29,7 +29,8 @@ HOME = ROOT / ".build" / "user"
 CONFIGURATION = "[defaults]\ninternal_poll_interval = 0.01\n"
 KEPT = 4  # installed collections beside a new one
 CALLBACKS = Path(__file__).parent / "callbacks"
-WARM = Pool(HOME / "venv" / "bin" / "python", HOME, {})
+PYTHON = HOME / "venv" / "bin" / "python"
+WARM = Pool(PYTHON, HOME, {})
 # Actions that run no module on the host.
 ON_CONTROLLER = {"ansible.builtin.assert", "ansible.builtin.debug", "ansible.builtin.set_fact", "ansible.builtin.meta",
                  "ansible.builtin.validate_argument_spec",

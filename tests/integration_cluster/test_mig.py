@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ class Site(Yard):
             for part in ("lib", "state"):
                 (host / part).mkdir(parents=True)
             python = host / "python"
-            python.write_text(PYTHON.format(folder=host, library=self.library, python=sys.executable))
+            python.write_text(PYTHON.format(folder=host, library=self.library, python=user.PYTHON))
             python.chmod(0o755)
             self.gpusim(node, "init", "--driver", "595.91.07", "a100-80=2")
             self.label(node, **{PLUGIN: "true", GFD: "false"})
@@ -110,7 +109,7 @@ class Site(Yard):
                                                     str(self.folder / node / "python"),
                                                     **(only or {}).get(node, {})}
                                              for node in hosts or self.nodes}},
-                     "gpu_control": {"hosts": {"cluster": {**local, "ansible_python_interpreter": sys.executable}}}}
+                     "gpu_control": {"hosts": {"cluster": {**local, "ansible_python_interpreter": str(user.PYTHON)}}}}
         return plays.run(self.folder, playbook, inventory, *words)
 
 
