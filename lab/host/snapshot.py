@@ -8,7 +8,7 @@ from __future__ import annotations
 # What a host writes by itself and Ansible where it runs a module: modules while they run, logins, logs, the state of
 # systemd. /run/gpulab/sys is this machine's /sys; kept-code is what image/python/kept_code.py keeps for all hosts.
 WRITTEN_ALWAYS = ("/proc", "/sys", "/run/gpulab/sys", "/var/lib/gpulab/kept-code", "/dev/pts", "/tmp", "/var/tmp",
-                  "/root/.ansible", "/var/log", "/run/log", "/run/systemd", "/run/user", "/run/utmp",
+                  "~root/.ansible", "/var/log", "/run/log", "/run/systemd", "/run/user", "/run/utmp",
                   "/run/motd.dynamic", "/var/lib/systemd")
 # All other files and folders with mode and owner; files with size and the time of their last change, which nobody can
 # set: whoever writes a byte, even the same one, moves it.

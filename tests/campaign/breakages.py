@@ -153,9 +153,9 @@ def _runtime() -> list[Breakage]:
         Breakage("containerd's file is no TOML", "printf '[[[' >> /etc/containerd/config.toml", refused="config.toml",
                  undo="sed -i 's/\\[\\[\\[//' /etc/containerd/config.toml"),
         Breakage("containerd's file crashes its parser",
-                 "cp -p /etc/containerd/config.toml /root/ && sed -i '1i x = [1,, 2]' /etc/containerd/config.toml; "
+                 "cp -p /etc/containerd/config.toml /var/tmp/ && sed -i '1i x = [1,, 2]' /etc/containerd/config.toml; "
                  f"{restart}; :", refused="config.toml",
-                 undo=f"cp -p /root/config.toml /etc/containerd/; systemctl reset-failed containerd; {restart}"),
+                 undo=f"cp -p /var/tmp/config.toml /etc/containerd/; systemctl reset-failed containerd; {restart}"),
         Breakage("the CDI specification is deleted", "rm -f /var/run/cdi/nvidia.yaml /etc/cdi/nvidia.yaml",
                  repairs="generate CDI specification"),
         Breakage("the CDI specification is cut", f"{spec} : > $f; done", repairs="generate CDI specification"),
@@ -230,8 +230,8 @@ def _journals() -> list[Breakage]:
     return [
         Breakage("the journals are open", f"chmod 777 {folder}; chmod 666 {folder}/*.json", refused="others than root",
                  undo=f"chmod 700 {folder}; chmod 600 {folder}/*.json"),
-        Breakage("a journal is damaged", f"cp -p {folder}/driver.json /root/; echo '{{' > {folder}/driver.json",
-                 refused="driver.json", undo=f"cp -p /root/driver.json {folder}/"),
+        Breakage("a journal is damaged", f"cp -p {folder}/driver.json /var/tmp/; echo '{{' > {folder}/driver.json",
+                 refused="driver.json", undo=f"cp -p /var/tmp/driver.json {folder}/"),
         Breakage("a lock is a folder", f"rm -f {folder}/driver.lock; mkdir {folder}/driver.lock", refused="driver.lock",
                  undo=f"rmdir {folder}/driver.lock"),
     ]
