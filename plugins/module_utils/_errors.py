@@ -67,6 +67,15 @@ class HostError(GpuopsError):
     kind = "host"
 
 
+def brief(value: t.Any, text: t.Callable[[t.Any], str] = repr, most: int = 60) -> str:
+    """A value for a message, cut after most characters. text: writes it out."""
+    try:
+        written = text(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
+        return f"a {type(value).__name__} too long to show"
+    return written if len(written) <= most else f"{written[:most - 3]}..."
+
+
 def next_step(error: OSError, otherwise: str) -> str:
     """The hint for what the system refused, where its number says more than otherwise."""
     return _NEXT.get(error.errno or 0, otherwise)

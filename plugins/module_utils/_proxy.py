@@ -10,7 +10,7 @@ import re
 import typing as t
 from urllib.parse import urlsplit
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, brief
 
 # As in the options of modules: the variable of the environment, by which users may call it as well.
 NAMES = {"http": "HTTP_PROXY", "https": "HTTPS_PROXY", "no_proxy": "NO_PROXY"}
@@ -69,11 +69,7 @@ def masked(text: str) -> str:
 
 def _shown(value: t.Any) -> str:
     """A value for a message: short, without user and password."""
-    try:
-        text = masked(str(value))
-    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
-        return f"a {type(value).__name__} too long to show"
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return brief(value, lambda one: masked(str(one)), 100)
 
 
 def _url(value: t.Any, path: str) -> str:

@@ -17,6 +17,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import brief
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, Path, dotted
 
 
@@ -114,7 +115,7 @@ def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.A
         if isinstance(key, str) and key in schema:
             yield from _faults(document, inner, schema[key], (*path, key))
         else:
-            yield say(document, (*path, _short(str(key))), f"unknown key{_nested(str(key), schema)}")
+            yield say(document, (*path, brief(key, str)), f"unknown key{_nested(str(key), schema)}")
     for key, inner in schema.items():
         if isinstance(inner, Needed) and value.get(key) is None:
             yield say(document, (*path, key), "is missing")
@@ -153,7 +154,7 @@ def _item_faults(document: Document, value: t.Any, items: str, path: Path) -> t.
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in pairs:
         if isinstance(value, dict) and not isinstance(key, str):
-            yield say(document, (*path, _short(str(key))), f"a string is expected as key{_quote_hint(key)}")
+            yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
         elif item is None and isinstance(value, list):
             yield say(document, (*path, key), f"{TYPES[items].text} is expected, null stands here")
         elif item is not None:
@@ -176,7 +177,7 @@ def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
         return nearest(key, schema)
-    return _short(f"; write it nested, {first}: {{{': {'.join(rest)}: ...") + "}" * len(rest)
+    return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
 
 
 def say(document: Document, path: Path, text: str) -> str:
@@ -189,14 +190,7 @@ def shown(value: t.Any) -> str:
     """A value for a message, short."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    try:
-        return _short(str(value) if isinstance(value, datetime.date) else repr(value))
-    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
-        return f"a {type(value).__name__} too long to show"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return brief(value, str if isinstance(value, datetime.date) else repr)
 
 
 def _quote_hint(value: t.Any) -> str:
