@@ -23,6 +23,8 @@ from lab.host import needs
 from lab.tools import alone, cache_root
 from tests.lab.conftest import ROOT
 
+# Podman's own cache of where it has seen layers: one file for all who use podman here, which grows by doubling.
+BLOBS = "/var/lib/containers/cache/blob-info-cache-v1.boltdb"
 KEEP = ("rootfs-", "nvml-", "nvidia-", "packages-", "signing-")
 # Arguments: a folder for the box, then the folders that are the same in it. What is written elsewhere shows in
 # /run/written, which is no part of the layer.
@@ -117,4 +119,4 @@ def as_it_was(line: str) -> bool:
     if kind == "folder":
         return Path(rest).is_dir()
     path, _ignored, size = rest.rpartition(" ")
-    return kind == "file" and Path(path).is_file() and Path(path).stat().st_size == int(size)
+    return kind == "file" and Path(path).is_file() and (path == BLOBS or Path(path).stat().st_size == int(size))

@@ -44,7 +44,7 @@ NAMES = frozenset({
     "gpu_going", "gpu_here", "gpu_image_registry", "gpu_known", "gpu_kubeconfig", "gpu_max_fail_percentage",
     "gpu_max_unavailable", "gpu_mig_layout", "gpu_mig_serial", "gpu_monitoring", "gpu_namespace", "gpu_node_name",
     "gpu_node_os", "gpu_node_unknown", "gpu_parts", "gpu_placement", "gpu_plan", "gpu_policy", "gpu_profile",
-    "gpu_proxy", "gpu_pull_secrets", "gpu_reboots_later", "gpu_release", "gpu_remove_timeout", "gpu_render_to",
+    "gpu_proxy", "gpu_pull_secrets", "gpu_release", "gpu_remove_timeout", "gpu_render_to",
     "gpu_report_html", "gpu_report_json", "gpu_results", "gpu_sharing", "gpu_startup_taint", "gpu_strict",
     "gpu_take_over", "gpu_undisturbed", "gpu_waits", "hand_back_file", "hand_back_from", "hand_back_result",
     "maintenance_components", "maintenance_context", "maintenance_disruption", "maintenance_drain_delete_emptydir_data",
