@@ -143,7 +143,7 @@ class Model(Tree):
             self.active.add(units[0])
         else:
             self.active.discard(units[0])
-            if units[0] == TRAIN:
+            if units[0] not in SERVICES:
                 shutil.rmtree(self.folder / "proc/4711")
         return 0, "", ""
 
