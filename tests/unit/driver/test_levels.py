@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.driver.test_switching import (
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, REBOOT, TABLE, YES, cases, on_page
 
 UNLOAD = "unload modules: nvidia_uvm nvidia_modeset nvidia"
+ASKED = VARIABLES.format("MokNew")
 BOX, SESSION = f"docker-{'ab' * 32}.scope", "session-1.scope"
 
 
@@ -68,7 +69,7 @@ def secure(model: Model) -> None:  # noqa: F811
     """Ubuntu with Secure Boot, whose firmware has been asked to enrol DKMS's key."""
     model.put("etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
     model.put(VARIABLES.format("MokListRT")[1:], b"\6\0\0\0distributor")
-    model.put(VARIABLES.format("MokNew")[1:], b"\7\0\0\0" + DER)
+    model.put(ASKED[1:], b"\7\0\0\0" + DER)
     model.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
     model.put("var/lib/shim-signed/mok/MOK.der", DER)
 
@@ -169,6 +170,29 @@ def test_the_way_back_stops_a_service_from_drain_on(model: Model, monkeypatch: p
     assert TRAIN in model.active
     assert stopped or (f"held by {TRAIN}; gpu_disruption is 'idle', this needs 'drain' or higher"
                        in caught.value.details["rollback_error"])
+
+
+def test_check_mode_foretells_that_a_key_waits_for_the_console(
+        model: Model, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """By it the playbook knows that no Node has to be taken out of service for the driver."""
+    model.begin(OLD)
+    secure(model)
+    (model.folder / ASKED[1:]).unlink()
+    model.put("usr/bin/mokutil")
+    model.put("etc/shadow", "root:$6$salt$hash:19000:::::\n")
+    answer = model._answer
+
+    def ask(argv: list[str]) -> tuple[int, str, str]:
+        if argv[:2] == ["mokutil", "--import"]:
+            model.put(ASKED[1:], b"\7\0\0\0" + DER)
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", ask)
+    for check in (True, False, False):
+        result = Driver(Spec(NEW), "drain", check, model.run, Root(str(model.folder))).present()
+        assert result["mok"] == {"enrolled": False, "pending": True}
+        assert result["reboot_required"] and result["pending"][0]["needs"] == "reboot"
+        assert all(step["action"] == "ask for enrolment of key" for step in result["plan"])
 
 
 def test_the_table_is_whole() -> None:
