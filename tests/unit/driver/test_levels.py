@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
@@ -15,6 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, IMEX, PERSISTENCED
 from ansible_collections.gpuops.nvidia.tests.unit.driver.test_services import client
 from ansible_collections.gpuops.nvidia.tests.unit.driver.test_signing import DER, VARIABLES
@@ -25,8 +30,11 @@ from ansible_collections.gpuops.nvidia.tests.unit.driver.test_switching import (
     USES,
     Model,
     model,  # noqa: F401
+    place,
 )
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, REBOOT, TABLE, YES, cases, on_page
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 UNLOAD = "unload modules: nvidia_uvm nvidia_modeset nvidia"
 ASKED = VARIABLES.format("MokNew")
@@ -193,6 +201,69 @@ def test_check_mode_foretells_that_a_key_waits_for_the_console(
         assert result["mok"] == {"enrolled": False, "pending": True}
         assert result["reboot_required"] and result["pending"][0]["needs"] == "reboot"
         assert all(step["action"] == "ask for enrolment of key" for step in result["plan"])
+
+
+# -- hosts by chance
+
+class Guarded(Model):
+    """A host below drain: what disturbs a GPU client is an error of the test. late: a unit that takes the GPU as soon
+    as it can. loaded_before: whether modules were loaded before the run, which at never stay."""
+
+    level, late, loaded_before = "never", "", False
+
+    def _answer(self, argv: list[str]) -> tuple[int, str, str]:
+        disturbs = argv[0] == "rmmod" and argv[1] != "nouveau" or argv[0] == "systemctl" and (
+            argv[1] in ("stop", "restart") or argv[1] == "disable" and argv[-1] in (FABRIC_MANAGER, IMEX))
+        if disturbs:
+            assert not (self.folder / "proc/4711").exists(), f"{argv} with a GPU client"
+            assert self.level == "idle" or not self.loaded_before, f"{argv} at the level never"
+        if argv == ["rmmod", "nouveau"]:
+            assert "fbcon" not in self.loaded
+        assert argv[0] in ("rmmod", "modprobe", "dkms", "nvidia-smi", "systemctl", "modinfo", "journalctl", "mokutil",
+                           "udevadm"), argv
+        answer = super()._answer(argv)
+        if self.late and argv == ["modprobe", "nvidia-uvm"]:
+            self.active.add(self.late)
+            self.process(4711, self.late)
+        return answer
+
+
+USERS = st.sampled_from(["", TRAIN, "nvidia-mps.service", BOX, SESSION, "kubepods-pod1.slice/cri-containerd-1.scope"])
+FAULTS = st.sets(st.sampled_from([f"dkms {NEW}", f"modprobe nvidia_uvm {NEW}", f"start {PERSISTENCED} {NEW}"]),
+                 max_size=1)
+
+
+@given(st.sampled_from(["never", "idle"]), st.sampled_from(["present", "absent"]), st.sampled_from([None, OLD, NEW]),
+       st.sampled_from([OLD, NEW]), USERS, USERS, st.sets(st.sampled_from([FABRIC_MANAGER, IMEX, PERSISTENCED])),
+       FAULTS, st.sampled_from([(), ("nouveau",), ("nouveau", "fbcon")]), st.booleans())
+@settings(max_examples=60)
+def test_below_drain_no_run_disturbs_a_gpu_client(level: str, state: str, there: str | None, wanted: str, user: str,
+                                                  late: str, services: set[str], faults: set[str],
+                                                  rivals: tuple[str, ...], secured: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        host = Guarded(Path(folder))
+        place(host, patch)
+        patch.setattr(os, "fsync", lambda _number: None)
+        patch.setitem(USES, "fbcon", "nouveau")
+        host.begin(there)
+        host.level, host.late, host.loaded_before, host.fails = level, late, bool(there), faults
+        if rivals and not there:
+            rival(*rivals[1:])(host)
+        if secured:
+            secure(host)
+        if user and there:
+            host.active.add(user)
+            host.process(4711, user)
+        host.active |= services
+        with Journal("driver", root=str(host.folder / "journal")) as journal:
+            for unit in services - {PERSISTENCED}:  # of a former run, and not wanted any more
+                journal.keep("service", unit, {"state": "inactive", "enabled": "disabled"})
+        driver = Driver(Spec(wanted), level, False, host.run, Root(folder))
+        try:
+            result = driver.present() if state == "present" else driver.absent()
+        except GpuopsError:
+            return
+        assert all(allows(level, step["needs"]) for step in result["plan"])
 
 
 def test_the_table_is_whole() -> None:

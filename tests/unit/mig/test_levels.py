@@ -5,21 +5,33 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import typing as t
+from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases, on_page
+from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 from ansible_collections.gpuops.nvidia.tests.unit.mig.test_holders import (
     BOX,
+    NEXT,
     POD,
     SERVICE,
+    SESSION,
     A,
+    B,
     Host,
     host,  # noqa: F401
+    place,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 RESET = f"nvidia-smi --gpu-reset -i {A}"
 
@@ -98,6 +110,54 @@ def test_an_act_needs_its_level(host: Host, monkeypatch: pytest.MonkeyPatch, act
     if act.pending:
         monkeypatch.setattr(host.model, "set_mode", set_mode)
     assert carried_out(host, act, level) == said
+
+
+# -- hosts by chance
+
+PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
+# None: MIG off; else how many instances of which profile.
+LAYOUTS = st.one_of(st.none(), st.dictionaries(st.sampled_from(PROFILES), st.integers(1, 2), max_size=2))
+
+
+def reach(host: Host, layouts: t.Sequence[t.Any], level: str) -> dict[str, t.Any] | None:  # noqa: F811
+    """The result of a run that is asked for a layout of each GPU, None where one does not fit."""
+    entries = [{"devices": [number], "mig-enabled": layout is not None, "mig-devices": layout or {}}
+               for number, layout in enumerate(layouts)]
+    request = _work.Request("present", {"version": "v1", "mig-configs": {"x": entries}}, "x", None, level, False)
+    try:
+        return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    except InputError:
+        return None
+
+
+@given(st.sampled_from(["never", "idle"]), st.tuples(LAYOUTS, LAYOUTS), st.tuples(LAYOUTS, LAYOUTS),
+       st.lists(st.tuples(st.sampled_from([A, B]), st.sampled_from([SERVICE, BOX, POD, SESSION]),
+                          st.sampled_from([None, *range(7)])), max_size=4, unique_by=lambda client: client[1]),
+       st.sampled_from(["", A, B]))
+@settings(max_examples=80)
+def test_below_drain_no_run_disturbs_a_gpu_client(
+        level: str, before: tuple[t.Any, ...], wanted: tuple[t.Any, ...],
+        clients: list[tuple[str, int, int | None]], opened: str) -> None:
+    """clients: GPU, process, and the instance that begins at this slice, None for the whole GPU. The model refuses to
+    destroy an instance that is in use."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        host = Host(Path(folder), Model((A, "20b2"), (B, "20b2")))  # noqa: F811
+        place(host, patch)
+        patch.setattr(os, "fsync", lambda _number: None)
+        if reach(host, before, "idle") is None:
+            return
+        for pci, pid, start in clients:
+            if start is None or start in host.model.placed[pci]:
+                host.model.clients_of.setdefault(pci, []).append((pid, start))
+        if opened:
+            host.opens(NEXT, opened, [A, B].index(opened))
+        host.model.writes.clear()
+        result = reach(host, wanted, level)
+        busy = {opened, *(pci for pci, used in host.model.clients_of.items() if used)}
+        assert not [write for write in host.model.writes if write[0] == "mode" and write[1] in busy]
+        assert level == "idle" or {write[0] for write in host.model.writes} <= {"create", "create_compute"}
+        assert host.calls == []
+        assert result is None or all(allows(level, step["needs"]) for step in result["plan"])
 
 
 def test_the_table_is_whole() -> None:
