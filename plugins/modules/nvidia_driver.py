@@ -306,12 +306,12 @@ holders:
 mok:
   description:
     - C(enrolled), whether the key that DKMS signs with is enrolled, null without Secure Boot, and C(pending), whether
-      its enrolment waits for the console at the next boot.
+      its enrolment waits for the console at the next boot, in check mode whether it would.
   returned: success
   type: dict
   sample: {enrolled: null, pending: false}
 reboot_required:
-  description: Whether only a reboot gets on with what is pending.
+  description: Whether only a reboot gets on with what is pending. If C(mok.pending), it needs somebody at the console.
   returned: success
   type: bool
   sample: false

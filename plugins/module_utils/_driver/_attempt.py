@@ -53,6 +53,7 @@ class Attempt:
                  untouched: str | None = None) -> None:
         self.host = host
         self.now = now
+        self.level = level
         self.parts = [make(host) for make in parts]
         initramfs = Initramfs(host)
         flavour = kernel_module_type(host.spec, now.gpus)

@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._removal imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._rollback import Rollback, forget, recall, remember
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._room import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESUME_CLIENT, Services, paused
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import ENROL, Signing, mok_state
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import InUse, Situation, read_situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi, disagreements
@@ -197,8 +197,10 @@ class Driver:
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
         enrol = any(step["action"] == ENROL for step in pending)
+        mok = mok_state(self.root, self.spec, after)
+        mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)  # in check mode: it will be
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival or enrol or offline),
-                       mok=mok_state(self.root, self.spec, after), reasons=[*reasons, *waiting],
+                       mok=mok, reasons=[*reasons, *waiting],
                        **({"warnings": self.warnings} if self.warnings else {}))

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import owe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import takes_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver, takes_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import interrupts, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
@@ -32,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 
 FORMER = "former"
 _KEY = "driver"
@@ -109,9 +109,10 @@ class Rollback:
                        None if there else former.version)
         # The services of the fabric are left alone: a driver comes back without them being stopped.
         steps = [step for step in back.steps if not interrupts(step)]
-        blocked = next((step.data["blocked"] for step in steps if step.data.get("blocked")), "")
-        if blocked:
-            raise HostError(f"The modules cannot be unloaded: {blocked}.")
+        # What the attempt has loaded may go again at every level; services of others are stopped from drain on.
+        pending = gate_driver(steps, "drain" if allows(self.attempt.level, "drain") else "idle")[1]
+        if pending:
+            raise HostError(f"The modules cannot be unloaded: {pending[0]['pending_reason']}.")
         back.apply([step for step in steps if former.loaded or step.action != LOAD])
         if there and not self.under_way:
             back.apply(self._exactly(back))

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
     Situation,
     name_holders,
     read_holders,
+    read_services,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
@@ -169,7 +170,7 @@ class Services(Part):
                  RESUME_CLIENT: ["start"], RESTART: ["restart"]}
         if step.action not in words:
             return False
-        clients = self._pause_clients(step) if interrupts(step) and step.needs != "never" else []
+        clients = self._pause_clients(step) if interrupts(step) and self._runs(step) else []
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
@@ -188,17 +189,22 @@ class Services(Part):
             journal.forget(_OWED, unit)
         return True
 
+    def _runs(self, step: Step) -> bool:
+        """Whether the service runs: one that did not may have been started since the plan was made."""
+        unit = step.target
+        return step.needs != "never" or read_services(self.host.run, [unit])[unit].state in _RUNS
+
     def _pause_clients(self, step: Step) -> list[str]:
         """Stops the services that use a GPU; those that ran.
 
         Raises InUse where others have started since the plan was made: packages may have been installed meanwhile.
         """
-        new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["clients"]]
+        new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data.get("clients", ())]
         if new:
             raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made. It was not stopped.",
                         "Run again when it has ended.", holders=new)
         # Those that an unload has stopped before start with the driver, or stay stopped where it is removed.
-        clients = [unit for unit in step.data["clients"] if self.host.journal.get(_PAUSED, unit) is None]
+        clients = [unit for unit in step.data.get("clients", ()) if self.host.journal.get(_PAUSED, unit) is None]
         pause(self.host.run, self.host.journal, clients)
         return clients
 

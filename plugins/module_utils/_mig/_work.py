@@ -21,7 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     Step,
-    allows,
     apply,
     diff_entry,
     outcome,
@@ -353,8 +352,8 @@ class Work:
 
             device = self._devices[gpu.pci]
             instances = self.nvml.instances(device) if gpu.mode[0] else []
-            # A reset needs everybody away who has the GPU open, so where they may be stopped they are.
-            files = gpu.mode != (goal.enabled, goal.enabled) and allows(self.request.level, "drain")
+            # A change of the mode, which may take a reset, needs everybody away who has the GPU open.
+            files = gpu.mode != (goal.enabled, goal.enabled)
             gpu.holders = read_holders(self.root, self.nvml, device, instances, files)
             if gpu.holders:
                 gpu.layout = tuple(_plan.busy(piece, gpu.holders) for piece in gpu.layout)

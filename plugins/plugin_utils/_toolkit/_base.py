@@ -80,8 +80,9 @@ class Proposal:
     which on this is allowed. due: why the act is needed although no file changes, empty where it is not.
     reload_first: whether part of it takes effect by a reload, done before a restart that may have to wait.
     confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
-    after the act. idle: a command that succeeds while a restart stops nothing; one that needs C(idle) runs it again
-    right before. told: what somebody has to set elsewhere, as the file is another product's; there is no change then.
+    after the act. idle: a command that succeeds while a restart stops nothing; one that needs less than C(drain) runs
+    it again right before. told: what somebody has to set elsewhere, as the file is another product's; there is no
+    change then.
     settings: what the settings file of nvidia-container-runtime must say for this runtime, where the user says nothing.
     parts: what the files then say by our hand, see C(Options.parts).
     """

@@ -35,8 +35,9 @@ _INFO = _CLIENT + " '{{{{json .}}}}'"  # the host side makes one brace of two
 # Whether the daemon says of itself all words that are given: runtimes, and the default one as default=NAME.
 _SAYS = ('said=" $(' + _CLIENT + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
          'for word; do case $said in *" $word "*) ;; *) exit 1;; esac; done')
-# Succeeds while no container is running or paused.
+# Succeeds while a restart stops no container: none is running or paused; the daemon leaves them alone.
 _IDLE = "test \"$(" + _CLIENT + " '{{.ContainersRunning}} {{.ContainersPaused}}')\" = '0 0'"
+_LIVES = f"test \"$({_CLIENT} '{{{{.LiveRestoreEnabled}}}}')\" = true || {_IDLE}"
 _CDI: Path = ("features", "cdi")
 _CDI_KNOWN, _CDI_ON, _VALIDATES = (25, 0), (28, 2), (23, 0)
 # Flags of dockerd that it refuses beside the member of the file.
@@ -145,7 +146,8 @@ def _refuse_elsewhere(seen: t.Mapping[str, t.Any]) -> None:
 
 
 def _flags(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """What dockerd's command line sets: C({runtimes: [name], default-runtime, feature: [name]}), only what is there."""
+    """What dockerd's command line sets: C({runtimes: [name], default-runtime, feature: [name], live-restore}), only
+    what is there."""
     found: dict[str, t.Any] = {}
     words = list(_expanded(seen))
     for index, word in enumerate(words):
@@ -157,6 +159,8 @@ def _flags(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
             found["default-runtime"] = value
         elif flag == "--feature":
             found.setdefault("feature", []).append(value)
+        elif flag == "--live-restore":
+            found["live-restore"] = not sign or value.lower() in ("1", "t", "true")
     return found
 
 
@@ -306,17 +310,22 @@ def _choose_act(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], bef
         proposal.act_reason = "; ".join(reasons)
         proposal.reload_first = not gone
     if reasons or journal["restart"].get(seen["unit"]) == "restart":
-        _weigh_restart(seen, proposal)
+        _weigh_restart(seen, after, proposal)
 
 
-def _weigh_restart(seen: t.Mapping[str, t.Any], proposal: Proposal) -> None:
-    """Containers stop with the daemon unless it restores them live."""
+def _weigh_restart(seen: t.Mapping[str, t.Any], data: t.Any, proposal: Proposal) -> None:
+    """Containers live on if the daemon leaves them at its end and takes them over at its start.
+
+    At its start it stops those that live if its file does not say so by then (moby, daemon.restore).
+    """
     info = _live(seen)
     if info is None:
         proposal.needs = "drain" if seen["running"] else "never"
-    elif not info.get("LiveRestoreEnabled"):
+        return
+    lives = info.get("LiveRestoreEnabled") and (data.get("live-restore") is True or _flags(seen).get("live-restore"))
+    if not lives:
         proposal.needs = "drain" if info.get("ContainersRunning") or info.get("ContainersPaused") else "idle"
-        proposal.idle = ["sh", "-c", _IDLE]
+    proposal.idle = ["sh", "-c", _LIVES if lives else _IDLE]
 
 
 def _compare_live(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str, t.Any], options: Options,
@@ -330,6 +339,6 @@ def _compare_live(seen: t.Mapping[str, t.Any], data: t.Any, flags: t.Mapping[str
     if _hands_out_cdi(seen, data) and options.cdi and info.get("CDISpecDirs") == []:
         proposal.act, proposal.due = "restart", "the daemon started before CDI was switched on"
         proposal.reload_first = stale
-        _weigh_restart(seen, proposal)
+        _weigh_restart(seen, data, proposal)
     elif stale:
         proposal.act, proposal.due = "reload", "the daemon has not read its file since it was changed"

@@ -106,7 +106,7 @@ def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal)
         if act == "restart" and by_reload and proposal.needs != "never":
             steps.append(Step("reload service", view["unit"], "what can be read again, before the restart",
                               data={**data, "act": "reload"}))
-        idle = proposal.idle if act == "restart" and proposal.needs == "idle" else []
+        idle = proposal.idle if act == "restart" and proposal.needs != "drain" else []
         steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs,
                           data={**data, "act": act, "idle": idle}))
     return steps

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
+from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -285,3 +286,19 @@ def test_a_removal_leaves_what_the_pods_need_that_stay(level: str, running: set[
     assert [one for one in changes if one.component not in stays] == left
     assert [one["id"] for one in pending] == [one.id for one in changes if one.component in stays]
     assert all(one["needs"] == "drain" and f"gpu_disruption is '{level}'" in one["pending_reason"] for one in pending)
+
+
+MPS_ACTS = {"delete the DaemonSet of the MPS daemon without pods": 0,
+            "delete the DaemonSet of the MPS daemon with pods": 2}
+
+
+@pytest.mark.parametrize(("act", "level", "said"), cases("cluster"))
+def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None:
+    """The API server does not say whether its pods have clients, so they count as if they had."""
+    assert MPS_ACTS.keys() == TABLE["cluster"].keys()
+    made = plan({"devicePlugin": MPS}, facts(NODES[2]), disruption=level)
+    _component, manifest = daemon_sets(made)[objects.MPS_DAEMON]
+    live = {**manifest, "status": {"currentNumberScheduled": MPS_ACTS[act]}}
+    change = Change("delete", kinds.find("apps/v1", "DaemonSet"), "device_plugin", None, live)
+    left, pending = hold.hold([change], level)
+    assert (bool(left), bool(pending)) == (said == YES, said == NO)

@@ -186,6 +186,23 @@ def test_clients_that_have_started_since_the_plan_keep_the_service(made: t.Any, 
     assert not made.journal.of_kind("paused")
 
 
+@pytest.mark.parametrize("state", ["active", "inactive"])
+def test_a_service_that_has_started_since_the_plan_is_not_stopped_under_clients(made: t.Any, state: str) -> None:
+    """As by the scripts of packages. One that does not run is only disabled, whoever uses a GPU."""
+    made.works(persistenced="active", fabricmanager="inactive")
+    made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
+    part = made.part(Services)
+    (_phase, step), = part.plan(made.now, made.aim)
+    client(made, "train.service")
+    made.answers["systemctl show"] = 0, f"LoadState=loaded\nActiveState={state}\nUnitFileState=enabled"
+    if state == "inactive":
+        part.execute(step)
+    else:
+        with pytest.raises(InUse, match=f"{MANAGER} is in use by python3 .* since the plan was made"):
+            part.execute(step)
+    assert (("systemctl", "disable", "--now", MANAGER) in made.asked) == (state == "inactive")
+
+
 def test_what_an_unload_has_stopped_is_not_started_by_a_removal(made: t.Any) -> None:
     made.works(fabricmanager="active")
     client(made, "train.service")

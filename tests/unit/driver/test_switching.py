@@ -105,8 +105,10 @@ class Model(Tree):
 
     def run(self, argv: t.Sequence[str], *, check: bool = True, hint: str = "", **options: t.Any) -> Completed:
         self.lines.append(" ".join(argv))
+        before = self.disk, self.built, dict(self.loaded)
         rc, out, err = self._answer(list(argv))
-        self.show()
+        if before != (self.disk, self.built, self.loaded):
+            self.show()
         if check and rc:
             raise CommandError(argv, rc, out, err, hint)
         return Completed(tuple(argv), rc, out, err)
@@ -134,7 +136,7 @@ class Model(Tree):
         units = [word for word in words if word.endswith(".service")]
         if words[0] == "show":
             return 0, "\n\n".join(
-                f"LoadState={'loaded' if unit in (PERSISTENCED, TRAIN) else 'not-found'}\n"
+                f"LoadState={'loaded' if unit in (PERSISTENCED, TRAIN, *self.active) else 'not-found'}\n"
                 f"ActiveState={'active' if unit in self.active else 'inactive'}\nUnitFileState=enabled"
                 for unit in units), ""
         if words[0] in ("start", "enable"):
@@ -143,7 +145,7 @@ class Model(Tree):
             self.active.add(units[0])
         else:
             self.active.discard(units[0])
-            if units[0] == TRAIN:
+            if units[0] not in SERVICES:
                 shutil.rmtree(self.folder / "proc/4711")
         return 0, "", ""
 
@@ -189,15 +191,20 @@ class Delivery:
         return []
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
-    made = Model(tmp_path)
-    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(tmp_path / "journal")))
+def place(made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the module reads and writes is the model's."""
+    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(made.folder / "journal")))
     monkeypatch.setattr(_manage, "check_room", made.check_room)
     monkeypatch.setattr(_attempt, "choose", lambda host, _now: (Delivery(host, made), []))
     monkeypatch.setattr(_rollback, "installed",
                         lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
     monkeypatch.setattr(_removal, "removable", lambda host, _now: [Delivery(host, made)])
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    made = Model(tmp_path)
+    place(made, monkeypatch)
     return made
 
 

@@ -80,14 +80,20 @@ class Host:
         self.end(pid)
 
 
+def place(made: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the module reads, writes, starts and signals is the host's."""
+    journal = str(made.root.parent / "j")
+    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
+    monkeypatch.setattr(_work, "Root", lambda: Root(str(made.root)))
+    monkeypatch.setattr(_work, "run", made.run)
+    monkeypatch.setattr(_cdi, "UNIT_FILE", str(made.root.parent / "none"))
+    monkeypatch.setattr(os, "kill", made.kill)
+
+
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path, Model((A, "20b2"), (B, "20b2")))
-    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
-    monkeypatch.setattr(_work, "Root", lambda: Root(str(made.root)))
-    monkeypatch.setattr(_work, "run", made.run)
-    monkeypatch.setattr(_cdi, "UNIT_FILE", str(tmp_path / "none"))
-    monkeypatch.setattr(os, "kill", made.kill)
+    place(made, monkeypatch)
     go(made, "all-1g.10gb", "idle")
     made.model.writes.clear()
     return made

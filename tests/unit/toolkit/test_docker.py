@@ -206,7 +206,7 @@ def test_act(text: str, options: dict[str, t.Any], said: str) -> None:
     ({"ContainersRunning": 2, "LiveRestoreEnabled": True}, "never"),
 ])
 def test_restart_needs(info: dict[str, t.Any], needs: str) -> None:
-    one = host("{}", facts=says(**info))
+    one = host('{"live-restore": true}', facts=says(**info))
     proposal = one.propose()
     assert (proposal.act, proposal.needs, proposal.reload_first) == ("restart", needs, True)
     assert one.propose(cdi=False).needs == "never"
@@ -215,7 +215,7 @@ def test_restart_needs(info: dict[str, t.Any], needs: str) -> None:
 
 
 def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
-    one = host("{}", facts=says(ContainersRunning=1))
+    one = host('{"live-restore": true}', facts=says(ContainersRunning=1))
 
     def steps() -> list[tuple[str, str]]:
         seen = {"runtimes": {"docker": {**one.seen(), "health": []}}, "journal": one.journal()}
@@ -229,6 +229,16 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
     assert steps() == [("restart service", "drain")]
     one.facts = says(LiveRestoreEnabled=True)
     assert steps() == [("restart service", "never")]
+
+
+@pytest.mark.parametrize(("text", "flag", "needs"), [
+    ("{}", [], "drain"), ('{"live-restore": false}', [], "drain"), ('{"live-restore": true}', [], "never"),
+    ("{}", ["--live-restore"], "never"), ("{}", ["--live-restore=true"], "never"),
+    ("{}", ["--live-restore=false"], "drain")])
+def test_containers_live_on_if_the_next_start_takes_them_over(text: str, flag: list[str], needs: str) -> None:
+    """What the daemon says of itself was read at its last start or reload; the file may say something else by now."""
+    one = host(text, facts=says(ContainersRunning=1, LiveRestoreEnabled=True), command=[*COMMAND, *flag])
+    assert one.propose().needs == needs
 
 
 def test_restart_of_a_daemon_that_does_not_answer_needs_most() -> None:

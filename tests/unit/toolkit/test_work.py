@@ -361,14 +361,17 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-@pytest.mark.parametrize(("level", "containers", "restarted"), [
-    ("idle", "0 0", True), ("idle", "1 0", False), ("idle", "0 1", False), ("idle", "", False), ("drain", "1 0", True)])
+@pytest.mark.parametrize(("level", "said", "restarted"), [
+    ("idle", "false 0 0", True), ("idle", "false 1 0", False), ("idle", "false 0 1", False), ("idle", "", False),
+    ("drain", "false 1 0", True), ("never", "true 1 0", True), ("never", "false 1 0", False)])
 def test_docker_is_asked_again_before_a_restart_that_was_planned_without_containers(
-        tmp_path: pathlib.Path, state: str, level: str, containers: str, restarted: bool) -> None:
-    path = str(tmp_path / "daemon.json")
-    docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: "{}"}, unit="docker.service",
-                    facts={"info": {"rc": 0, "stderr": "", "stdout": json.dumps({
-                        "Runtimes": {"runc": {}}, "ContainersRunning": 0, "ContainersPaused": 0})}})
+        tmp_path: pathlib.Path, state: str, level: str, said: str, restarted: bool) -> None:
+    """At the level never, they live on. said: whether they do, and how many run and are paused."""
+    path, live = str(tmp_path / "daemon.json"), level == "never"
+    docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
+                    unit="docker.service", facts={"info": {"rc": 0, "stderr": "", "stdout": json.dumps({
+                        "Runtimes": {"runc": {}}, "ContainersRunning": int(live), "ContainersPaused": 0,
+                        "LiveRestoreEnabled": live})}})
     if state == "absent":
         docker.converge()
     (tmp_path / "daemon.json").write_text(docker.files[path])
@@ -376,8 +379,8 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     proposal = docker.propose() if state == "present" else Docker().withdraw(docker.seen(), docker.journal())
     proposal.confirm, run = [], []
     program = tmp_path / "docker"
-    program.write_text(f"#!/bin/sh\n[ \"$5\" = '{{{{.ContainersRunning}}}} {{{{.ContainersPaused}}}}' ] && "
-                       f"echo '{containers}'\n")
+    program.write_text(f"#!/bin/sh\nset -- \"$5\" {said}\ncase $1 in\n'{{{{.LiveRestoreEnabled}}}}') echo $2;;\n"
+                       "'{{.ContainersRunning}} {{.ContainersPaused}}') echo $3 $4;;\nesac\n")
     program.chmod(0o755)
 
     def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
