@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 
 from tests.integration import user
 from tests.integration.hostile import forged, local, sound
@@ -169,3 +173,40 @@ def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbo
     text = " ".join(run.output.split())
     assert "division by zero" in text and "ended before this was asked" in text, run.output[-4000:]
     assert run.rc != 0 or playbook == "status"
+
+
+# Of gpu_info: one that is not believed, one that fails, and one of a host that has no GPU.
+LEFT_OUT = {"forged": ({"changed": False, "facts": {}}, "is not believed"),
+            "failing": ({"failed": True, "msg": "no sudo here", "error": {"kind": "host", "message": "no sudo here",
+                                                                          "hint": "Look."}}, "no sudo here"),
+            "bare": ({"changed": False, "facts": {**sound.facts(), "gpus": []}}, "no NVIDIA GPU is on its PCI bus")}
+
+
+def test_mig_names_whom_it_leaves_out_and_serves_the_others(tmp_path: Path) -> None:
+    """The Nodes of all are asked for a layout; no Node waits for a host that is left out."""
+    user.install()
+    local.prepare(tmp_path / "hosts", sound.facts())
+    hosts = {name: local.host(tmp_path / "hosts", name, {"gpu_info": json.dumps(answer).encode()})
+             for name, (answer, _said) in LEFT_OUT.items()}
+    hosts["away"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    hosts[SOUND] = local.host(tmp_path / "hosts", SOUND, {})
+    server = ApiServer(tmp_path)
+    server.put(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {
+        "nvidia.com/gpu.present": "true", MIG_CONFIG: "all-1g.10gb"}}} for name in hosts))
+    inventory = tmp_path / "hosts.json"
+    inventory.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}, "gpu_control": {"hosts": {
+        "cluster": local.host(tmp_path / "hosts", "cluster", {})}}}))
+    placed = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
+    try:
+        run = user.playbook("mig", [inventory], "-e", '{"gpu_mig_serial": "100%"}', gpu_placement=placed,
+                            gpu_kubeconfig=str(server.kubeconfig), gpu_disruption="idle", mig_manager_boot=False)
+    finally:
+        server.close()
+    said = " ".join(run.output.split())
+    labels = {name: server.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] for name in hosts}
+    assert labels[SOUND].get(mig.STATE) == mig.SUCCESS, run.output[-6000:]
+    failed = {line["host"]: str(line["result"].get("msg")) for line in run.results
+              if line["kind"] in ("failed", "unreachable")}
+    assert run.rc != 0 and SOUND not in failed
+    for name, why in {**{name: why for name, (_answer, why) in LEFT_OUT.items()}, "away": "port 9"}.items():
+        assert mig.STATE not in labels[name] and why in failed.get(name, "") and why in said, (name, run.output[-6000:])

@@ -101,6 +101,14 @@ def test_files_of_other_kinds_name_no_layout() -> None:
     assert names_in({}) == []
 
 
+@pytest.mark.xfail(strict=True, raises=RecursionError, reason="names_in reads without bounds")
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "- " * 2000, "? " * 2000, "[" * 100_000],
+                         ids=["flow", "lists", "complex keys", "open"])
+def test_a_config_map_without_bounds_names_no_layout(text: str) -> None:
+    """Every ConfigMap of the operands' namespace is read, whoever has made it."""
+    assert names_in({"a": text, "b": "mig-configs: {off: [], 1: []}"}) == ["off", "1"]
+
+
 def test_a_default_layout_that_the_configuration_lacks_is_refused() -> None:
     """A MIG manager that is asked for it would only fail."""
     with pytest.raises(PolicyError, match=r"migManager.config.default \(all-disabled\) is no layout .* small, large"):

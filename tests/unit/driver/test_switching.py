@@ -570,3 +570,27 @@ def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monke
     assert (model.active, model.loaded, model.disk) == ({PERSISTENCED}, dict.fromkeys(MODULES, OLD), OLD)
     assert not [line for line in model.lines if "stop" in line or "start" in line or "rmmod" in line]
     assert ("former", "driver") not in kept(model)
+
+
+@pytest.mark.parametrize("where", ["present", "absent"])
+@pytest.mark.parametrize("late", ["systemctl stop", *(f"rmmod {name}" for name in (*MODULES[1:], MODULES[0]))])
+def test_a_job_that_starts_while_modules_go_keeps_a_whole_driver(model: Model, monkeypatch: pytest.MonkeyPatch,
+                                                                where: str, late: str) -> None:
+    """Whenever it comes: what is unloaded and stopped by then comes back, and the error names the job."""
+    model.begin(OLD)
+    answer = model._answer
+
+    def held(argv: list[str]) -> tuple[int, str, str]:
+        if " ".join(argv).startswith(late):
+            model.process(4711, "session-1.scope")
+        if argv[0] == "rmmod" and (model.folder / "proc" / "4711").exists():
+            return 1, "", f"rmmod: ERROR: Module {argv[1]} is in use\n"
+        return answer(argv)
+
+    monkeypatch.setattr(model, "_answer", held)
+    with pytest.raises(HostError) as caught:
+        getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()
+    assert "in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0" in caught.value.message
+    assert "All modules are loaded as before" in caught.value.message
+    assert (model.active, model.loaded, model.disk) == ({PERSISTENCED}, dict.fromkeys(MODULES, OLD), OLD)
+    assert not any(kind == "paused" for kind, _unit in kept(model))

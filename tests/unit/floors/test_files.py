@@ -211,6 +211,27 @@ def test_a_full_file_system_is_told_before_anything_is_changed(
         check_writable(str(tmp_path / "new" / "x.conf"))
 
 
+@pytest.mark.parametrize("marked", ["file", "folder"])
+def test_what_is_immutable_is_told_before_anything_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              marked: str) -> None:
+    """chattr needs a file system that knows it, which not every machine of the tests has."""
+    path = tmp_path / "x.conf"
+    path.write_bytes(b"theirs")
+    check_writable(str(path))
+    locked = path if marked == "file" else tmp_path
+    monkeypatch.setattr(_files, "_flags", lambda one: 0x10 if one == str(locked) else 0x80000)
+    with pytest.raises(HostError, match=f"x.conf cannot be written: {locked} is immutable .*Nothing was changed"):
+        check_writable(str(path))
+
+
+def test_a_read_only_file_system_is_told_before_anything_is_changed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(
+        f_flag=os.ST_RDONLY | os.ST_NOSUID, f_blocks=100, f_bfree=50, f_files=100, f_ffree=50))
+    with pytest.raises(HostError, match="its file system is read-only. Nothing was changed. .*set it in the image"):
+        check_writable(str(tmp_path / "new" / "x.conf"))
+
+
 def test_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "conf.d").touch()
     with pytest.raises(HostError, match="conf.d is no folder"):

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _rpm, _zypper, _zypper_probe, _zypper_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import dearmor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper import Zypper
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper_tools import (
     parse_candidates,
@@ -25,6 +27,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper_to
     zypper,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+
+from tests.unit.packages.test_openpgp import RSA, RSA_FINGERPRINT, SIGNING, subkey_of
 
 ARCH = os.uname().machine
 SWITCH = f"""\
@@ -316,6 +320,15 @@ def test_another_key_is_refused(paths: Path) -> None:
     with pytest.raises(RepositoryError, match="has the fingerprint"), manager.probe(repository):
         pass
     assert not host.words()
+
+
+def test_a_subkey_that_the_key_has_not_signed_reaches_no_host(paths: Path) -> None:
+    """rpm before 4.18, which SUSE's systems have, takes it with the key (CVE-2021-3521)."""
+    host, manager, repository = probing()
+    ours = dearmor(RSA.encode())
+    host.key = ours + b"".join(subkey_of(dearmor(SIGNING.encode())))
+    with manager.probe(replace(repository, fingerprint=RSA_FINGERPRINT)) as probe:
+        assert probe.key == ours and dearmor(Path(f"{probe.root}/key").read_bytes()) == ours
 
 
 def test_why_a_transaction_cannot_be(paths: Path) -> None:

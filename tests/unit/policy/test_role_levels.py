@@ -83,6 +83,31 @@ def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
     assert all(template("{{ " + one + " }}", variables) for one in start["when"]) is expected
 
 
+@pytest.mark.parametrize(("level", "needed", "skipped", "expected"), [
+    ("reboot", True, [], True), ("reboot", False, [], False), ("reboot", True, ["driver"], False),
+    ("drain", True, [], False), ("never", True, [], False)])
+def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, skipped: list[str], expected: bool
+                                                   ) -> None:
+    """Not in the pass that is for all hosts at once."""
+    plays = read("playbooks/site.yml")
+    everywhere, batched = plays[1], next(play for play in plays if "serial" in play)
+    choose = next(one for one in everywhere["tasks"] if "ansible.builtin.group_by" in one)
+    result = {"pending": [], "plan": [], "reboot_required": needed}
+    variables = {**choose["vars"], "gpu_undisturbed": False, "gpu_plan": {"disruption": level}, "driver_level": level,
+                 "driver_result": result, "ansible_run_tags": ["all"], "ansible_skip_tags": skipped,
+                 "gpu_here": {"node": {}, "driver": {"placement": "host", "disruption": level}},
+                 "ansible_check_mode": False, "driver_preview": False}
+    assert template("{{ " + choose["when"] + " }}", variables) is expected
+    assert choose["ansible.builtin.group_by"]["key"] in batched["hosts"]
+    _install, reboot = read("roles/driver/tasks/host.yml")
+
+    def reboots(play: dict[str, Any]) -> bool:
+        given = {**variables, **{name: value for name, value in play["vars"].items() if name == "gpu_reboots_later"}}
+        return all(template("{{ " + one + " }}", given) for one in reboot["when"])
+
+    assert not reboots(everywhere) and reboots(batched) is (level == "reboot" and needed)
+
+
 @pytest.mark.parametrize(("driver", "mig", "expected"), [
     ("drain", "never", True), ("never", "drain", False), ("never", "never", False)])
 def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(

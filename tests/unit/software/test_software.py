@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible.module_utils import basic
 from ansible_collections.gpuops.nvidia.plugins.action import nvidia_software
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
@@ -41,6 +43,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_stat
     NodeStatusExporter,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
+from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_software as software_module
 
 A100, V100 = model_of("20b2"), model_of("1db5")
 STATUS = {"folder": "/metrics", "interval": 30}
@@ -321,6 +324,27 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
         action.run_module({})
     assert [one.get("repaired_repositories") for one in asked] == [["add repository"], None, []]
     assert [one.get("packages_before") for one in asked] == [True, None, True]
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_the_driver_role_would_repair_counts_in_check_mode_alone(monkeypatch: pytest.MonkeyPatch, check: bool
+                                                                      ) -> None:
+    """A run has done it by then, and looks at the host."""
+    given: list[t.Any] = []
+
+    def software(*_words: t.Any, **options: t.Any) -> t.Any:
+        given.append(options)
+        return SimpleNamespace(present=lambda: {"changed": False})
+
+    arguments = {"dcgm": {}, "repaired_repositories": ["cuda"], "packages_before": True, "_ansible_check_mode": check}
+    monkeypatch.setattr(software_module, "Software", software)
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    monkeypatch.setattr(basic.AnsibleModule, "log", lambda *_words, **_options: None)
+    with pytest.raises(SystemExit):
+        software_module.main()
+    assert given == [{"repaired": ["cuda"], "packages_before": True} if check else
+                     {"repaired": (), "packages_before": False}]
 
 
 def test_what_packages_before_it_repair_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
