@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key, rpm_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_mig, sharing, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _json, _toml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._plan import mask
 from hypothesis import HealthCheck, given, seed, settings
@@ -125,6 +125,9 @@ TARGETS: dict[str, Target] = {
                            "replicas", "devices", "flags", "configs", "default", "kind", "ConfigMap", "data",
                            "metadata"),
                       lambda one: sharing.read(yamltext.Document(one))),
+    "MIG layouts": Target(words("mig-configs: ", "a", "off", ":", "\n", "\n  ", "- ", "? ", "[", "]", "{", "}", ",",
+                                "&a ", "*a", "<<: ", "---\n", "1", "!!bool ", "'", "\x00"),
+                          lambda text: cluster_mig.names_in({"config.yaml": text})),
     "versions": Target(st.tuples(*[words("1", "9", "0", ".", "-", ":", "~", "^", "+", "a", "\u0663", "\u00b2")] * 2),
                        _versions),
     "quantities": Target(st.one_of(words("1", "9", ".", "e", "E", "+", "-", "k", "Ki", "m"), data("1")),

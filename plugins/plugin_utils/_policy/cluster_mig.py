@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import typing as t
 
-import yaml  # type: ignore[import-untyped,unused-ignore]
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
 
 Entry = t.Dict[str, t.Any]
 
@@ -36,15 +37,17 @@ def default_config() -> dict[str, list[Entry]]:
 
 
 def names_in(texts: t.Mapping[str, t.Any]) -> list[str]:
-    """The names under C(mig-configs) in the files of a ConfigMap; none where it has no such file."""
+    """The names under C(mig-configs) in the files of a ConfigMap; of one that is no YAML, or without bounds, none."""
     found: dict[str, None] = {}
     for text in texts.values():
         try:
-            document = yaml.load(str(text), Loader=yaml.BaseLoader)  # keys are all that counts
-        except yaml.YAMLError:
+            documents = parse(str(text), "")
+        except InputError:
             continue
-        layouts = document.get("mig-configs") if isinstance(document, dict) else None
-        found.update(dict.fromkeys(map(str, layouts if isinstance(layouts, dict) else ())))
+        for document in documents if len(documents) == 1 else ():
+            # As they are written: a layout called off is no boolean.
+            found.update(dict.fromkeys(str(path[1]) for path in document.lines
+                                       if len(path) == 2 and path[0] == "mig-configs" and isinstance(path[1], str)))
     return list(found)
 
 
