@@ -197,9 +197,15 @@ def test_mig_names_whom_it_leaves_out_and_serves_the_others(tmp_path: Path) -> N
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}, "gpu_control": {"hosts": {
         "cluster": local.host(tmp_path / "hosts", "cluster", {})}}}))
     placed = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
+    words = ("mig", [inventory], "-e", '{"gpu_mig_serial": "100%"}')
+    variables = {"gpu_placement": placed, "gpu_kubeconfig": str(server.kubeconfig), "gpu_disruption": "idle",
+                 "mig_manager_boot": False}
     try:
-        run = user.playbook("mig", [inventory], "-e", '{"gpu_mig_serial": "100%"}', gpu_placement=placed,
-                            gpu_kubeconfig=str(server.kubeconfig), gpu_disruption="idle", mig_manager_boot=False)
+        # The policy itself is refused for the host without a GPU.
+        strict = user.playbook(*words, "--limit", "all:!bare", gpu_strict=True, **variables)
+        assert strict.rc != 0 and "gpu_strict is set, and away, " in strict.output, strict.output[-6000:]
+        assert not any(mig.STATE in server.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] for name in hosts)
+        run = user.playbook(*words, **variables)
     finally:
         server.close()
     said = " ".join(run.output.split())
