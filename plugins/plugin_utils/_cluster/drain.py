@@ -25,8 +25,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Pod, Sorted, Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder, refuse_held
 
-# Seconds between two looks, and between two requests for a pod whose budget does not say when to ask again.
-_PAUSE, _AGAIN = 1.0, 5.0
+# Seconds between two looks, between two requests for a pod whose budget does not say when to ask again, and that it
+# counts that a pod could be evicted, while others of its Node could not.
+_PAUSE, _AGAIN, _COUNTS = 1.0, 5.0, 15.0
 _NEVER = float("inf")
 _BUDGET = re.compile(r"disruption budget (\S+)")
 _NOT_ENDED = "it was asked to end and has not done so"
@@ -149,7 +150,7 @@ class Drain:
             if answer is None:
                 uid = pod["metadata"]["uid"]
                 self._round.why.pop(uid, None)
-                self._round.next[uid] = self._clock() + _AGAIN
+                self._round.next[uid] = self._clock() + _COUNTS
         for name, look in waiting.items():
             uids = [pod["metadata"]["uid"] for pod in look.going]
             if not look.refused and not any(uid in self._round.why for uid in uids):
