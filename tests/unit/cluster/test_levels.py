@@ -94,6 +94,21 @@ def test_no_node_is_asked_for_another_layout_below_idle(level: str, now: dict[st
     assert asked == (None if level == "never" or any(now.values()) else "all-disabled")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"])
+def test_docker_is_not_restarted_under_containers(level: str, name: str) -> None:
+    """By the toolkit, at each start of its pod; a restart ends containers, as a signal and other runtimes' do not."""
+    for runtime, value in itertools.product(("docker", "containerd"), ("systemd", "none")):
+        made = plan({"toolkit": {"env": [{"name": name, "value": value}]}}, facts(node(runtime=runtime)),
+                    disruption=level)
+        pods = [one["spec"]["template"]["spec"] for one in render("container_toolkit", made)
+                if one["kind"] == "DaemonSet"]
+        found = {item["name"]: item.get("value") for item in pods[0]["containers"][0]["env"]}[name]
+        held = (runtime, value) == ("docker", "systemd") and level in ("never", "idle")
+        assert found == ("signal" if held else value)
+        assert any(name in note and "gpu_disruption" in note for note in made["notes"]) == held
+
+
 # -- policies by chance
 
 BELOW_DRAIN = st.sampled_from(["never", "idle"])
