@@ -14,6 +14,9 @@ description:
   - If a disruption budget forbids an eviction, the module tries again when the API server says so, until O(timeout) is
     over. Then the task fails, names every pod that remains, and puts the Nodes concerned back as they were. A Node
     that an earlier task has cordoned stays cordoned.
+  - Before the first eviction on a Node, the module asks by a dry run whether all of its pods could be evicted, and
+    waits for this in the same way. A pod therefore does not end while a budget keeps another pod of its Node. A budget
+    that is used up later still stops the pods that remain.
   - The annotation C(gpuops.nvidia/cordoned-before) of a Node says whether it was cordoned before. The module writes it
     together with the cordon. Therefore O(state=uncordoned) leaves a Node cordoned that somebody else had cordoned, even
     if the run that drained it was killed.

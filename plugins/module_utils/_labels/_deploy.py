@@ -268,13 +268,13 @@ def is_off(labels: Labels) -> bool:
     return labels.get(OPERANDS) == "false" or labels.get(WORKLOAD) in SANDBOX
 
 
-def wanted_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
-    """The labels that a Node with a GPU is to have."""
+def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -> t.Dict[str, str]:
+    """The labels that a Node with a GPU is to have. kept: what L(kept_labels) has returned, if that is known."""
     wanted = {PRESENT: "true"}
     if is_off(node.labels):
         return wanted
     here = deploy.delivered_on(node.name)
-    wanted.update(kept_labels(node, deploy))
+    wanted.update(kept_labels(node, deploy) if kept is None else kept)
     wanted[CLIENT] = "true"
     wanted.update({LABELS[name]: "true" for name in here if name in LABELS and name != "mig_manager"})
     if "device_plugin" in here and node.name in deploy.plugin_configs:
@@ -335,7 +335,7 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
     if deploy is None and node.host is None:
         return None
     if node.gpu:
-        wanted = {} if deploy is None else wanted_labels(node, deploy)
+        wanted = {} if deploy is None else wanted_labels(node, deploy, kept)
         wanted.update(features(node))
         if deploy is not None:
             forbidden = _forbidden(node, deploy)
@@ -366,9 +366,9 @@ def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
     """The keys that we would write and that others keep, whatever they say."""
     if not node.gpu:
         return frozenset()
-    wanted = {} if deploy is None else wanted_labels(node, deploy)
-    ours = _mine(node)
     kept = {} if deploy is None else kept_labels(node, deploy)
+    wanted = {} if deploy is None else wanted_labels(node, deploy, kept)
+    ours = _mine(node)
     theirs = {key for key in wanted if node.labels.get(key) and key not in ours and key not in (PRESENT, *kept)}
     return frozenset(theirs) | _features(node)[1]
 

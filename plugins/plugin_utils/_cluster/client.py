@@ -211,15 +211,17 @@ class Client:
         return _checked(self._wire.send("list", target, "GET", f"/api/v1/namespaces/{namespace}/pods",
                                         {"includeObject": "None"}, accept=_TABLE), "list", target)
 
-    def evict(self, name: str, namespace: str, uid: str, grace_period: int | None = None) -> Later | None:
+    def evict(self, name: str, namespace: str, uid: str, grace_period: int | None = None,
+              dry_run: bool = False) -> Later | None:
         """Asks for a pod's eviction (policy/v1): of the very pod of this uid, with its own grace period by default.
 
         Returns None where the pod ends or is gone, L(Later) where a disruption budget or a busy server forbids it
-        now. Raises ClusterError for every other refusal.
+        now. Raises ClusterError for every other refusal. dry_run: the server answers the same and ends nothing.
         """
         target = f"Pod {namespace}/{name}"
         grace = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
-        answer = self._wire.send("evict", target, "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", {}, {
+        answer = self._wire.send("evict", target, "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", {
+            "dryRun": "All" if dry_run else None}, {
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}, **grace}}, final=(429,))
         if answer.status == 404:

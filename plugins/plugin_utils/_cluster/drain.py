@@ -4,7 +4,9 @@
 """Nodes are emptied by evictions, and given back as they were. PRIVATE to the collection.
 
 A look at all Nodes is one list of pods for each. Pods with GPUs are asked to go first; when the last of them has ended
-the others follow. A disruption budget is waited for as long as there is time.
+the others follow. A disruption budget is waited for as long as there is time. The first pod of a Node is evicted once
+the server has said of all of them that they could be (dry run), so that none ends in vain. A budget that is used up
+after that still stops the others.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Pod, Sorted, Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder, refuse_held
 
-# Seconds between two looks, and between two requests for a pod whose budget does not say when to ask again.
-_PAUSE, _AGAIN = 1.0, 5.0
+# Seconds between two looks, between two requests for a pod whose budget does not say when to ask again, and that it
+# counts that a pod could be evicted, while others of its Node could not.
+_PAUSE, _AGAIN, _COUNTS = 1.0, 5.0, 15.0
 _NEVER = float("inf")
 _BUDGET = re.compile(r"disruption budget (\S+)")
 _NOT_ENDED = "it was asked to end and has not done so"
@@ -50,9 +53,11 @@ class Request:
 
 @dataclass
 class _Round:
-    """What is known of pods by uid. next: when to ask again; why: why they are still there."""
+    """What is known of pods by uid. next: when to ask again; why: why they are still there; begun: Nodes all of whose
+    pods could be evicted."""
 
     next: dict[str, float] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
     why: dict[str, str] = field(default_factory=dict)
     evicted: list[dict[str, str]] = field(default_factory=list)
 
@@ -132,30 +137,53 @@ class Drain:
             left = {name: look for name, look in left.items() if look.going or look.refused}
             if not left or self._clock() >= end:
                 return left
-            self._ask([pod for look in left.values() for pod in _first(look.going)])
+            self._begin(left)
+            self._ask([pod for name, look in left.items() if name in self._round.begun for pod in _first(look.going)])
             self._sleep(max(min(_PAUSE, end - self._clock()), 0))
             left = self._look(list(left))
 
+    def _begin(self, left: t.Mapping[str, Sorted]) -> None:
+        """Keeps the Nodes all of whose pods could be evicted, by a dry run. One pod alone is asked at once."""
+        waiting = {name: look for name, look in left.items() if name not in self._round.begun}
+        tried = [pod for look in waiting.values() if len(look.going) > 1 for pod in look.going]
+        for pod, answer in self._answers(tried, dry_run=True):
+            if answer is None:
+                uid = pod["metadata"]["uid"]
+                self._round.why.pop(uid, None)
+                self._round.next[uid] = self._clock() + _COUNTS
+        for name, look in waiting.items():
+            uids = [pod["metadata"]["uid"] for pod in look.going]
+            if not look.refused and not any(uid in self._round.why for uid in uids):
+                self._round.begun.add(name)
+                for uid in uids:
+                    self._round.next.pop(uid, None)
+
     def _ask(self, pods: t.Sequence[Pod]) -> None:
         """One eviction for each pod that is due."""
+        for pod, answer in self._answers(pods, dry_run=False):
+            if answer is None:
+                uid = pod["metadata"]["uid"]
+                self._round.next[uid], self._round.why[uid] = _NEVER, _NOT_ENDED
+                self._round.evicted.append({"node": pod["spec"]["nodeName"], "pod": evictable.label(pod)})
+
+    def _answers(self, pods: t.Sequence[Pod], dry_run: bool) -> list[tuple[Pod, t.Any]]:
+        """What the server says to an eviction of each pod that is due, None if nothing forbids it. Keeps why one has to
+        wait. Raises what is no matter of waiting."""
+        def evict(pod: Pod) -> t.Any:
+            meta = pod["metadata"]
+            return self._client.evict(meta["name"], meta["namespace"], meta["uid"], self._request.grace_period, dry_run)
+
         now = self._clock()
         due = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]
                and self._round.next.get(pod["metadata"]["uid"], now) <= now]
-        for pod, answer in zip(due, self._client.many(self._evict_one, due)):
+        answers = list(zip(due, without_errors(self._client.many(evict, due))))
+        for pod, answer in answers:
             uid, name = pod["metadata"]["uid"], evictable.label(pod)
-            if isinstance(answer, GpuopsError):
-                raise answer
-            if answer is None:
-                self._round.next[uid], self._round.why[uid] = _NEVER, _NOT_ENDED
-                self._round.evicted.append({"node": pod["spec"]["nodeName"], "pod": name})
-                continue
-            if self._round.why.get(uid) != answer.why:
-                self._tell(f"{pod['spec']['nodeName']}: waits for {name}: {answer.why}")
-            self._round.next[uid], self._round.why[uid] = now + (answer.after or _AGAIN), answer.why
-
-    def _evict_one(self, pod: Pod) -> t.Any:
-        meta = pod["metadata"]
-        return self._client.evict(meta["name"], meta["namespace"], meta["uid"], self._request.grace_period)
+            if answer is not None:
+                if self._round.why.get(uid) != answer.why:
+                    self._tell(f"{pod['spec']['nodeName']}: waits for {name}: {answer.why}")
+                self._round.next[uid], self._round.why[uid] = now + (answer.after or _AGAIN), answer.why
+        return answers
 
     def _blocked(self, left: t.Mapping[str, Sorted], cordons: t.Collection[str]) -> Result:
         """The part of the result that says who stands in the way. These Nodes get back what they were; one that an
@@ -164,8 +192,11 @@ class Drain:
         self._give_back(ours)
         found = []
         for name, look in left.items():
-            kept = [(pod, self._round.why.get(pod["metadata"]["uid"], _waiting(pod))) for pod in look.going]
-            for pod, why in [*kept, *look.refused]:
+            asked = [(pod, self._round.why[pod["metadata"]["uid"]]) for pod in look.going
+                     if pod["metadata"]["uid"] in self._round.why]
+            waiting = [(pod, _waiting(pod, name in self._round.begun)) for pod in look.going
+                       if pod["metadata"]["uid"] not in self._round.why]
+            for pod, why in [*asked, *look.refused, *waiting]:
                 budget = _BUDGET.search(why)
                 found.append({"node": name, "pod": evictable.label(pod), "budget": budget[1] if budget else "",
                               "reason": why})
@@ -193,9 +224,11 @@ def _step(name: str, pod: Pod) -> Step:
     return Step("evict", f"Pod {evictable.label(pod)}", f"{what} on {name}", "drain")
 
 
-def _waiting(pod: Pod) -> str:
-    return "it is ending since its deletion" if "deletionTimestamp" in pod["metadata"] else (
-        "it was not its turn before the pods with GPUs had ended")
+def _waiting(pod: Pod, begun: bool) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "it is ending since its deletion"
+    return "it was not its turn before the pods with GPUs had ended" if begun else (
+        "it was not asked to end, as another pod of its Node could not be evicted")
 
 
 def _staying(looks: t.Mapping[str, Sorted]) -> list[dict[str, str]]:

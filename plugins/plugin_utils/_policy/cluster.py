@@ -389,8 +389,8 @@ def _number(text: t.Any) -> int | str:
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
             on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
             refused: list[Concerned]) -> None:
-    """Completes the plan of the driver: absent if no Node is left for it and no DaemonSet of it is kept. found:
-    gets all pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
+    """Completes the plan of the driver: absent if no Node gets it and no DaemonSet of it is kept. found: gets all
+    pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
     every, asked = _nodes(facts), _asked_systems(settings)
     names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
     if not names and not asked:
@@ -421,4 +421,8 @@ def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[s
                             "is delivered there.")
     sites = [(system, "") for system in asked] or [
         ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
-    cluster_driver.complete(context, plan, cluster_driver.Cluster(agreed, sites, asked, facts, namespace_of(settings)))
+    cluster_driver.complete(context, plan, cluster_driver.Cluster(agreed, bool(gpu), sites, asked, facts,
+                                                                  namespace_of(settings)))
+    if not plan["pools"] and not plan["kept"] and not context.faulty:
+        plan.clear()
+        plan.update(state="absent", because=["no NVIDIADriver selects a Node with a GPU"])

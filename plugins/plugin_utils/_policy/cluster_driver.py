@@ -55,10 +55,12 @@ _MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where drivers go. found: the pools of Nodes; sites: system and kernel of each Node that counts, while none is
-    known to have a GPU; asked: the systems that the user names; facts: of read_cluster; namespace: the pods' own."""
+    """Where drivers go. found: the pools of Nodes; gpu: whether any Node is known to have a GPU; sites: system and
+    kernel of each Node that counts, while none is; asked: the systems that the user names; facts: of read_cluster;
+    namespace: the pods' own."""
 
     found: t.Sequence[pools.Pool]
+    gpu: bool
     sites: t.Sequence[Site]
     asked: t.Sequence[nodes.System]
     facts: t.Mapping[str, t.Any] | None
@@ -179,7 +181,7 @@ def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
 def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
     """Those of one policy, in order. Raises Refused and Refusals."""
     own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
-    if cluster.found and not own:
+    if cluster.gpu and not own:
         if mine.driver_name:
             context.said.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered for "
                                 "it.")

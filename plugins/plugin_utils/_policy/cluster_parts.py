@@ -164,12 +164,23 @@ def _container_toolkit(context: Context, plan: Plan) -> None:
         plan["folders"] = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
         plan["folders"] = _runtime_folders(context.runtime, env, mine)
+        _hold_restart(context, mine)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
         _sources(mine)
     plan["runtime_env"] = env
     plan["hooks"] = ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio" and not context.openshift
                      else "/run/containers/oci/hooks.d")
+
+
+def _hold_restart(context: Context, mine: dict[str, str]) -> None:
+    """Below drain the toolkit does not restart Docker, which ends containers unless live-restore is on; by default it
+    sends a signal. The containers of other runtimes live on."""
+    for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
+        if context.runtime == "docker" and mine.get(name) == "systemd" and not allows(context.disruption, "drain"):
+            mine[name] = "signal"
+            context.said.append(f"toolkit.env: {name} is signal, as gpu_disruption is {context.disruption}: a restart "
+                                "of Docker ends containers and needs drain or higher.")
 
 
 def _runtime_folders(runtime: str, env: dict[str, str], mine: dict[str, str]) -> list[Plan]:

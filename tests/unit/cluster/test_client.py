@@ -212,6 +212,8 @@ def test_an_eviction_is_done_or_later(api: ApiServer, client: Client, reply: Rep
     assert request.body["deleteOptions"] == {"preconditions": {"uid": "u"}}
     assert client.evict("p", "jobs", "u", 0) == later
     assert api.requests[-1].body["deleteOptions"] == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 0}
+    assert client.evict("p", "jobs", "u", dry_run=True) == later
+    assert [one.query.get("dryRun") for one in api.requests] == [None, None, "All"]
 
 
 def test_an_eviction_rides_through_a_broken_server_and_raises_what_is_forbidden(

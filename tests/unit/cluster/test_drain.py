@@ -30,7 +30,8 @@ def pod(name: str, node: str = "n1", gpu: str = "nvidia.com/gpu", owner: str = "
 
 
 class Cluster:
-    """An API server in memory. said: by pod what an eviction is answered with, one after the other, then it goes.
+    """An API server in memory. said: by pod what an eviction is answered with, one after the other, then it goes;
+    tried: the same for dry runs, which by default say that it goes.
 
     lasting: seconds between the eviction and the end of a pod.
     """
@@ -46,6 +47,8 @@ class Cluster:
         self.ends: dict[str, float] = {}
         self.lasting = lasting
         self.said: dict[str, list[Later | GpuopsError]] = {}
+        self.tried: dict[str, list[Later | GpuopsError]] = {}
+        self.trials: list[str] = []
         self.asked: list[tuple[float, str]] = []
         self.writes: list[tuple[str, Object]] = []
         self.races = 0
@@ -79,16 +82,21 @@ class Cluster:
         return [{**one, "metadata": {**one["metadata"], **({"deletionTimestamp": "x"} if name in self.ends else {})}}
                 for name, one in self.pods.items() if one["spec"]["nodeName"] == node]
 
-    def evict(self, name: str, namespace: str, uid: str, grace_period: int | None) -> Later | None:
+    def evict(self, name: str, namespace: str, uid: str, grace_period: int | None, dry_run: bool) -> Later | None:
         self.graces.add(grace_period)
         assert uid == self.pods[name]["metadata"]["uid"] and name not in self.ends
-        self.asked.append((self.clock.now, name))
-        answers = self.said.get(name)
+        if dry_run:
+            self.trials.append(name)
+        else:
+            self.asked.append((self.clock.now, name))
+        answers = (self.tried if dry_run else self.said).get(name)
         if answers:
             answer = answers.pop(0)
             if isinstance(answer, GpuopsError):
                 raise answer
             return answer
+        if dry_run:
+            return None
         self.ends[name] = self.clock.now + self.lasting
         return None
 
@@ -146,6 +154,24 @@ def test_a_budget_is_waited_for_as_the_server_asks() -> None:
     assert times == [0, 10, 15, 25]
     assert lines == [f"n1: waits for work/worker: {why}", "n1: waits for work/worker: x"]
     assert [name for _when, name in cluster.asked].count("other") == 1
+
+
+BUDGET = Later(10, "The disruption budget pdb-a needs 1 healthy pods and has 1 currently")
+
+
+def test_no_pod_ends_while_a_budget_keeps_another_one() -> None:
+    """Of its Node; other Nodes are emptied meanwhile."""
+    cluster = Cluster(pod("a"), pod("worker"), pod("plain", gpu=""), pod("free", node="n2"), names=("n1", "n2"))
+    cluster.tried["worker"] = [BUDGET] * 99
+    result = cluster.drain(timeout=60, wish=Wish(only_gpu=False)).drained()
+    assert cluster.asked == [(100, "free")] and set(cluster.pods) == {"a", "worker", "plain"}
+    assert [(one["pod"], one["budget"]) for one in result["blocked"]] == [
+        ("work/worker", "pdb-a"), ("work/a", ""), ("work/plain", "")]
+    assert result["blocked"][1]["reason"] == "it was not asked to end, as another pod of its Node could not be evicted"
+    assert cluster.state("n1") == (False, None) and len(cluster.trials) < 40
+    cluster.tried["worker"], now = [BUDGET], cluster.clock.now
+    assert not cluster.drain(wish=Wish(only_gpu=False)).drained()["blocked"]
+    assert [(when - now, name) for when, name in cluster.asked[1:3]] == [(10, "a"), (10, "worker")]
 
 
 @pytest.mark.parametrize("cordoned", [False, True])

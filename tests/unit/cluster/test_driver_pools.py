@@ -264,6 +264,21 @@ def test_who_gets_no_driver_is_said() -> None:
     assert [pool["name"] for pool in made["components"]["driver"]["pools"]] == ["nvidia-gpu-driver-a-ubuntu22.04"]
 
 
+@pytest.mark.parametrize("given", [[driver("a", nodeSelector={"zone": "a"})], [
+    driver("a", nodeSelector={"zone": "a"}, usePrecompiled=True, version="580"),
+    driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")]])
+def test_nvidia_drivers_that_select_no_node_with_a_gpu_get_no_daemon_set(given: Any) -> None:
+    """As if others had some; a Node without a GPU is not counted in their place."""
+    made = plan(given, facts(labelled(UBUNTU22), node(RHEL94, gpu=False, zone="a")))
+    part = made["components"]["driver"]
+    assert (part["state"], part["because"]) == ("absent", ["no NVIDIADriver selects a Node with a GPU"])
+    assert "n1: no NVIDIADriver selects it; no driver is delivered there." in made["notes"]
+    assert "NVIDIADriver a selects no Node with a GPU; nothing is delivered for it." in made["notes"]
+    # While none is known, what comes may be any.
+    waiting = plan(given[:1], facts(labelled(UBUNTU22), **{"n1": {**labelled(UBUNTU22), "gpu": False}}))
+    assert waiting["components"]["driver"]["state"] == "present" and waiting["components"]["driver"]["pools"]
+
+
 # What makes an NVIDIADriver one that cannot be followed, and what is said of it.
 FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"driverType": "vgpu-host-manager"}, "driver.driverType: 'vgpu-host-manager' is not supported"),

@@ -25,7 +25,8 @@ NEW = "(new)"
 
 def cluster() -> dict[str, Any]:
     """One Node, and the ConfigMaps and Secrets that the policies below name."""
-    return {**facts({**node(), "kernel": KERNEL}), "secrets": {"secret": True}, "config_maps": {
+    one = {**node(**{"kubernetes.io/hostname": "n1"}), "kernel": KERNEL}
+    return {**facts(one), "secrets": {"secret": True}, "config_maps": {
         "files": {"b.list": "", "a.list": ""}, "topology": {TOPOLOGY: ""}, "licence": {LICENCE: "", TOKEN: ""},
         "modules": {"nvidia.conf": ""}}}
 

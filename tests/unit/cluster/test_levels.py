@@ -95,6 +95,21 @@ def test_no_node_is_asked_for_another_layout_below_idle(level: str, now: dict[st
     assert asked == (None if level == "never" or any(now.values()) else "all-disabled")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"])
+def test_docker_is_not_restarted_under_containers(level: str, name: str) -> None:
+    """By the toolkit, at each start of its pod; a restart ends containers, as a signal and other runtimes' do not."""
+    for runtime, value in itertools.product(("docker", "containerd"), ("systemd", "none")):
+        made = plan({"toolkit": {"env": [{"name": name, "value": value}]}}, facts(node(runtime=runtime)),
+                    disruption=level)
+        pods = [one["spec"]["template"]["spec"] for one in render("container_toolkit", made)
+                if one["kind"] == "DaemonSet"]
+        found = {item["name"]: item.get("value") for item in pods[0]["containers"][0]["env"]}[name]
+        held = (runtime, value) == ("docker", "systemd") and level in ("never", "idle")
+        assert found == ("signal" if held else value)
+        assert any(name in note and "gpu_disruption" in note for note in made["notes"]) == held
+
+
 # -- policies by chance
 
 BELOW_DRAIN = st.sampled_from(["never", "idle"])
@@ -108,14 +123,34 @@ SHARING = st.sampled_from([None, *({"name": "c", "create": True, "default": "a",
     "a": f"version: v1\nsharing: {{{how}: {{resources: [{{name: nvidia.com/gpu, replicas: 2}}]}}}}\n"}}
     for how in ("mps", "timeSlicing"))])
 KERNEL = {"kernel": "5.15.0-84-generic"}
-NODES = ({**node(**CAPABLE), **KERNEL}, {**node(("ubuntu", "24.04"), **CAPABLE), "kernel": "6.8.0-31-generic"},
-         {**node(**CAPABLE, **{"nvidia.com/mps.capable": "true"}), **KERNEL})
+NODES = ({**node(**CAPABLE, zone="a"), **KERNEL},
+         {**node(("ubuntu", "24.04"), **CAPABLE, zone="b"), "kernel": "6.8.0-31-generic"},
+         {**node(**CAPABLE, zone="a", rack="1", **{"nvidia.com/mps.capable": "true"}), **KERNEL})
 CLUSTER = facts(*NODES, nfd="foreign")
 
 
+# What NVIDIADrivers select: several the same Nodes, one none, one all others.
+SELECTORS = st.sampled_from([{"zone": "a"}, {"zone": "b"}, {"rack": "1"}, {"zone": "nowhere"}, None])
+
+
 @st.composite
-def policies(draw: st.DrawFn) -> dict[str, Any]:
-    """A good document by chance, in which the managers are given any values for what disturbs."""
+def nvidia_drivers(draw: st.DrawFn, variables: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Some NVIDIADrivers by chance."""
+    found = []
+    for number, selector in enumerate(draw(st.lists(SELECTORS, max_size=3, unique_by=str))):
+        precompiled = draw(st.booleans())
+        found.append({"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": f"d{number}"},
+                      "spec": {"driverType": "gpu", "image": "driver", "repository": "nvcr.io/nvidia",
+                               "default": selector is None, **({"nodeSelector": selector} if selector else {}),
+                               "usePrecompiled": precompiled, "version": "580" if precompiled else "580.95.05",
+                               "env": variables, "manager": {"env": variables}}})
+    return found
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Any:
+    """A good document by chance, also with NVIDIADrivers, in which the managers are given any values for what
+    disturbs."""
     chance = random.Random(draw(st.sampled_from(range(10_000))))
     form = fields.FORMS[draw(st.sampled_from(["values", "ClusterPolicy"]))]
     # Most examples with these are refused.
@@ -133,14 +168,17 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
     sharing = draw(SHARING) if form.kind == "values" else None
     spec["devicePlugin"] = {"enabled": draw(st.booleans()), "config": sharing or {}}
     spec["mig"] = {"strategy": draw(st.sampled_from(["none", "single"]))}
-    return spec if form.kind == "values" else {
-        "apiVersion": form.api_version, "kind": form.kind, "metadata": {"name": "a"}, "spec": spec}
+    if form.kind == "values":
+        return spec
+    beside = draw(nvidia_drivers(variables))
+    spec["driver"]["useNvidiaDriverCRD"] = bool(beside)
+    return [{"apiVersion": form.api_version, "kind": form.kind, "metadata": {"name": "a"}, "spec": spec}, *beside]
 
 
-def planned(policy: dict[str, Any], release: str, level: str) -> dict[str, Any] | None:
-    """The plan; None where the policy is refused."""
+def planned(policy: Any, release: str, level: str) -> dict[str, Any] | None:
+    """The plan; None where the policy is refused. Nodes that cannot be served are left out."""
     try:
-        return plan(policy, CLUSTER, release, disruption=level)
+        return plan(policy, CLUSTER, release, disruption=level, strict=False)
     except GpuopsError:
         return None
 
@@ -171,7 +209,7 @@ def reboots(container: dict[str, Any], folder: Path) -> bool:
 
 @given(policies(), RELEASES, BELOW_DRAIN)
 @settings(max_examples=140)
-def test_no_manager_disturbs(manager: Path, policy: dict[str, Any], release: str, level: str) -> None:
+def test_no_manager_disturbs(manager: Path, policy: Any, release: str, level: str) -> None:
     made = planned(policy, release, level)
     if made is None:
         return
@@ -196,6 +234,7 @@ def ends(change: Change) -> str:
 
 
 PLACES = {f"n{number}": {**one["labels"], "nvidia.com/gpu.deploy.driver": "true",
+                         "feature.node.kubernetes.io/kernel-version.full": one["kernel"],
                          "feature.node.kubernetes.io/system-os_release.ID": one["os"]["id"],
                          "feature.node.kubernetes.io/system-os_release.VERSION_ID": one["os"]["version"]}
           for number, one in enumerate(NODES, 1)}
@@ -208,13 +247,15 @@ def daemon_sets(made: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
                 component == "driver" or one["metadata"]["name"] == objects.MPS_DAEMON)}
 
 
-@given(policies(), policies(), RELEASES, BELOW_DRAIN)
+@given(policies(), policies(), RELEASES, RELEASES, st.sampled_from(LEVELS), BELOW_DRAIN)
 @settings(max_examples=60)
-def test_no_change_ends_what_gpu_clients_need(before: dict[str, Any], after: dict[str, Any], release: str, level: str
+def test_no_change_ends_what_gpu_clients_need(before: Any, after: Any, release: str, later: str, former: str, level: str
                                               ) -> None:
-    old, new = planned(before, release, level), planned(after, release, level)
+    """Whatever release and level were before, up or down."""
+    old, new = planned(before, release, former), planned(after, later, level)
     if old is None or new is None:
         return
+    assert all(one["spec"]["updateStrategy"] == {"type": "OnDelete"} for _component, one in daemon_sets(new).values())
     there, wanted = daemon_sets(old), daemon_sets(new)
     changes = []
     for name, (component, live) in there.items():
@@ -228,11 +269,11 @@ def test_no_change_ends_what_gpu_clients_need(before: dict[str, Any], after: dic
     assert {one.id: ends(one) for one in left if ends(one)} == {}
 
 
-@given(policies(), policies(), RELEASES, BELOW_DRAIN)
+@given(policies(), policies(), RELEASES, RELEASES, BELOW_DRAIN)
 @settings(max_examples=60)
-def test_no_label_moves_a_driver_or_asks_for_a_layout(before: dict[str, Any], after: dict[str, Any], release: str,
-                                                      level: str) -> None:
-    old, new = planned(before, release, level), planned(after, release, level)
+def test_no_label_moves_a_driver_or_asks_for_a_layout(before: Any, after: Any, release: str, later: str, level: str
+                                                      ) -> None:
+    old, new = planned(before, release, level), planned(after, later, level)
     if old is None or new is None:
         return
     for name, labels in PLACES.items():

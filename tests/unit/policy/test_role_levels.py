@@ -129,19 +129,31 @@ def test_a_node_stays_in_service_for_a_driver_that_no_run_can_change(
     assert template("{{ " + task["when"] + " }}", variables) is (bool(expected) and fleet == "reboot")
 
 
-@pytest.mark.parametrize(("driver", "mig", "expected"), [
-    ("drain", "never", True), ("never", "drain", False), ("never", "never", False)])
+@pytest.mark.parametrize(("driver", "mig", "left", "chosen", "expected"), [
+    ("drain", "never", False, True, True), ("never", "drain", False, False, False),
+    ("never", "never", False, False, False), ("never", "drain", True, True, False),
+    ("drain", "drain", True, True, True)])
 def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
-        driver: str, mig: str, expected: bool) -> None:
-    """Only the driver has something pending; driver, mig: the levels of the roles."""
-    task = next(one for one in read("playbooks/remove.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
-    variables = {**task["vars"], "gpu_undisturbed": True, "inventory_hostname": "a", "ansible_run_tags": ["all"],
+        driver: str, mig: str, left: bool, chosen: bool, expected: bool) -> None:
+    """Only the driver has something pending; driver, mig: the levels of the roles; left: whether a killed run has left
+    the Node behind; chosen: whether the last play has the Node; expected: whether it takes the Node out of service."""
+    hosts, nodes = read("playbooks/remove.yml")[1:3]
+    choice, groups = (next(one for one in hosts["tasks"] if f"ansible.builtin.{name}" in one)
+                      for name in ("set_fact", "group_by"))
+    variables = {"gpu_undisturbed": True, "inventory_hostname": "a", "ansible_run_tags": ["all"],
                  "ansible_skip_tags": [], "driver_level": driver, "container_toolkit_level": "drain",
-                 "mig_manager_level": mig, "driver_result": {"pending": [{"needs": "idle"}]},
-                 "mig_manager_result": {"pending": []},
-                 "remove_from": {"disruption": "drain", "hosts": {"a": {"node": {"name": "a", "left": False}}}}}
-    variables["gpu_changed"] = template(task["vars"]["gpu_changed"], variables)
-    variables["gpu_disturbing"] = template(task["vars"]["gpu_disturbing"], variables)
-    variables["gpu_results"] = [variables[f"{name}_result"] for name in variables["gpu_disturbing"]
-                                if f"{name}_result" in variables]
-    assert template("{{ " + task["when"] + " }}", variables) is expected
+                 "mig_manager_level": mig, "driver_result": {"plan": [], "pending": [{"needs": "idle"}]},
+                 "mig_manager_result": {"plan": [], "pending": []},
+                 "remove_from": {"disruption": "drain", "hosts": {"a": {"node": {"name": "a", "left": left}}}}}
+    variables["gpu_changed"] = template(choice["vars"]["gpu_changed"], variables)
+    variables["gpu_disturbing"] = template(choice["vars"]["gpu_disturbing"], variables)
+    components = template(choice["ansible.builtin.set_fact"]["maintenance_components"], variables)
+    results = [variables[f"{name}_result"] for name in components if f"{name}_result" in variables]
+    assert template("{{ " + groups["when"] + " }}", {**variables, "gpu_results": results}) is chosen
+    # What is set in the play itself would not count beside it.
+    assert "maintenance_components" not in nodes["vars"]
+    block = read("roles/maintenance/tasks/main.yml")[0]["block"]
+    start = next(one for one in block if one.get("register") == "maintenance_result")
+    given = {**variables, "maintenance_results": results, "maintenance_components": components, "maintenance_node": "a",
+             "maintenance_disruption": "drain"}
+    assert all(template("{{ " + one + " }}", given) for one in start["when"]) is expected
