@@ -13,12 +13,6 @@ from __future__ import annotations
 
 import typing as t
 
-NVIDIA = "10de"
-MELLANOX = "15b3"
-# PCI class (base class and subclass) of what the vendor's functions are.
-GPU_CLASSES = ("0300", "0302")
-SWITCH_CLASS = "0680"
-
 # The subsystem vendors that the vendor's list writes as one: Dell, HP, NVIDIA, Lenovo.
 _WORKSTATION_VENDORS = ("1028", "103c", "10de", "17aa")
 
