@@ -198,7 +198,9 @@ def _driver() -> list[Breakage]:
                  undo="gpusim fault clear"),
         Breakage("a GPU is off the bus", "gpusim fault set off-bus 1", refused="has fallen off the bus",
                  undo="gpusim fault clear"),
-        Breakage("another driver is asked for", ":", repairs="install packages", variables=f"driver_version={OTHER}"),
+        # Else it might be the host with MIG, too; there the fabric manager has to follow.
+        Breakage("another driver is asked for", ":", SWITCHES, repairs="install packages",
+                 variables=f"driver_version={OTHER}"),
         Breakage("another driver is asked for, with MIG", ":", MIG, repairs="install packages",
                  variables=f"driver_version={OTHER}"),
         Breakage("a host is not reached", ":", refused="unreachable: ", undo=":", variables="ansible_port=2"),

@@ -102,9 +102,11 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
             wait: float = LOCK_LIMIT) -> Completed:
     """Runs apt-get without dialogs. wait: seconds, for the locks of others, those too that it does not wait for."""
     deadline = time.monotonic() + wait
+    # A simulation would leave a log of its own, eipp.log.xz.
+    options = [*_OPTIONS, "-o", "Dir::Log::Planner="] if "-s" in words else _OPTIONS
     while True:
         patience = max(0, round(deadline - time.monotonic()))
-        done = run(["apt-get", *_OPTIONS, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
+        done = run(["apt-get", *options, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
                    check=False, env=ENVIRONMENT)
         if done.rc == 0:
             return done

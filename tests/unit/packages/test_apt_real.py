@@ -405,7 +405,10 @@ def test_what_would_keep_a_package_from_coming_again_is_told_before(host: Host) 
     for path in (host.root / "var/lib/apt/lists").iterdir():
         if path.is_file():
             path.unlink()
+    before = host.files()
     host.manager.reinstall({"tool": "1.0-1"}, check=True)  # lists are fetched before
+    host.manager.simulate_removal(["tool-lib"])
+    assert host.files() == before
     wrong = host.root / "etc/apt/sources.list.d/bad.list"
     wrong.write_text("deb http://example.com\n")
     with pytest.raises(CommandError, match=f"{wrong}"):
