@@ -121,7 +121,6 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
         time.sleep(3)
 
 
-
 def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, without: t.Sequence[str] = ()
                 ) -> Completed:
     """apt-get install, also while other packages of the vendor lack some that they depend on.
@@ -129,7 +128,7 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
     apt refuses everything then. So it is not shown these packages: the component that brought them repairs them.
     words: options, C(install), packages. without: packages that will have been removed before.
     """
-    hidden, asked = list(without), {word.partition("=")[0] for word in words}
+    hidden, asked = set(without), {word.partition("=")[0] for word in words}
     while True:
         with _status_without(hidden, None if "-s" in words else os.path.dirname(STATUS)) as options:
             try:
@@ -137,10 +136,10 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
             except CommandError as error:
                 left = set(_UNMET.findall(str(error.details["stdout"])))
                 now = _UNMET.findall(run(["apt-get", *options, "check"], check=False).stdout)
-                more = left.intersection(now) - asked
+                more = left.intersection(now) - asked - hidden
                 if not more or not all(map(_VENDORS.search, more)):
                     raise
-                hidden += more
+                hidden |= more
 
 
 @contextlib.contextmanager
