@@ -163,6 +163,16 @@ class Model(t.NamedTuple):
         return _LAST_BRANCH.get(self.architecture)
 
 
+def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
+    """What connects GPUs of these models: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack).
+
+    See L(Model.fabric). Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
+    """
+    kinds = {model.fabric for model in models if model}
+    newer = sorted(kinds - {"none", "nvswitch"})
+    return newer[0] if newer else "nvswitch" if switches else "none"
+
+
 def architecture_of(major: int, minor: int) -> str:
     """The architecture's name as the C(gpu.family) label writes it, C(undefined) for one that has none there."""
     if major == 7:

@@ -107,6 +107,8 @@ def _software() -> list[Breakage]:
         Breakage("packages of driver, toolkit and DCGM are purged",
                  "dpkg --purge --force-all libcuda1 nvidia-container-toolkit-base datacenter-gpu-manager-4-core",
                  repairs="install packages"),
+        Breakage("a toolkit package is purged, and a file of the driver deleted",
+                 "dpkg --purge --force-all nvidia-container-toolkit-base; rm /usr/bin/nvidia-smi", repairs=again),
         Breakage("the library is of another version",
                  f"cd /tmp && apt-get -qq download libnvidia-ml1={OTHER}-1 && dpkg -i --force-all libnvidia-ml1_*.deb",
                  repairs="install packages"),
