@@ -13,12 +13,6 @@ from __future__ import annotations
 
 import typing as t
 
-NVIDIA = "10de"
-MELLANOX = "15b3"
-# PCI class (base class and subclass) of what the vendor's functions are.
-GPU_CLASSES = ("0300", "0302")
-SWITCH_CLASS = "0680"
-
 # The subsystem vendors that the vendor's list writes as one: Dell, HP, NVIDIA, Lenovo.
 _WORKSTATION_VENDORS = ("1028", "103c", "10de", "17aa")
 
@@ -167,6 +161,16 @@ class Model(t.NamedTuple):
     def last_branch(self) -> int | None:
         """The last driver branch for this architecture, None where current branches drive it."""
         return _LAST_BRANCH.get(self.architecture)
+
+
+def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
+    """What connects GPUs of these models: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack).
+
+    See L(Model.fabric). Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
+    """
+    kinds = {model.fabric for model in models if model}
+    newer = sorted(kinds - {"none", "nvswitch"})
+    return newer[0] if newer else "nvswitch" if switches else "none"
 
 
 def architecture_of(major: int, minor: int) -> str:

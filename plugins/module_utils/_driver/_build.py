@@ -48,8 +48,8 @@ class Build(Part):
             # DKMS keeps what it has built of a version, and packages of both flavours have the same one.
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         name = self._name(version, registered)
-        done = self.host.run(["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", arch],
-                             timeout=LIMIT, check=False)
+        done = self.host.run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a",
+                              arch], timeout=LIMIT, check=False)
         if version not in read_dkms(self.host.root, kernel, arch)[0]:
             text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
             raise HostError(f"DKMS did not build {name}/{version} for kernel {kernel} (exit code "

@@ -86,8 +86,8 @@ class NextKernel(Part):
         built, registered = read_dkms(self.host.root, kernel, arch)
         if version not in built:
             name = registered.get(version, "nvidia")
-            done = self.host.run(["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", arch],
-                                 timeout=LIMIT, check=False)
+            done = self.host.run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a",
+                                  arch], timeout=LIMIT, check=False)
             if version not in read_dkms(self.host.root, kernel, arch)[0]:
                 raise HostError(f"DKMS did not build {version} for the next kernel {kernel} (exit code {done.rc}): "
                                 f"{build_log() or (done.stdout + done.stderr).strip()[-400:]}",

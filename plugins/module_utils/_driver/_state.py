@@ -10,11 +10,10 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, fabric_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _dkms as dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root

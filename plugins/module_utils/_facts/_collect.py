@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import fabric_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._components import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import read_driver, read_modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import fabric_of, merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._gpus import merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._journals import read_journals
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import knows_package

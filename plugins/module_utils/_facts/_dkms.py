@@ -22,14 +22,16 @@ _MODULE = re.compile(r"(nvidia|gdrdrv)")
 def read_dkms(root: Root, arch: str) -> list[dict[str, t.Any]]:
     """C([{name, version, kernel, state}]), by name, version and kernel.
 
-    state: C(installed), C(built) or, with no kernel, C(added): known, and built for no kernel.
+    state: C(installed), C(built), also if modules are gone since they were installed, or, with no kernel, C(added):
+    known, and built for no kernel.
     """
     found = []
     for name in filter(_MODULE.match, root.names(_TREE)):
         # The link of a kernel points to VERSION/KERNEL/ARCH below the module's folder.
         links = [(root.link(f"{_TREE}/{name}/{entry}") or "").rstrip("/").split("/")[-3:]
                  for entry in root.names(f"{_TREE}/{name}") if entry.startswith("kernel-")]
-        installed = {(link[0], link[1]) for link in links if link[-1] == arch}
+        installed = {(link[0], link[1]) for link in links
+                     if link[-1] == arch and _stand(root, f"{_TREE}/{name}/{'/'.join(link)}/module", link[1])}
         for version in root.names(f"{_TREE}/{name}"):
             if version[0].isdigit():
                 found += _kernels(root, name, version, arch, installed)
@@ -45,3 +47,15 @@ def _kernels(root: Root, name: str, version: str, arch: str,
         return [{"name": name, "version": version, "kernel": None, "state": "added"}]
     return [{"name": name, "version": version, "kernel": kernel,
              "state": "installed" if (version, kernel) in installed else "built"} for kernel in sorted(kernels)]
+
+
+def _stand(root: Root, built: str, kernel: str) -> bool:
+    """Whether the modules that DKMS has built in a folder are in the kernel's index, if it has one, and on the disk."""
+    index = root.text(f"/lib/modules/{kernel}/modules.dep")
+    paths = [line.partition(":")[0] for line in (index or "").splitlines() if _MODULE.search(line)]
+    there = {_stem(path) for path in paths if root.exists(f"/lib/modules/{kernel}/{path}")}
+    return index is None or there.issuperset(map(_stem, root.names(built)))
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].partition(".ko")[0]  # compressed or not

@@ -14,7 +14,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._package_names import driver_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._software import Package
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import (
+    library_version,
+    loaded_version,
+    reboot_pending,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
     FABRIC_MANAGER,
@@ -111,9 +115,3 @@ def source(root: Root, packages: t.Mapping[str, Package], version: str | None) -
     if root.exists("/var/lib/nvidia/log") or (version and root.exists("/usr/bin/nvidia-uninstall")):
         return "runfile"
     return "preinstalled" if version else None
-
-
-def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
-    """Whether the loaded module is not the installed one, or the distribution asks for a reboot for the driver."""
-    asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
-    return asked or bool(loaded and library and loaded != library)

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
-    Model,
-    architecture_of,
-    generation_of,
-    model_of,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, generation_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
@@ -61,16 +56,6 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
     if read.get("uuid") and not read.get("error"):
         facts["mig_capable"] = facts["mig"] is not None
     return facts
-
-
-def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
-    """What connects GPUs of these models: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack).
-
-    See L(_devices.Model.fabric). Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
-    """
-    kinds = {model.fabric for model in models if model}
-    newer = sorted(kinds - {"none", "nvswitch"})
-    return newer[0] if newer else "nvswitch" if switches else "none"
 
 
 def minors(root: Root, gpus: t.Sequence[t.Mapping[str, t.Any]]) -> dict[int, str]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
-    GPU_CLASSES,
-    MELLANOX,
-    NVIDIA,
-    SWITCH_CLASS,
-)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
+NVIDIA = "10de"
+MELLANOX = "15b3"
+# PCI class (base class and subclass) of what the vendor's functions are.
+GPU_CLASSES = ("0300", "0302")
+SWITCH_CLASS = "0680"
 _DEVICES = "/sys/bus/pci/devices"
 
 # PCI Local Bus Specification: status register and its "capabilities list" bit, first pointer, vendor-specific id.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Versions of the driver's module and library, without asking either. PRIVATE to the collection."""
+"""Versions of the driver's module and library, without asking either, and what follows from them. PRIVATE."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def library_version(root: Root) -> str | None:
             if found:
                 return found.group(1)
     return None
+
+
+def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
+    """Whether the loaded module is not the installed one, or the distribution asks for a reboot for the driver."""
+    asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
+    return asked or bool(loaded and library and loaded != library)

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     SOURCES,
     TRANSACTION_LIMIT,
     apt_get,
+    apt_install,
     is_list_of,
     parse_simulation,
     parse_state,
@@ -134,7 +135,7 @@ class Apt:
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
         """apt-get install; a downgrade is what a plan asked for."""
         words = [*specifiers(packages), *(f"{name}-" for name in gone)]
-        apt_get(self.run, ["--allow-downgrades", "install", *words], wait=self.lock_timeout)
+        apt_install(self.run, ["--allow-downgrades", "install", *words], self.lock_timeout)
         if auto:
             self.run(["apt-mark", "auto", *auto])
 
@@ -144,8 +145,8 @@ class Apt:
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
         """apt-get install --reinstall; with check apt-get -s."""
-        apt_get(self.run, [*(["-s"] if check else []), "--reinstall", "--allow-downgrades", "install",
-                           *specifiers(packages)], wait=self.lock_timeout)
+        apt_install(self.run, [*(["-s"] if check else []), "--reinstall", "--allow-downgrades", "install",
+                               *specifiers(packages)], self.lock_timeout)
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
         """apt-get -s install."""

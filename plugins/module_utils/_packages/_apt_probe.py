@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     SIGNED,
     SOURCES,
     apt_get,
+    apt_install,
     is_list_of,
     parse_simulation,
     source_text,
@@ -35,7 +36,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._view import View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-STATUS = "/var/lib/dpkg/status"
 PREFERENCES = "/etc/apt/preferences.d"
 PROXY = "apt's proxy (Acquire::http::Proxy)"
 # Read after the host's own configuration: its proxies stay, its hooks (which could write) do not.
@@ -91,15 +91,16 @@ class AptProbe(View):
             self._prefer(os.path.basename(path), content)
         words = [*specifiers(install), *(f"{name}-" for name in gone)]
         try:
-            done = apt_get(self.run, ["-c", self._configuration, *self._status(without), "-s", "--allow-downgrades",
-                                      "install", *words])
+            done = apt_install(self.run, ["-c", self._configuration, "-s", "--allow-downgrades", "install", *words],
+                               without=without)
         except CommandError as error:
             text = str(error.details["stdout"]) + str(error.details["stderr"])
             reasons = [line.strip() for line in text.splitlines()
                        if "Depends:" in line or "Conflicts:" in line or line.startswith("E:")]
             raise HostError(f"apt cannot install {' '.join(words)}: {' / '.join(reasons) or text.strip()}",
-                            "Look for held packages (apt-mark showhold), for pins (apt-cache policy), and for package "
-                            "lists that are missing or old (apt-get update).") from error
+                            "Look for held packages (apt-mark showhold), for pins (apt-cache policy), for package "
+                            "lists that are missing or old (apt-get update), and for packages that lack others "
+                            "(apt-get --fix-broken install).") from error
         return parse_simulation(done.stdout)
 
     # -- how
@@ -184,16 +185,6 @@ class AptProbe(View):
                                       url=url) from error
             said = last_line(text)
             raise RepositoryError(f"{url} cannot be read: {said}.", fetch_advice(said, PROXY), url=url) from error
-
-    def _status(self, without: t.Sequence[str]) -> list[str]:
-        """The option for a copy of dpkg's status in which some packages are not installed."""
-        if not without:
-            return []
-        stanzas = (read_bytes(STATUS) or b"").decode("utf-8", "replace").split("\n\n")
-        heads = {f"Package: {name.split(':')[0]}" for name in without}
-        kept = "\n\n".join(stanza for stanza in stanzas if stanza.split("\n", 1)[0] not in heads)
-        self._write("status", kept.encode())
-        return ["-o", f"Dir::State::status={self.root}/status"]
 
     def _pin(self, pins: t.Mapping[str, str]) -> None:
         """Puts the preferences that pinning packages will bring in force for the simulation, instead of their rivals'.

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import tempfile
 import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
     Change,
     PackageState,
@@ -22,6 +26,7 @@ LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list.d"
 KEYRINGS = "/usr/share/keyrings"
 DPKG_JOURNAL = "/var/lib/dpkg/updates"
+STATUS = "/var/lib/dpkg/status"
 DPKG_LOCK = "/var/lib/dpkg/lock"
 # Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
 LOCK_LIMIT = 300
@@ -38,6 +43,9 @@ ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": 
                "UCF_FORCE_CONFFOLD": "1"}
 _CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
+# The packages in apt's list of those that lack some.
+_UNMET = re.compile(r"^ (\S+) : ", re.MULTILINE)
+_VENDORS = re.compile(r"nvidia|libnv|cuda|datacenter-gpu-manager")
 _LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")
 # Third letter of db:Status-Abbrev: R, the package needs to be installed again.
 _WHOLE, _RESIDUAL, _ABSENT = "i", "c", "n"
@@ -94,9 +102,11 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
             wait: float = LOCK_LIMIT) -> Completed:
     """Runs apt-get without dialogs. wait: seconds, for the locks of others, those too that it does not wait for."""
     deadline = time.monotonic() + wait
+    # A simulation would leave a log of its own, eipp.log.xz.
+    options = [*_OPTIONS, "-o", "Dir::Log::Planner="] if "-s" in words else _OPTIONS
     while True:
         patience = max(0, round(deadline - time.monotonic()))
-        done = run(["apt-get", *_OPTIONS, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
+        done = run(["apt-get", *options, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
                    check=False, env=ENVIRONMENT)
         if done.rc == 0:
             return done
@@ -109,6 +119,42 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
             raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {told.rstrip('.')}.",
                             "Wait until it has ended, or raise lock_timeout; then run again.")
         time.sleep(3)
+
+
+def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, without: t.Sequence[str] = ()
+                ) -> Completed:
+    """apt-get install, also while other packages of the vendor lack some that they depend on.
+
+    apt refuses everything then. So it is not shown these packages: the component that brought them repairs them.
+    words: options, C(install), packages. without: packages that will have been removed before.
+    """
+    hidden, asked = set(without), {word.partition("=")[0] for word in words}
+    while True:
+        with _status_without(hidden, None if "-s" in words else os.path.dirname(STATUS)) as options:
+            try:
+                return apt_get(run, [*options, *words], wait=wait)
+            except CommandError as error:
+                left = set(_UNMET.findall(str(error.details["stdout"])))
+                now = _UNMET.findall(run(["apt-get", *options, "check"], check=False).stdout)
+                more = left.intersection(now) - asked - hidden
+                if not more or not all(map(_VENDORS.search, more)):
+                    raise
+                hidden |= more
+
+
+@contextlib.contextmanager
+def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
+    """The option for a copy of dpkg's status in which packages are not installed. folder: of the copy, whose locks apt
+    takes."""
+    if not names:
+        yield []
+        return
+    heads = {f"Package: {name.split(':')[0]}" for name in names}
+    stanzas = (read_bytes(STATUS) or b"").decode("utf-8", "replace").split("\n\n")
+    with tempfile.NamedTemporaryFile(prefix="gpuops-", dir=folder) as copy:
+        copy.write("\n\n".join(stanza for stanza in stanzas if stanza.split("\n", 1)[0] not in heads).encode())
+        copy.flush()
+        yield ["-o", f"Dir::State::status={copy.name}"]
 
 
 def source_text(repository: Repository, keyring: str) -> bytes:

@@ -16,9 +16,12 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import collect_devices, nvml_snapshot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import reboot_pending
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._versions import (
+    library_version,
+    loaded_version,
+    reboot_pending,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, sweep, write_atomic
 
 # Samples of one metric: labels to value.

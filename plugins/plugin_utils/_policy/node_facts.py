@@ -13,11 +13,12 @@ import functools
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MELLANOX, MODELS, Model
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, Model
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._driver import MODULES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._kernel import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._machine import IMMUTABLE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import MELLANOX
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._system import family_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_nodes import GPU_PRODUCT
 

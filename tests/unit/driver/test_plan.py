@@ -250,6 +250,7 @@ def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.A
     with pytest.raises(HostError, match=f"DKMS did not build {source}/{NEW}"):
         made.do(Build)
     assert made.asked[0][:6] == ("dkms", "install", "-m", source, "-v", NEW)
+    assert "--force" in made.asked[0]  # else DKMS leaves modules that it takes for installed
 
 
 def test_what_dkms_did_not_build_is_said(host: Host) -> None:

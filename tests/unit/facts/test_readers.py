@@ -209,11 +209,11 @@ def test_installed_flavour(tmp_path: Path, names: list[str], wanted: str | None)
 def test_mismatch_needs_reboot(tmp_path: Path) -> None:
     """Another library than the loaded module, or the distribution's own request."""
     root = Root(str(tmp_path))
-    assert _driver.reboot_pending(root, "580.65.06", "595.91.07")
-    assert not _driver.reboot_pending(root, "595.91.07", "595.91.07")
-    assert not _driver.reboot_pending(root, None, "595.91.07")
+    assert _versions.reboot_pending(root, "580.65.06", "595.91.07")
+    assert not _versions.reboot_pending(root, "595.91.07", "595.91.07")
+    assert not _versions.reboot_pending(root, None, "595.91.07")
     trees.put(tmp_path, "/run/reboot-required.pkgs", "linux-image-6.1\nnvidia-dkms-open\n")
-    assert _driver.reboot_pending(root, None, None)
+    assert _versions.reboot_pending(root, None, None)
 
 
 # -- runtimes

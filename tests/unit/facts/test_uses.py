@@ -31,6 +31,28 @@ def test_driver_of_an_image(host: Host) -> None:
 DKMS = "/var/lib/dkms"
 
 
+@pytest.mark.parametrize(("index", "files", "state"), [
+    ("updates/dkms/nvidia.ko.xz: kernel/drm.ko\nupdates/dkms/nvidia-uvm.ko.xz: updates/dkms/nvidia.ko.xz\n",
+     ["nvidia.ko.xz", "nvidia-uvm.ko.xz"], "installed"),
+    ("updates/dkms/nvidia.ko.xz:\nupdates/dkms/nvidia-uvm.ko.xz: updates/dkms/nvidia.ko.xz\n",
+     ["nvidia-uvm.ko.xz"], "built"),
+    # depmod has run since.
+    ("updates/dkms/nvidia-uvm.ko.xz: updates/dkms/nvidia.ko.xz\n", ["nvidia-uvm.ko.xz"], "built"),
+    (None, [], "installed"),
+], ids=["whole", "a file is gone", "it is not in the index", "no index"])
+def test_modules_that_dkms_installed_and_somebody_deleted(host: Host, index: str | None, files: list[str],
+                                                          state: str) -> None:
+    kernel, arch = "6.8.0-45-generic", "x86_64"
+    host.system(UBUNTU, kernel).link(f"{DKMS}/nvidia/kernel-{kernel}-{arch}", f"595.91.07/{kernel}/{arch}")
+    for name in ("nvidia", "nvidia-uvm"):
+        host.put(f"{DKMS}/nvidia/595.91.07/{kernel}/{arch}/module/{name}.ko")
+    if index:
+        host.put(f"/lib/modules/{kernel}/modules.dep", index)
+    for name in files:
+        host.put(f"/lib/modules/{kernel}/updates/dkms/{name}")
+    assert [entry["state"] for entry in host.facts()["driver"]["dkms"]] == [state]
+
+
 def test_dkms(host: Host) -> None:
     """Installed for one kernel and built for another, built only, known only; other modules do not matter."""
     host.system(UBUNTU, "6.8.0-45-generic")

@@ -34,7 +34,7 @@ print(json.dumps(sizes))
 # KB. Which package manager and which source of drivers a host has is known there only: these modules bring them all,
 # and import those they need. mig_config brings the program that puts MIG back at boot, too; gpu_info brings what judges
 # the journals.
-LIMIT, LIMITS = 100, {"nvidia_driver": 273, "nvidia_software": 193, "container_toolkit": 160, "mig_config": 122,
+LIMIT, LIMITS = 100, {"nvidia_driver": 272, "nvidia_software": 184, "container_toolkit": 156, "mig_config": 122,
                       "gpu_info": 115}
 
 

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _package_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_probe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_probe, _apt_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
 
 from lab.packages.deb import Deb, write_repository
@@ -47,7 +47,10 @@ def _debs() -> list[Deb]:
     pins = [Deb(f"pinning-{number}", "1-1", RIVALS,
                 {f"etc/apt/preferences.d/pinning-{number}.pref": PIN.format(version=number)}, arch="all")
             for number in ("1.0", "1.1")]
-    return [*tools, *pins, Deb("rival", "1-1", {"Conflicts": "tool"}), Deb("broken", "1-1", {"Depends": "nowhere"}),
+    vendors = [Deb(name, "1-1", {"Depends": f"{name}-base"} if name.endswith(("a", "b")) else {},
+                   {f"usr/share/{name}": name}) for name in ("nvidia-a", "nvidia-a-base", "nvidia-b", "nvidia-b-base")]
+    return [*tools, *pins, *vendors, Deb("rival", "1-1", {"Conflicts": "tool"}),
+            Deb("broken", "1-1", {"Depends": "nowhere"}),
             Deb("settings", "1-1", files={"etc/settings.conf": "x\n"}, conffiles=["/etc/settings.conf"])]
 
 
@@ -77,7 +80,7 @@ class Host:
                                    (_apt, "DPKG_LOCK", "var/lib/dpkg/lock"),
                                    (_apt_probe, "SOURCES", "etc/apt/sources.list.d"),
                                    (_apt_probe, "LISTS", "var/lib/apt/lists"),
-                                   (_apt_probe, "STATUS", "var/lib/dpkg/status"),
+                                   (_apt_tools, "STATUS", "var/lib/dpkg/status"),
                                    (_apt_probe, "PREFERENCES", "etc/apt/preferences.d")):
             patch.setattr(module, name, str(root / path))
         patch.setenv("TMPDIR", str(root / "tmp"))
@@ -305,6 +308,41 @@ def test_packages_come_change_and_go(host: Host) -> None:
     assert "apt-get update" in caught.value.hint
 
 
+def test_each_component_repairs_its_own_packages(host: Host) -> None:
+    """apt refuses everything as long as any package lacks another: also what another component will repair."""
+    host.configure()
+    host.manager.install({"nvidia-a": "1-1", "nvidia-b": "1-1", "tool": "1.0-1", "tool-lib": "1.0-1"})
+    host.run(["dpkg", "--purge", "--force-all", "nvidia-a-base", "nvidia-b-base"])
+    before = host.files()
+    with host.manager.probe(host.repository()) as probe:
+        assert after(probe.simulate({"nvidia-a-base": ""}, {})) == {"nvidia-a-base": (None, "1-1")}
+        assert after(probe.simulate({"nvidia-b-base": ""}, {}, without=["tool"])) == {"nvidia-b-base": (None, "1-1")}
+        # It is not left out of sight for what cannot be done.
+        with pytest.raises(HostError, match="nvidia-a : Depends: nvidia-a-base"):
+            probe.simulate({"nvidia-a": "1-1", "broken": ""}, {})
+    assert host.files() == before
+    host.manager.reinstall({"tool": "1.0-1"}, check=True)
+    host.manager.reinstall({"tool": "1.0-1"})
+    host.manager.install({"nvidia-b-base": "1-1"})
+    assert host.installed() == {"nvidia-a": "1-1", "nvidia-b": "1-1", "nvidia-b-base": "1-1", "tool": "1.0-1",
+                                "tool-lib": "1.0-1"}
+    host.manager.install({"nvidia-a-base": "1-1"})
+    assert host.manager.is_consistent()
+    assert set(before) - set(host.files()) == set()
+
+
+def test_packages_of_others_that_lack_something_hold_up_everything(host: Host) -> None:
+    host.configure()
+    host.manager.install({"tool": "1.0-1", "tool-lib": "1.0-1"})
+    host.run(["dpkg", "--purge", "--force-all", "tool-lib"])
+    with host.manager.probe(host.repository()) as probe, \
+            pytest.raises(HostError, match="tool : Depends: tool-lib") as caught:
+        probe.simulate({"nvidia-a": ""}, {})
+    assert "apt-get --fix-broken install" in caught.value.hint
+    with pytest.raises(CommandError, match="Unmet dependencies"):
+        host.manager.install({"nvidia-a": ""})
+
+
 def test_a_configuration_file_of_the_host_stays(host: Host) -> None:
     host.configure()
     host.manager.install({"settings": "1-1"})
@@ -367,7 +405,10 @@ def test_what_would_keep_a_package_from_coming_again_is_told_before(host: Host) 
     for path in (host.root / "var/lib/apt/lists").iterdir():
         if path.is_file():
             path.unlink()
+    before = host.files()
     host.manager.reinstall({"tool": "1.0-1"}, check=True)  # lists are fetched before
+    host.manager.simulate_removal(["tool-lib"])
+    assert host.files() == before
     wrong = host.root / "etc/apt/sources.list.d/bad.list"
     wrong.write_text("deb http://example.com\n")
     with pytest.raises(CommandError, match=f"{wrong}"):
