@@ -84,11 +84,13 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
 
 
 def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
-    """Hosts and Nodes that are left out, C({NAME: {path, message, hint}}), as errors: they are not believed, or cannot
-    follow the policy."""
-    return [Finding(host, "policy" if one["path"] == "gpu_policy" else "facts", "error",
-                    f"it is left out: {_sentence(one['message'])}", _sentence(one["hint"]))
-            for host, one in rejected.items()]
+    """Hosts and Nodes that are left out, C({NAME: {path, message, hint}}), as errors: they are not believed, have a
+    variable that cannot be read, or cannot follow the policy."""
+    def check(path: str) -> str:
+        return {"gpu_policy": "policy", "hostvars": "variables"}.get(path.partition(".")[0], "facts")
+
+    return [Finding(host, check(one["path"]), "error", f"it is left out: {_sentence(one['message'])}",
+                    _sentence(one["hint"])) for host, one in rejected.items()]
 
 
 def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:

@@ -256,7 +256,7 @@ def test_every_check_is_documented() -> None:
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight_cluster, preflight_host
 
     checks = {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
-              "policy", "facts", "release"}
+              "policy", "facts", "variables", "release"}
     page = (pathlib.Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
     listed = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert checks == listed - {"driver", "container_toolkit", "mig_manager", "gpu_report_html", "gpu_report_json"}
