@@ -306,7 +306,8 @@ def test_without_a_plan_facts_still_speak() -> None:
     assert every[0].fix == "Set 580"
 
 
-@pytest.mark.parametrize("kind, host", [("input", "policy"), ("policy", "policy"), ("api", "cluster"), ("", "cluster")])
+@pytest.mark.parametrize("kind, host", [("input", "policy"), ("policy", "policy"), ("unexpected", "policy"),
+                                        ("api", "cluster"), ("", "cluster")])
 def test_other_errors_are_findings_too(kind: str, host: str) -> None:
     error = {"kind": kind, "message": "spec.driver.verison: no such key.", "hint": "Did you mean version?"}
     assert preflight.refused(error, {}, None, TODAY) == [
