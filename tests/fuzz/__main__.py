@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tests.fuzz import parsers
 
 ROUND = 1000
-LEAST = 5000
+LEAST = 5000  # inputs of each parser where as many are asked for
 HEARTBEAT = 60.0  # seconds between signs of life
 
 
@@ -23,7 +23,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--parser", choices=["all", *parsers.TARGETS], default="all", help="one of them")
     parser.add_argument("--count", type=int, help="how many inputs in all; without it, as many as the time allows")
     parser.add_argument("--seconds", type=float, default=600, help="without --count")
-    parser.add_argument("--least", type=int, default=LEAST, help="with --count: inputs of each parser at least")
     parser.add_argument("--first", type=int, default=10 ** 6, help="the number of the first round of each parser")
     parser.add_argument("--round", type=int, default=ROUND, help="inputs of a parser in one round")
     asked = parser.parse_args(words)
@@ -31,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     tallies, failed = {name: parsers.Tally() for name in names}, set[str]()
     end, shown = time.monotonic() + asked.seconds, time.monotonic()
     while asked.count is not None or time.monotonic() < end:
-        due = _due(tallies, failed, asked.count, asked.least)
+        due = _due(tallies, failed, asked.count)
         if not due:
             break
         # Each parser gets the same time, so that slow ones have fewer inputs.
@@ -41,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
             tallies[name].add(parsers.apart(name, number, asked.round))
         except AssertionError as error:
             failed.add(name)
-            again = f"--parser '{name}' --count 1 --least 1 --first {number} --round {asked.round}"
+            again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
             print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
         if time.monotonic() - shown > HEARTBEAT:
             shown = time.monotonic()
@@ -50,11 +49,12 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _due(tallies: dict[str, parsers.Tally], failed: set[str], count: int | None, least: int) -> list[str]:
+def _due(tallies: dict[str, parsers.Tally], failed: set[str], count: int | None) -> list[str]:
     """The parsers that are to have another round; count: as many inputs in all, None for no end."""
     left = [name for name in tallies if name not in failed]
     if count is None:
         return left
+    least = min(LEAST, count // len(tallies))
     return [name for name in left if tallies[name].inputs < least] or (left if _inputs(tallies) < count else [])
 
 
