@@ -54,7 +54,7 @@ def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
             for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
 
 
-def _a(kind: type, value: t.Any, most: int = 64) -> t.Any:
+def _a(kind: t.Any, value: t.Any, most: int = 64) -> t.Any:
     """A value of this type, of so many items or characters at most."""
     if type(value) is not kind or kind is not bool and len(value) > most:
         raise ValueError(value)
