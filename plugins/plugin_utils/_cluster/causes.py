@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.known_causes import CREATED, LOGGED, SAID, Row
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck
 
+# Lines that are looked through, and characters of each.
+_MOST, _LONGEST = 40, 4096
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -36,7 +39,7 @@ def explain(stuck: Stuck, events: t.Sequence[str] = (), namespace: str = "", log
     """
     state = CREATED if stuck.container and not stuck.started and not stuck.reason else stuck.state
     row = _row(stuck.component, stuck.container, stuck.reason, stuck.state, state,
-               "\n".join([stuck.reason, stuck.message, *events]), "\n".join(log))
+               "\n".join(_some([stuck.reason, stuck.message]) + _some(events)), "\n".join(_some(log)))
     command = log_command(stuck, namespace)
     words = {"image": stuck.image or "its image", "registry": _registry(stuck.image), "node": stuck.node or "the node",
              "pod": stuck.pod, "container": stuck.container, "namespace": namespace, "log": command}
@@ -56,6 +59,11 @@ def log_command(stuck: Stuck, namespace: str) -> str:
 def of_former(stuck: Stuck) -> bool:
     """Whether the log that tells is that of the container before: it waits to be started again."""
     return stuck.restarts > 0 and stuck.failed and stuck.reason != "Error"
+
+
+def _some(lines: t.Sequence[str]) -> list[str]:
+    """As much of the last ones as is looked through: a kubelet may send texts of any length."""
+    return [line[:_LONGEST] for line in lines[-_MOST:]]
 
 
 # On a thousand nodes most pods stand alike.

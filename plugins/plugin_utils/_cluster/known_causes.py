@@ -58,27 +58,27 @@ _HOLDERS = "ssh {node} sudo lsof /dev/nvidia*"
 SAID: t.Tuple[Row, ...] = (
     Row("the pod is refused by the namespace's pod security level",
         "Set psa.enabled: true in the policy, or label the namespace pod-security.kubernetes.io/enforce=privileged.",
-        words=r"violates PodSecurity|forbidden by .*PodSecurity",
+        words=r"violates PodSecurity|forbidden by .{0,300}PodSecurity",
         do=("kubectl label namespace {namespace} --overwrite pod-security.kubernetes.io/enforce=privileged",)),
     Row("a quota of the namespace forbids the pod",
         "Raise the quota; pods of the class system-node-critical need one outside kube-system.",
         words=r"exceeded quota|insufficient quota", do=("kubectl --namespace {namespace} describe resourcequota",)),
     Row("the service account of the pod is missing", "Run site.yml: it brings back what was removed.",
-        words=r"serviceaccount .*not found"),
+        words=r"serviceaccount .{0,300}not found"),
     Row("the node's runtime has no handler of this name: nvidia is not in its configuration",
         "Make the container toolkit ready on {node}; on RKE2, k3s and k0s look whether it writes the file that this "
         "runtime reads (toolkit.env: CONTAINERD_CONFIG, CONTAINERD_SOCKET).",
-        words=r"no runtime for|RuntimeHandler .*not supported|unknown runtime|failed to find runtime handler",
+        words=r"no runtime for|RuntimeHandler .{0,300}not supported|unknown runtime|failed to find runtime handler",
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} sudo containerd config dump", _RESTART_TOOLKIT)),
     Row("the RuntimeClass of the pod is missing", "Run site.yml: it brings back what was removed.",
-        words=r"RuntimeClass .*not found"),
+        words=r"RuntimeClass .{0,300}not found"),
     Row("the runtime does not find the CDI devices that the pod asks for: their specification is not on the node, or "
         "of other GPUs", "See the container toolkit on {node}; where it is ready, restart its pod: it writes the "
         "specification when it starts.", words=r"unresolvable CDI devices|CDI device injection failed",
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} ls -l /var/run/cdi /etc/cdi", _RESTART_TOOLKIT)),
     Row("the pod network of the node does not work, so no pod starts there",
         "Repair the network plugin (CNI) on {node}; it is none of the GPU components.",
-        words=r"failed to set ?up network for sandbox|cni plugin not initialized|NetworkPlugin.*not ready",
+        words=r"failed to set ?up network for sandbox|cni plugin not initialized|NetworkPlugin.{0,300}not ready",
         do=("kubectl describe node {node}",)),
     Row("there is no driver image for this operating system or kernel: {image}",
         "Choose a driver version whose image exists for it, or deliver the driver on the host (gpu_placement). With "
@@ -106,7 +106,7 @@ SAID: t.Tuple[Row, ...] = (
         words=r"configmap|secret|couldn't find key", certain=True),
     Row("a ConfigMap or Secret that the pod mounts is missing, or lacks a key",
         "Create what the message names; if it is ours, run site.yml.", certain=True,
-        words=r"MountVolume.*(configmap|secret).*not found|references non-existent config key"),
+        words=r"MountVolume.{0,300}(configmap|secret).{0,300}not found|references non-existent config key"),
     Row("a file or folder of the node cannot be mounted", "Look whether the path that the message names is there on "
         "{node}. On RHEL subscription files are asked for: register the node, or name driver.repoConfig.",
         words=r"MountVolume|hostPath type check failed"),
@@ -128,7 +128,7 @@ SAID: t.Tuple[Row, ...] = (
     Row("the driver was stopped as it did not get ready in the time of its startup probe",
         "Raise driver.startupProbe.failureThreshold in the policy (each try is driver.startupProbe.periodSeconds), or "
         "use precompiled drivers. " + _READ, component="driver", containers=("nvidia-driver-ctr",),
-        words=r"(?s)exit code 1(37|43).*Startup probe failed"),
+        words=r"(?s)exit code 1(37|43).{0,2000}Startup probe failed"),
 )
 
 # The programs' own words: in messages of the end, in events, and in the last lines of the log.
@@ -148,7 +148,8 @@ LOGGED: t.Tuple[Row, ...] = (
                                   r"Host driver detected",
         do=("ssh {node} command -v nvidia-smi", "kubectl label node {node} nvidia.com/gpu.deploy.driver-")),
     Row("nouveau holds the GPU", "Blacklist nouveau on {node} and reboot it; nothing else frees the GPU.",
-        component="driver", words=r"failed to unload nouveau|nouveau\S* is (currently )?in use|nouveau.*is loaded|"
+        component="driver", words=r"failed to unload nouveau|nouveau\S{0,100} is (currently )?in use|"
+                                  r"nouveau.{0,300}is loaded|"
                                   r"Nouveau kernel driver is currently in use",
         do=("ssh {node} \"echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf; "
             "sudo update-initramfs -u || sudo dracut --force\"",)),
@@ -158,17 +159,18 @@ LOGGED: t.Tuple[Row, ...] = (
     Row("pods that use the GPU do not leave the node",
         "The log names them and why (a disruption budget, no controller, local data): end them, or allow what "
         "driver.upgradePolicy.drain and gpu_disruption: drain need.", component="driver",
-        words=r"failed to drain node|until all GPU pods are drained|cannot delete .*pods|violate the pod's disruption|"
-              r"still hold GPU resource claims|GPU clients? .*timed out",
+        words=r"failed to drain node|until all GPU pods are drained|cannot delete .{0,300}pods|"
+              r"violate the pod's disruption|"
+              r"still hold GPU resource claims|GPU clients? .{0,300}timed out",
         do=("kubectl get pods --all-namespaces --field-selector spec.nodeName={node}",)),
     Row("the old driver is in use and cannot be unloaded",
         "Stop or drain what uses the GPU on {node} (gpu_disruption: drain), or reboot it.",
         component="driver", words=r"driver is in use|could not unload|failed to (unload|uninstall) (nvidia )?driver|"
-                                  r"nvidia\S* is in use|cannot unload|failed to uninstall nvidia driver",
+                                  r"nvidia\S{0,100} is in use|cannot unload|failed to uninstall nvidia driver",
         do=(_HOLDERS,)),
     Row("the former driver's root is still mounted on the node",
         "Drain {node}, so that nothing holds /run/nvidia/driver, and delete the pod; else reboot it.",
-        component="driver", words=r"(unmount|/run/nvidia/driver).*(busy|stale)|target is busy", do=(_RESTART,)),
+        component="driver", words=r"(unmount|/run/nvidia/driver).{0,300}(busy|stale)|target is busy", do=(_RESTART,)),
     Row("Secure Boot refuses the unsigned module",
         "Use precompiled signed modules or enrol a key on {node}, or deliver the driver on the host.",
         component="driver", words=r"Required key not available|Key was rejected|secure ?boot|lockdown", certain=True,
@@ -176,7 +178,7 @@ LOGGED: t.Tuple[Row, ...] = (
     Row("the repositories of the system's packages are not reached from the node",
         "Look at name resolution, proxy (gpu_proxy) and firewall of {node}; offline: name a mirror in "
         "driver.repoConfig and its authority in driver.certConfig, or use precompiled drivers.",
-        component="driver", words=r"Failed to update package cache|failed to reach .*repositories|"
+        component="driver", words=r"Failed to update package cache|failed to reach .{0,300}repositories|"
                                   r"Could not resolve host|Temporary failure (in name )?resol|"
                                   r"failed to update the dnf metadata|Failed to (download|fetch|retrieve) |"
                                   r"Could not connect to|Cannot download repomd"),
@@ -188,19 +190,21 @@ LOGGED: t.Tuple[Row, ...] = (
         component="driver", words=r"Could not resolve Linux kernel version|Unable to (locate|find) package|"
                                   r"Could not locate Linux kernel version string|Unable to resolve RHEL version|"
                                   r"(No match for argument|Unable to find a match):? kernel|"
-                                  r"(linux|kernel)-(headers|image|modules|devel|core)\S* .*(not found|no installation)|"
+                                  r"(linux|kernel)-(headers|image|modules|devel|core)\S{0,100} .{0,300}"
+                                  r"(not found|no installation)|"
                                   r"kernel.headers not found|No package kernel",
         do=("ssh {node} uname -r",)),
     Row("the kernel modules of the network for NVLink (ib_umad, mlx5_ib) are not on the node",
         "Install the kernel's extra modules on {node} (Ubuntu: linux-modules-extra of its kernel) and load them; "
         "without them NVLink 5 is not set up and CUDA says 802.", component="driver",
-        words=r"(ib_umad|mlx5_\w+) (not found|kernel modules to be loaded)|Module (ib_umad|mlx5_\w+) not found|"
+        words=r"(ib_umad|mlx5_\w{1,20}) (not found|kernel modules to be loaded)|"
+              r"Module (ib_umad|mlx5_\w{1,20}) not found|"
               r"mlx5_core and ib_umad",
         do=("ssh {node} sudo modprobe --all ib_umad mlx5_ib",)),
     Row("the fabric manager does not start, or is of another version than the driver",
         "Stop a fabric manager that runs on the host {node}, or give it exactly the driver's version.",
-        component="driver", words=r"fabric ?manager.*(fail|error|abort|mismatch|don't match)|"
-                                  r"Failed to (start|initialize).*(fabric|NVSwitch)"),
+        component="driver", words=r"fabric ?manager.{0,300}(fail|error|abort|mismatch|don't match)|"
+                                  r"Failed to (start|initialize).{0,300}(fabric|NVSwitch)"),
     Row("the modules were made for another kernel than the one that runs",
         "Boot the kernel that was updated last on {node}, or delete the pod, so that they are built anew.",
         component="driver", words=r"Invalid module format|disagrees about version of symbol|Unknown symbol in module|"
@@ -215,8 +219,8 @@ LOGGED: t.Tuple[Row, ...] = (
     Row("the modules cannot be built for the node's kernel",
         "The kernel is newer than the driver knows, or its compiler is missing: choose a newer driver (driver.version) "
         "or an older kernel.", component="driver",
-        words=r"make(\[\d+\])?: \*\*\*|Failed to build|unable to build the NVIDIA kernel module|"
-              r"build of the kernel module (has )?failed|unable to find .*compiler"),
+        words=r"make(\[\d{1,9}\])?: \*\*\*|Failed to build|unable to build the NVIDIA kernel module|"
+              r"build of the kernel module (has )?failed|unable to find .{0,300}compiler"),
     Row("the host of the virtual machine gives no vGPU, or none that fits the driver",
         "Look at the vGPU of {node} in its hypervisor; the guest's driver must fit the host's branch.",
         component="driver", words=r"cannot find vgpu devices|cannot find match for compatible vgpu driver"),
@@ -226,7 +230,7 @@ LOGGED: t.Tuple[Row, ...] = (
         words=r"Waiting for MOFED|/run/mellanox/drivers|failed to wait for MOFED|waiting for mellanox"),
     Row("GPUDirect RDMA cannot be loaded: the network drivers lack peer memory",
         "Load the network drivers before the GPU's on {node}, or set driver.rdma.enabled: false.", component="driver",
-        words=r"nvidia.peermem.*(fail|not loaded|Invalid argument)|failed to load nvidia-peermem"),
+        words=r"nvidia.peermem.{0,300}(fail|not loaded|Invalid argument)|failed to load nvidia-peermem"),
     Row("the module does not load into the node's kernel",
         "Usual causes: Secure Boot, a loaded nouveau, a kernel of another build, no supported GPU: look at the "
         "kernel's messages of {node}.", component="driver",
@@ -294,7 +298,7 @@ LOGGED: t.Tuple[Row, ...] = (
     Row("the configuration for sharing is missing, empty, or not one that the plugin reads",
         "Correct gpu_sharing, or the ConfigMap that devicePlugin.config names and the label "
         "nvidia.com/device-plugin.config of {node}.", component="device_plugin",
-        words=r"specified config .*does not exist|no configuration files available|no config was set|"
+        words=r"specified config .{0,300}does not exist|no configuration files available|no config was set|"
               r"unable to (load|parse|read|finalize) config|unknown field|strict decoding error|"
               r"error reading directory",
         do=("kubectl --namespace {namespace} get configmaps", "kubectl get node {node} --label-columns "
@@ -305,7 +309,7 @@ LOGGED: t.Tuple[Row, ...] = (
         words=r"migEnabled|invalid MIG configuration|same migEnabled value|more than one MIG device type",
         do=("ssh {node} nvidia-smi -L", "kubectl get node {node} --label-columns nvidia.com/mig.config.state")),
     Row("MPS cannot be used with MIG on the node", "Use time-slicing for the nodes with MIG, or turn MIG off there.",
-        words=r"not supported (with|for) MPS|MPS sharing.*not supported|not supported for mig"),
+        words=r"not supported (with|for) MPS|MPS sharing.{0,300}not supported|not supported for mig"),
     Row("the pod finds no driver: the nvidia runtime injects nothing into it",
         "Look whether its RuntimeClass nvidia is set and the container toolkit is ready on {node}; then restart the "
         "pod.", words=r"could not load NVML|non-NVML platform|Incompatible (platform|strategy) detected|"

@@ -9,6 +9,7 @@ only the line is kept that the program itself prints.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -243,6 +244,12 @@ def test_what_no_waiting_mends_is_known() -> None:
 def test_every_row_is_for_people() -> None:
     for row in (*known_causes.SAID, *known_causes.LOGGED):
         assert not row.cause.endswith(".") and row.hint and row.hint[0].isupper(), row.cause
+
+
+def test_no_row_looks_any_distance_ahead() -> None:
+    """A text that only begins to match, many times, would take the square of its length."""
+    for row in (*known_causes.SAID, *known_causes.LOGGED):
+        assert not re.search(r"(?<!\\)[*+]", row.words), row.words
 
 
 def test_the_page_has_every_cause_in_this_order() -> None:
