@@ -56,13 +56,13 @@ def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def _a(kind: t.Any, value: t.Any, most: int = 64) -> t.Any:
     """A value of this type, of so many items or characters at most."""
-    if type(value) is not kind or kind is not bool and len(value) > most:
+    if not isinstance(value, kind) or kind is not bool and len(value) > most:
         raise ValueError(value)
     return value
 
 
 def _number(value: t.Any, least: int) -> int:
     """A number of slices, or where they begin."""
-    if type(value) is not int or not least <= value < 1000:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1000:
         raise ValueError(value)
     return value

@@ -28,7 +28,7 @@ def calm(path: str) -> bool:
     try:
         document = json.loads(read_bytes(path) or b"{}")
         readings = [one["after"] for one in document["entries"] if one["kind"] == _KIND]
-        known = type(document["version"]) is int and document["version"] == _FORMAT
+        known = document["version"] == _FORMAT and not isinstance(document["version"], (bool, float))
         return known and document["unfinished"] is None and readings != [] and not any(one["fewer"] for one in readings)
     except (KeyError, TypeError, ValueError, RecursionError):
         return False
