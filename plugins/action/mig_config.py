@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import SHIP
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import UNLOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
@@ -30,8 +31,9 @@ class ActionModule(HostAction):
         if document is not None:
             args.pop("config_file", None)
             args["config"] = document.data
-        if self._task.check_mode and "after_reload" not in args:
-            args["after_reload"] = bool(gathered.driver_steps(task_vars, UNLOAD))
+        if self._task.check_mode:
+            args.setdefault("after_reload", bool(gathered.driver_steps(task_vars, UNLOAD)))
+            args.setdefault("files_before", gathered.driver_steps(task_vars, SHIP))
         return _placed(super().run_module(task_vars, args), document)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import SHIP
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
@@ -21,4 +22,5 @@ class ActionModule(HostAction):
         if self._task.check_mode:
             args.setdefault("repaired_repositories", gathered.driver_steps(task_vars, ADD))
             args.setdefault("packages_before", bool(gathered.driver_steps(task_vars, INSTALL)))
+            args.setdefault("files_before", gathered.driver_steps(task_vars, SHIP))
         return super().run_module(task_vars, args)

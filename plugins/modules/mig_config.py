@@ -88,6 +88,14 @@ options:
         plans to unload the modules.
     type: bool
     default: false
+  files_before:
+    description:
+      - For check mode, the paths of files that tasks before this one bring.
+      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
+        install.
+    type: list
+    elements: str
+    default: []
 seealso:
   - module: gpuops.nvidia.gpu_info
 """
@@ -255,6 +263,7 @@ def main() -> None:
             "devices": {"type": "list", "elements": "str"},
             "boot": {"type": "bool", "default": True},
             "after_reload": {"type": "bool", "default": False},
+            "files_before": {"type": "list", "elements": "str", "default": []},
             "disruption": _glue.DISRUPTION,
         },
         mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
@@ -266,7 +275,8 @@ def main() -> None:
 
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
-                          module.check_mode, asked["checkpoint"], asked["after_reload"])
+                          module.check_mode, asked["checkpoint"], asked["after_reload"],
+                          asked["files_before"] if module.check_mode else ())
         nvml = Nvml()
         if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
             from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._shown import Shown

@@ -121,6 +121,14 @@ options:
         to install packages.
     type: bool
     default: false
+  files_before:
+    description:
+      - For check mode, the paths of files that tasks before this one bring.
+      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
+        install.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -209,6 +217,7 @@ def main() -> None:
             "driver_cuda": {"type": "str"},
             "repaired_repositories": {"type": "list", "elements": "str", "default": []},
             "packages_before": {"type": "bool", "default": False},
+            "files_before": {"type": "list", "elements": "str", "default": []},
             "proxy": _proxy.OPTION,
             "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": text,
                                                        "key": _glue.ADDRESS}},
@@ -224,7 +233,8 @@ def main() -> None:
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
         repaired = options["repaired_repositories"] if module.check_mode else ()
         software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode,
-                            repaired=repaired, packages_before=module.check_mode and options["packages_before"])
+                            repaired=repaired, packages_before=module.check_mode and options["packages_before"],
+                            files_before=options["files_before"] if module.check_mode else ())
         if options["state"] == "absent":
             return software.absent()
         return software.present()

@@ -135,7 +135,8 @@ def _software() -> list[Breakage]:
         Breakage("pynvml is broken",
                  "d=$(python3 -c 'import sysconfig as s; print(s.get_path(\"purelib\"))'); mkdir -p $d; "
                  "echo 'raise SystemError(1)' > $d/pynvml.py", unseen="the modules bring a pynvml of their own"),
-        Breakage("our pynvml is deleted", "rm -rf /usr/local/lib/gpuops/python", repairs="pynvml"),
+        # The unit for MIG at boot needs it, too.
+        Breakage("our pynvml is deleted", "rm -rf /usr/local/lib/gpuops/python", MIG, repairs="pynvml"),
     ]
 
 

@@ -68,12 +68,13 @@ WantedBy=multi-user.target
 
 
 class Boot:
-    """Plans and executes what stands on the host for the next boot. check: check mode."""
+    """Plans and executes what stands on the host for the next boot."""
 
-    def __init__(self, journal: Journal, command: Runner, check: bool) -> None:
+    def __init__(self, journal: Journal, command: Runner, request: Request) -> None:
         self.journal = journal
         self.command = command
-        self.check = check
+        self.check = request.check
+        self.files_before = request.files_before
 
     @staticmethod
     def refuse() -> None:
@@ -95,7 +96,8 @@ class Boot:
         if not self._remembers(gpus) if assumed else self._differs(STATE, text):
             why = "it has another layout" if self._ours(STATE) and os.path.exists(STATE) else "GPUs forget it at boot"
             steps.append(Step(REMEMBER, STATE, why, assumed=assumed, data={"text": text}))
-        if not all(self._ours(path) and os.path.exists(path) for path in _FILES if path != STATE):
+        if not all(self._ours(path) and (os.path.exists(path) or path in self.files_before)
+                   for path in _FILES if path != STATE):
             steps.append(Step(INSTALL, UNIT, "GPUs forget their instances at boot"))
         elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_START)):
             steps.append(Step(INSTALL, UNIT, "it is not as wanted"))
@@ -172,7 +174,7 @@ class LastingWork(Work):
         self.boot = boot
 
     def _reach(self, goals: list[tuple[_plan.Gpu, _plan.Goal]], journal: Journal) -> dict[str, t.Any]:
-        keeper = Boot(journal, self.command, self.request.check)
+        keeper = Boot(journal, self.command, self.request)
         if self.request.state == "absent":
             first = keeper.carry_out(keeper.absent("MIG is given back"))
             return _joined(first, super()._reach(goals, journal))

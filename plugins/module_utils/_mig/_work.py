@@ -38,7 +38,8 @@ UNREAD = "See dmesg | grep -i nvrm; reset the GPU while nothing uses it (nvidia-
 class Request(t.NamedTuple):
     """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all.
 
-    after_reload: plan from what GPUs have once the driver has been reloaded; in check mode only.
+    In check mode only: after_reload, plan from what GPUs have once the driver has been reloaded; files_before, paths of
+    files that are brought before.
     """
 
     state: str
@@ -49,6 +50,7 @@ class Request(t.NamedTuple):
     check: bool
     checkpoint: t.Any = None
     after_reload: bool = False
+    files_before: t.Sequence[str] = ()
 
 
 class Work:

@@ -84,12 +84,13 @@ class Software:
 
     driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
     repaired: names of repositories that what runs before this puts right. packages_before: as of L(PackageWork).
+    files_before: paths of files that are brought before, in check mode.
     """
 
     def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
                  journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
-                 packages_before: bool = False) -> None:
+                 packages_before: bool = False, files_before: t.Collection[str] = ()) -> None:
         self.wanted = wanted
         self.given = repository
         self.driver_cuda = driver_cuda
@@ -99,6 +100,7 @@ class Software:
         self.journal_root = journal_root
         self.repaired = set(repaired)
         self.packages_before = packages_before
+        self.files_before = files_before
         self.system = read_os(self.root)
 
     # -- states
@@ -210,6 +212,7 @@ class Software:
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
             packages.packages_before = self.packages_before
+        work.files_before = self.files_before
         steps = work.plan(state, service)
         self.repaired.update(step.target for step in steps if step.action == ADD)
         return steps

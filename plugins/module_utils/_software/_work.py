@@ -57,6 +57,7 @@ class Work:
         self.root = root
         self.packages = PackageWork(manager, journal, repository) if manager else None
         self.before = ABSENT
+        self.files_before: t.Collection[str] = ()  # see L(_manage.Software)
 
     # -- plans
 
@@ -69,8 +70,8 @@ class Work:
     def _plan_files(self) -> list[Step]:
         steps = []
         for path, content in self.wish.files.items():
-            stands = read_bytes(self.root.at(path))
-            if stands != content or self.journal.get("file", path) is None:
+            stands, kept = read_bytes(self.root.at(path)), self.journal.get("file", path) is not None
+            if not kept or stands != content and path not in self.files_before:
                 check_writable(self.root.at(path))
                 why = "" if stands is None else "it is not as wanted" if stands != content else "it is kept from now on"
                 steps.append(Step(WRITE, path, why, data={"content": content}))

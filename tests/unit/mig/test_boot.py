@@ -61,8 +61,9 @@ class Host:
         return Completed(tuple(argv), 0, "NeedDaemonReload=no", "")
 
     def go(self, selected: str | None = "all-1g.10gb", level: str = "idle", check: bool = False,
-           state: str = "present", boot: bool = True, devices: list[str] | None = None) -> dict[str, t.Any]:
-        request = _work.Request(state, None, selected, devices, level, check)
+           state: str = "present", boot: bool = True, devices: list[str] | None = None,
+           files_before: t.Sequence[str] = ()) -> dict[str, t.Any]:
+        request = _work.Request(state, None, selected, devices, level, check, files_before=files_before)
         self.work: _work.Work = _boot.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
         if state == "gathered":
             self.work = _shown.Shown(request, self.model)  # type: ignore[arg-type]
@@ -206,6 +207,15 @@ def test_drift_is_repaired(host: Host, name: str, damage: t.Callable[[Path], Non
     assert [step["id"] for step in host.go()["plan"]] == expected
     assert {key: path.read_bytes() for key, path in host.path.items() if key != "ENABLED"} == good
     assert host.path["ENABLED"].is_symlink() and not host.go()["changed"]
+
+
+def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(host: Host) -> None:
+    host.go()
+    host.path["PYNVML"].unlink()
+    assert host.last(host.go(check=True)) == [INSTALL]
+    assert host.last(host.go(check=True, files_before=[str(host.path["PYNVML"])])) == []
+    host.path["PROGRAM"].unlink()
+    assert host.last(host.go(check=True, files_before=[str(host.path["PYNVML"])])) == [INSTALL]
 
 
 def test_what_is_pending_is_remembered_for_boot(host: Host) -> None:

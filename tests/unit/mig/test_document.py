@@ -107,3 +107,4 @@ def test_check_mode_knows_that_the_driver_role_would_reload_the_driver(monkeypat
         action._task = SimpleNamespace(check_mode=check, args={"selected": "all-1g.10gb", **given})
         action.run_module({})
     assert [one.get("after_reload") for one in asked] == [True, None, False]
+    assert [one.get("files_before") for one in asked] == [["install file"], None, ["install file"]]

@@ -324,6 +324,22 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
         action.run_module({})
     assert [one.get("repaired_repositories") for one in asked] == [["add repository"], None, []]
     assert [one.get("packages_before") for one in asked] == [True, None, True]
+    assert [one.get("files_before") for one in asked] == [["install file"], None, ["install file"]]
+
+
+def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(tmp_path: Path) -> None:
+    path = f"{tmp_path}/pynvml.py"
+    with Journal("node_status_exporter", str(tmp_path / "state" / "journal")) as journal:
+        work = _work.Work("x.timer", Wish(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
+                          Root(), None, None)
+        for before, steps in (([], 1), ([path], 1)):  # it is not on record yet
+            work.files_before = before
+            assert len(work._plan_files()) == steps
+        journal.write_file(path, b"x")
+        os.unlink(path)
+        for before, steps in (([], 1), ([path], 0)):
+            work.files_before = before
+            assert len(work._plan_files()) == steps
 
 
 @pytest.mark.parametrize("check", [True, False])
