@@ -21,9 +21,12 @@ LOADS = [f"load/load module: {name}" for name in ("nvidia-fs", "gdrdrv", "nvidia
 
 @pytest.fixture
 def rdma(made: t.Any) -> t.Any:
-    made.put(f"/lib/modules/{KERNEL}/modules.dep", "kernel/drivers/infiniband/core/ib_core.ko.xz:\n")
-    for name in ("nvidia-fs", "gdrdrv"):
-        made.put(f"/var/lib/dkms/{name}/2.5.1/{KERNEL}/x86_64/module/x.ko")
+    names = ("nvidia-fs", "gdrdrv")
+    made.put(f"/lib/modules/{KERNEL}/modules.dep", "kernel/drivers/infiniband/core/ib_core.ko.xz:\n"
+             + "".join(f"updates/dkms/{name}.ko.xz:\n" for name in names))
+    for name in names:
+        made.put(f"/lib/modules/{KERNEL}/updates/dkms/{name}.ko.xz")
+        made.put(f"/var/lib/dkms/{name}/2.5.1/{KERNEL}/x86_64/module/{name}.ko.xz")
         (made.folder / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(f"2.5.1/{KERNEL}/x86_64")
     return made
 
