@@ -13,7 +13,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -36,7 +36,7 @@ class Flaky:
         self.lock = threading.Lock()
         self.seen: list[tuple[str, str, int | str | None]] = []
 
-    def __enter__(self) -> Flaky:
+    def __enter__(self) -> Self:
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -31,6 +31,7 @@ Item = t.TypeVar("Item")
 Result = t.TypeVar("Result")
 
 
+_UNABLE = "The API server stayed unable to answer: look at its log and at etcd's, then run again."
 # How the API server words what admission webhooks and policies refuse.
 _DENIED = re.compile(r"admission webhook .* denied the request|AdmissionPolicy .* denied request")
 
@@ -281,7 +282,8 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
     fields = [str(cause["field"]) for cause in answer.causes if cause.get("field")]
     reason = str(answer.body.get("reason") or answer.status)
     said = str(answer.body.get("message") or "it gave no reason").rstrip(".")
-    raise ClusterError(f"{target}: the API server refused to {verb} it ({reason}): {said}.", _hint(answer),
+    failed = "could not" if answer.status >= 500 else "refused to"
+    raise ClusterError(f"{target}: the API server {failed} {verb} it ({reason}): {said}.", _hint(answer),
                        verb=verb, object=target, status=answer.status, reason=reason, fields=fields)
 
 
@@ -312,4 +314,4 @@ def _hint(answer: Answer) -> str:
         422: "Correct the fields that the message names.",
         400: "Correct the fields that the message names.",
         429: "The server stayed busy: run again later.",
-    }.get(answer.status, "Look at the API server's log: it stayed unable to answer." if answer.status >= 500 else "")
+    }.get(answer.status, _UNABLE if answer.status >= 500 else "")

@@ -309,14 +309,15 @@ def test_many_come_at_once_in_their_order_with_errors_in_place(client: Client) -
     (status(409, "no", "n1"), "Somebody else writes"),
     (status(422, "no", "n1", causes=[{"field": "spec.x"}, {"message": "?"}]), "Correct the fields"),
     (status(429), "run again later"),
-    (status(503), "API server's log"),
+    (status(503), "look at its log and at etcd's, then run again"),
 ])
 def test_refusals_say_what_was_asked_and_what_to_do(api: ApiServer, client: Client, reply: Reply, hint: str) -> None:
     always(api, reply)
     with pytest.raises(ClusterError) as caught:
         client.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "resourceVersion": "1"}})
     error = caught.value
-    assert hint in error.hint and error.message.startswith("Node n1: the API server refused to apply it (")
+    failed = "could not" if reply.status == 503 else "refused to"
+    assert hint in error.hint and error.message.startswith(f"Node n1: the API server {failed} apply it (")
     assert error.status == reply.status and error.reason == reply.body["reason"]
     assert error.details["fields"] == (["spec.x"] if reply.status == 422 else [])
 
@@ -380,7 +381,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
                                   wire.TRIES),
     "a pause in a digit that is none": (status(429, retry_after="\xb2"), "run again later", wire.TRIES),
     "an endless pause": (status(429, retry_after="9" * 400), "run again later", wire.TRIES),
-    "internal error": (status(500, "boom"), "it stayed unable to answer", wire.TRIES),
+    "internal error": (status(500, "boom"), "stayed unable to answer", wire.TRIES),
     "a gateway's page": (Reply(502, "<html>bad gateway</html>"), "bad gateway", wire.TRIES),
     "another shape of failure": (Reply(403, {"details": "text", "reason": {"a": 1}, "message": ["b"]}),
                                  "the right that the message names", 1),

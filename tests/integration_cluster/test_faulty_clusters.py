@@ -1,0 +1,286 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""site.yml on a cluster that fails in the middle of a run, or that another run changes at the same time."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+
+from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes
+from tests import processes
+from tests.integration import user
+from tests.integration_cluster import plays
+from tests.integration_cluster.conftest import NAME, Audit, running
+from tests.integration_cluster.proxy import Flaky
+from tests.unit.cluster.clusters import plan
+
+NODE, SPACE = "gpu-1", "gpu-operator"
+OLD, NEW = "24.6.2", "26.7.0"
+LIMIT = 240.0
+SHIPPED = [row for row in kinds.KINDS.values() if row.shipped]
+
+
+class Site:
+    """A cluster with one GPU Node, and nothing of ours in it."""
+
+    def __init__(self, made: clusters.Cluster, folder: Path) -> None:
+        self.made, self.folder = made, folder
+        self.kubeconfig = str(made.kubeconfig)
+        self.client, self.audit = Client(self.kubeconfig), Audit(made.audit_log)
+
+    def inventory(self, kubeconfig: str, release: str) -> dict[str, Any]:
+        """Everything of a release in the cluster."""
+        return {"gpu_control": {"hosts": {"cluster": plays.LOCAL}, "vars": {
+            "gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig, "gpu_release": release}}}
+
+    def run(self, kubeconfig: str = "", release: str = NEW) -> user.Run:
+        """site.yml to its end. kubeconfig: of a proxy."""
+        self.audit.start()
+        return plays.run(self.folder, "site", self.inventory(kubeconfig or self.kubeconfig, release))
+
+    def start(self, server: Flaky, release: str = NEW) -> Started:
+        """The same through a proxy, as a process beside the test."""
+        folder = self.folder / release
+        folder.mkdir()
+        return Started(folder, self.inventory(server.kubeconfig(folder), release))
+
+    def found(self) -> dict[str, dict[str, Any]]:
+        """By C(resource/name) the metadata of what is ours, and of the Node."""
+        live = {f"{row.plural}/{item['metadata']['name']}": item for row in SHIPPED
+                for item in self.client.list_row(row, metadata_only=True) if objects.is_ours(item)}
+        live[f"nodes/{NODE}"], = self.client.list("v1", "Node", metadata_only=True)
+        return {name: item["metadata"] for name, item in live.items()}
+
+    def assert_converged(self, release: str = NEW) -> None:
+        """All of a release is there and nothing else, and another run writes nothing."""
+        before = self.found()
+        assert before.keys() == {f"nodes/{NODE}", *names(release)}
+        last = self.run(release=release)
+        assert last.rc == 0, last.output
+        assert not written(self.audit)
+        assert ours(self.found()) == ours(before)
+
+
+def names(release: str = NEW) -> set[str]:
+    """By C(resource/name) what a release is in this cluster."""
+    cluster = plan(release=release, namespace=SPACE, node_os=["ubuntu24.04"])
+    wanted = objects.wanted({name: render(name, cluster) for name in (objects.SHARED, *ORDER)})
+    return {f"{one.kind.plural}/{one.manifest['metadata']['name']}" for one in wanted}
+
+
+def ours(found: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """What is ours of each object. Controllers go on to write statuses, which count in its resourceVersion."""
+    return {name: (one["uid"], one.get("generation"), one["labels"], [
+        entry["time"] for entry in one["managedFields"] if entry["manager"] == MANAGER]) for name, one in found.items()}
+
+
+def written(audit: Audit, code: int = 0) -> Counter[str]:
+    """How often we changed each object, by C(resource/name). code: 201 for what was created."""
+    return Counter(f"{one['resource']}/{one['name']}" for one in audit.writes
+                   if one["agent"] == MANAGER and one["code"] in ((code,) if code else (200, 201)))
+
+
+class Started:
+    """A run of site.yml beside others."""
+
+    def __init__(self, folder: Path, inventory: dict[str, Any]) -> None:
+        program = plays.install() / "ansible-playbook"
+        self.log, hosts = folder / "log", folder / "inventory.json"
+        hosts.write_text(json.dumps(inventory))
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [program, "-i", hosts, "gpuops.nvidia.site"], cwd=user.HOME, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, env={**user.environment(), "RECORD_FILE": str(folder / "record.jsonl")})
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """As the kernel does where memory is short: nothing is tidied up."""
+        processes.kill(self.process.pid)
+        self.process.wait()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output."""
+        return self.process.wait(LIMIT), self.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[clusters.Cluster]:
+    with running(f"{NAME}-faulty", "--nodes", "empty") as found:
+        yield found
+
+
+@pytest.fixture
+def site(made: clusters.Cluster, tmp_path: Path) -> Iterator[Site]:
+    found = Site(made, tmp_path)
+    nodes.create(made, nodes.plain(1, 0, "a100-80", "ubuntu24.04"), nodes.Labels())
+    yield found
+    deliver.absent(found.client, None, 180, False)
+    found.client.delete("v1", "Node", NODE)
+
+
+def is_write(method: str, path: str) -> bool:
+    """Of an object, no trial."""
+    return method == "PATCH" and "dryRun" not in path
+
+
+class Outage(Flaky):
+    """Stops etcd at the first write of a resource. It goes on when a write is sent for the n-th time; 0: at the end.
+
+    Meanwhile the API server is asked to give up a request after a moment, as it does by itself after a minute.
+    """
+
+    def __init__(self, site: Site, resource: str, attempts: int) -> None:
+        super().__init__(site.kubeconfig, self.look)
+        self.etcd, self.resource, self.attempts = site.made.marks["etcd"][0], resource, attempts
+        self.stopped = self.over = False
+        self.tries: Counter[str] = Counter()
+
+    def look(self, _number: int, method: str, path: str) -> None:
+        """One request before it is passed on."""
+        if self.over or not is_write(method, path):
+            return
+        if not self.stopped and f"/{self.resource}/" in path:
+            self.stopped = True
+            os.kill(self.etcd, signal.SIGSTOP)
+        if self.stopped:
+            self.tries[path] += 1
+            if self.tries[path] == self.attempts:
+                self.end()
+
+    def end(self) -> None:
+        """etcd goes on."""
+        os.kill(self.etcd, signal.SIGCONT)
+        self.over = True
+
+    def __exit__(self, *problem: object) -> None:
+        self.end()
+        super().__exit__(*problem)
+
+    def ask(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        """The API server's own answer."""
+        if self.stopped and not self.over:
+            handler.path += ("&" if "?" in handler.path else "?") + "timeout=300ms"
+        return super().ask(handler, body)
+
+
+def test_etcd_stops_in_the_middle_of_a_run(site: Site) -> None:
+    """For longer than a run tries: one error, and the next run goes on. For less: the run goes on by itself."""
+    with Outage(site, "serviceaccounts", 0) as server:
+        failed = site.run(server.kubeconfig(site.folder))
+    assert failed.rc == 2, failed.output
+    (message,) = failed.errors()
+    assert f"ServiceAccount {SPACE}/node-feature-discovery: the API server could not apply it (Timeout)" in message
+    assert message.endswith("look at its log and at etcd's, then run again."), message
+    left = site.found()
+    with Outage(site, "daemonsets", 3) as server:
+        done = site.run(server.kubeconfig(site.folder))
+        assert done.rc == 0 and server.over, done.output
+    assert f"namespaces/{SPACE}" in left and not written(site.audit).keys() & left.keys() - {f"nodes/{NODE}"}
+    site.assert_converged()
+
+
+class Distant(Flaky):
+    """Each answer comes late, and those for DaemonSets only when all of these have been written."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.kubeconfig, lambda *_words: None)
+        self.latency = threading.Event()
+        self.daemon_sets = threading.Barrier(sum(name.startswith("daemonsets/") for name in names()), timeout=60)
+
+    def ask(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        """The answer, later."""
+        answer = super().ask(handler, body)
+        self.latency.wait(0.1)
+        if is_write(handler.command, handler.path) and "/daemonsets/" in handler.path:
+            self.daemon_sets.wait()
+        return answer
+
+
+def test_every_answer_comes_late(site: Site) -> None:
+    """Objects of one kind wait for their answers together, and a run that has nothing to do asks little."""
+    with Distant(site) as server:
+        first = site.run(server.kubeconfig(site.folder))
+        assert first.rc == 0, first.output
+        assert set(written(site.audit).values()) == {1}
+        server.seen.clear()
+        again = site.run(server.kubeconfig(site.folder))
+        assert again.rc == 0 and not written(site.audit), again.output
+        assert len(server.seen) < 40
+    site.assert_converged()
+
+
+def test_two_releases_at_once(site: Site) -> None:
+    """Each has planned for an empty cluster, and writes when the other does. A run of one then has its own alone."""
+    whole = Audit(site.made.audit_log)
+    begun, released = threading.Event(), threading.Event()
+
+    def hold(_number: int, method: str, path: str) -> None:
+        if is_write(method, path):
+            begun.set()
+            assert released.wait(LIMIT)
+
+    def release(_number: int, method: str, path: str) -> None:
+        if is_write(method, path):
+            released.set()
+
+    with Flaky(site.kubeconfig, hold) as old, Flaky(site.kubeconfig, release) as new, site.start(old, OLD) as first:
+        assert begun.wait(LIMIT)
+        with site.start(new, NEW) as second:
+            ends = [second.end()]
+            released.set()  # also where that one failed before
+            ends.append(first.end())
+    for code, output in ends:
+        assert code == 0, output
+    assert written(whole)["daemonsets/nvidia-driver-daemonset"] == 2
+    done = site.run(release=OLD)
+    assert done.rc == 0 and "runtimeclasses/nvidia-cdi" in written(site.audit), done.output
+    site.assert_converged(OLD)
+
+
+def test_a_run_is_killed_while_it_delivers(site: Site) -> None:
+    """The next one goes on: what is there is not written again, and nothing is created twice."""
+    whole = Audit(site.made.audit_log)
+    begun: list[Started] = []
+    writes: list[str] = []
+    half = len(names()) // 2
+
+    def kill(_number: int, method: str, path: str) -> str | None:
+        """At the write in the middle, which the server gets all the same. What comes after it comes from nobody."""
+        if not is_write(method, path):
+            return None
+        writes.append(path)
+        if len(writes) == half:
+            begun[0].kill()
+        return "drop" if len(writes) > half else None
+
+    with Flaky(site.kubeconfig, kill) as server:
+        begun.append(site.start(server))
+        assert begun[0].end()[0] == -signal.SIGKILL
+    left = site.found()
+    assert half // 2 < len(left) <= half + 1
+    done = site.run()
+    assert done.rc == 0, done.output
+    assert not (written(site.audit).keys() & left.keys()) - {f"nodes/{NODE}"}
+    assert set(written(whole, 201).values()) == {1}
+    site.assert_converged()
