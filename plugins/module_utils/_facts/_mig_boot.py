@@ -43,26 +43,23 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
 
 
 def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
-    """What counts of the file's GPUs. Raises ValueError, KeyError, TypeError or AttributeError where somebody has
-    spoilt them: a controller believes no answer with such values in it."""
+    """What counts of them. Raises an error where somebody has spoilt them: no controller believes such an answer."""
     if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
-        raise ValueError(entries)
+        raise ValueError
     return {uuid.lower(): {
         "pci": _a(str, entry["pci"]), "enabled": _a(bool, entry["enabled"]), "instances": [
-            {"profile": _a(str, item["profile"]), "start": _number(item["start"], -1),
-             "compute": [[_number(number, 0) for number in _a(list, part, 8)] for part in _a(list, item["compute"])]}
+            {"profile": _a(str, item["profile"]), "start": _number(item["start"] + 1) - 1,
+             "compute": [[_number(size), _number(start)] for size, start in _a(list, item["compute"])]}
             for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
 
 
-def _a(kind: t.Any, value: t.Any, most: int = 64) -> t.Any:
-    """A value of this type, of so many items or characters at most."""
-    if not isinstance(value, kind) or kind is not bool and len(value) > most:
-        raise ValueError(value)
+def _a(kind: t.Any, value: t.Any) -> t.Any:
+    if not isinstance(value, kind) or kind is not bool and len(value) > 64:
+        raise ValueError
     return value
 
 
-def _number(value: t.Any, least: int) -> int:
-    """A number of slices, or where they begin."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1000:
-        raise ValueError(value)
+def _number(value: t.Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 99:
+        raise ValueError
     return value

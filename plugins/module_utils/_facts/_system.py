@@ -58,7 +58,7 @@ def system_of(release: t.Mapping[str, str]) -> dict[str, str | None]:
 
 def _unquoted(value: str) -> str:
     try:
-        return " ".join(shlex.split(value))
+        return " ".join(shlex.split(value[:1000]))  # it takes the square of a length
     except ValueError:
         return value.strip()
 
