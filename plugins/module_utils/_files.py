@@ -34,8 +34,8 @@ def read_bytes(path: str) -> bytes | None:
             return b""
         with open(path, "rb") as handle:
             return handle.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None  # ValueError: no file has such a name, as with a NUL in it
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}.", "Check its type and permissions.") from error
 

@@ -415,8 +415,9 @@ rejected:
   description:
     - The hosts that are left out of the plan, each with C(path), C(message) and C(hint). A host is left out if it
       cannot follow the policy and C(gpu_strict) is not set, if its answer does not have the shape that
-      M(gpuops.nvidia.gpu_info) documents, or if its facts set variables of this collection. The other hosts are part of
-      the plan. Without O(resolve) these are only hosts whose facts set variables of this collection.
+      M(gpuops.nvidia.gpu_info) documents, if its facts set variables of this collection, or if Ansible cannot template
+      a variable of this collection that its inventory sets. The other hosts are part of the plan. Without O(resolve)
+      these are only hosts of the last two kinds.
   returned: success
   type: dict
   sample:

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import traceback
 import typing as t
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._play import PlayHostVars, Values
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Unexpected
 
 
 class ControllerAction(ActionBase):
@@ -41,6 +44,9 @@ class ControllerAction(ActionBase):
             result.update(self.work(arguments, self._seen(variables)))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
+        except Exception as error:  # raised, it ends the play whatever the task says, also before a report of it
+            result.update(_unexpected(error, self._task.action).as_result(), failed=True,
+                          exception=traceback.format_exc())
         return printed(result)
 
     def _seen(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -57,3 +63,11 @@ class ControllerAction(ActionBase):
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """What the action does; returns its result."""
         raise NotImplementedError
+
+
+def _unexpected(error: Exception, action: str) -> Unexpected:
+    if isinstance(error, AnsibleError):
+        return Unexpected(f"{action} has failed: {str(error).rstrip('.')}.")
+    what = "".join(traceback.format_exception_only(error)).strip()
+    return Unexpected(f"{action} has failed for a defect of this collection: {what}.",
+                      "Report it with what the same run prints with -vvv.")

@@ -12,6 +12,9 @@ from __future__ import annotations
 import functools
 import typing as t
 
+from ansible.errors import AnsibleError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+
 Values = t.Mapping[str, t.Any]
 # Templates a value of the play with the variables of a host.
 Template = t.Callable[[t.Any, Values], t.Any]
@@ -21,13 +24,14 @@ class PlayHostVars:
     """C(hostvars) with the play's variables over them, templated on demand as each host's own.
 
     Ansible collects a host's variables anew each time that it is asked (0.3 ms), and whoever resolves a fleet asks
-    several times for all of it; here each host is collected once.
+    several times for all of it; here each host is collected once, and each of its variables templated once.
     """
 
     def __init__(self, hostvars: t.Any, play: Values, template: Template) -> None:
         self._hostvars = hostvars
         self._raw = functools.cache(hostvars.raw_get)
-        self._of_host = functools.cache(lambda host: _OfHost(hostvars[host], play, template, lambda: self._raw(host)))
+        self._of_host = functools.cache(
+            lambda host: _OfHost(host, hostvars[host], play, template, lambda: self._raw(host)))
 
     def __getitem__(self, host: str) -> Values:
         return self._of_host(host)
@@ -41,15 +45,31 @@ class PlayHostVars:
 
 
 class _OfHost(t.Mapping[str, t.Any]):
-    def __init__(self, own: Values, play: Values, template: Template, raw: t.Callable[[], Values]) -> None:
-        self._own, self._play, self._template, self._raw = own, play, template, raw
+    """Raises InputError for a variable that cannot be templated or decrypted."""
+
+    def __init__(self, host: str, own: Values, play: Values, template: Template, raw: t.Callable[[], Values]) -> None:
+        self._host, self._own, self._play, self._template, self._raw = host, own, play, template, raw
+        self._templated: dict[str, t.Any] = {}
 
     @functools.cached_property
     def _known(self) -> Values:
         return {**self._raw(), **self._play}
 
     def __getitem__(self, name: str) -> t.Any:
-        return self._template(self._play[name], self._known) if name in self._play else self._own[name]
+        if name not in self._templated:
+            self._templated[name] = self._read(name)
+        return self._templated[name]
+
+    def _read(self, name: str) -> t.Any:
+        try:
+            return self._template(self._play[name], self._known) if name in self._play else self._own[name]
+        except AnsibleError as error:
+            raise InputError(f"its value cannot be read: {str(error).strip().rstrip('.')}.",
+                             f"Correct it in the inventory, then try: ansible {self._host} -m ansible.builtin.debug "
+                             f"-a var={name}.", path=f"hostvars.{self._host}.{name}") from error
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._play or name in self._own
 
     def __iter__(self) -> t.Iterator[str]:
         return iter({**dict.fromkeys(self._own), **dict.fromkeys(self._play)})

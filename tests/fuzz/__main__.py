@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tests.fuzz import parsers
 
 ROUND = 1000
+LEAST = 5000  # inputs of each parser where as many are asked for
 HEARTBEAT = 60.0  # seconds between signs of life
 
 
@@ -22,37 +23,49 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--parser", choices=["all", *parsers.TARGETS], default="all", help="one of them")
     parser.add_argument("--count", type=int, help="how many inputs in all; without it, as many as the time allows")
     parser.add_argument("--seconds", type=float, default=600, help="without --count")
-    parser.add_argument("--first", type=int, default=10 ** 6, help="the number of the first round")
+    parser.add_argument("--first", type=int, default=10 ** 6, help="the number of the first round of each parser")
     parser.add_argument("--round", type=int, default=ROUND, help="inputs of a parser in one round")
     asked = parser.parse_args(words)
     names = list(parsers.TARGETS) if asked.parser == "all" else [asked.parser]
-    tallies = {name: parsers.Tally() for name in names}
-    failed, number, end, shown = {}, asked.first, time.monotonic() + asked.seconds, time.monotonic()
-    while len(failed) < len(names) and (
-            time.monotonic() < end if asked.count is None else _inputs(tallies) < asked.count):
-        for name in [name for name in names if name not in failed]:
-            try:
-                tallies[name].add(parsers.apart(name, number, asked.round))
-            except AssertionError as error:
-                failed[name] = number
-                again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
-                print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
-            if time.monotonic() - shown > HEARTBEAT:
-                shown = time.monotonic()
-                print(f"{_inputs(tallies)} inputs", flush=True)
-        number += 1
+    tallies, failed = {name: parsers.Tally() for name in names}, set[str]()
+    end, shown = time.monotonic() + asked.seconds, time.monotonic()
+    while asked.count is not None or time.monotonic() < end:
+        due = _due(tallies, failed, asked.count)
+        if not due:
+            break
+        # Each parser gets the same time, so that slow ones have fewer inputs.
+        name = min(due, key=lambda one: tallies[one].seconds)
+        number = asked.first + tallies[name].rounds
+        try:
+            tallies[name].add(parsers.apart(name, number, asked.round))
+        except AssertionError as error:
+            failed.add(name)
+            again = f"--parser '{name}' --count 1 --first {number} --round {asked.round}"
+            print(f"{error}\nagain by: python3 -m tests.fuzz {again}", flush=True)
+        if time.monotonic() - shown > HEARTBEAT:
+            shown = time.monotonic()
+            print(f"{_inputs(tallies)} inputs", flush=True)
     _print(tallies, failed)
     return 1 if failed else 0
 
 
+def _due(tallies: dict[str, parsers.Tally], failed: set[str], count: int | None) -> list[str]:
+    """The parsers that are to have another round; count: as many inputs in all, None for no end."""
+    left = [name for name in tallies if name not in failed]
+    if count is None:
+        return left
+    least = min(LEAST, count // len(tallies))
+    return [name for name in left if tallies[name].inputs < least] or (left if _inputs(tallies) < count else [])
+
+
 def _inputs(tallies: dict[str, parsers.Tally]) -> int:
-    return sum(one.read + one.refused for one in tallies.values())
+    return sum(one.inputs for one in tallies.values())
 
 
-def _print(tallies: dict[str, parsers.Tally], failed: dict[str, int]) -> None:
-    print(f"{'parser':22}{'read':>9}{'refused':>9}{'slowest s':>11}{'grown MiB':>11}")
+def _print(tallies: dict[str, parsers.Tally], failed: set[str]) -> None:
+    print(f"{'parser':22}{'read':>9}{'refused':>9}{'seconds':>9}{'slowest s':>11}{'grown MiB':>11}")
     for name, one in tallies.items():
-        print(f"{name:22}{one.read:9}{one.refused:9}{one.slowest:11.3f}{one.peak / 2**20:11.1f}"
+        print(f"{name:22}{one.read:9}{one.refused:9}{one.seconds:9.1f}{one.slowest:11.3f}{one.peak / 2**20:11.1f}"
               f"{'  FAILED' if name in failed else ''}")
     print(f"{_inputs(tallies)} inputs, {len(failed)} parsers failed")
 

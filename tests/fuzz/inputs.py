@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from hypothesis import strategies as st
+
+Choice = TypeVar("Choice")
+_DEEP = 6  # lists and mappings within each other
 
 
 class Target(NamedTuple):
@@ -20,20 +26,65 @@ class Target(NamedTuple):
     refuses: type[Exception] = GpuopsError
 
 
+class Tape:
+    """Choices that are read from bytes; the first of each where no bytes are left.
+
+    Hypothesis draws bytes at once. To draw each choice by itself takes ten times as long, and shrinks as well.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = iter(content)
+
+    def below(self, count: int) -> int:
+        """One of the numbers from 0."""
+        return int.from_bytes(islice(self._content, 1 if count <= 256 else 4), "big") % count
+
+    def of(self, choices: Sequence[Choice]) -> Choice:
+        """One of them."""
+        return choices[self.below(len(choices))]
+
+    def text(self, most: int) -> str:
+        """Any characters but surrogates, which no UTF-8 has."""
+        return "".join(self.of(_RANGES)(self) for _character in range(self.below(most + 1)))
+
+
+# ASCII, Latin-1, up to the surrogates, behind them.
+_RANGES: tuple[Callable[[Tape], str], ...] = (
+    lambda tape: chr(tape.below(0x80)), lambda tape: chr(tape.below(0x100)), lambda tape: chr(tape.below(0xd800)),
+    lambda tape: chr(0xe000 + tape.below(0x110000 - 0xe000)))
+_TIMES = (1, 1, 1, 1, 1, 1, 2, 60, 5000)
+_ENTROPY = st.binary(min_size=40, max_size=40)
+
+
 def words(*common: str) -> st.SearchStrategy[str]:
     """Texts of the words that a format is made of, and of any others, some of them many times."""
-    one = st.one_of(st.sampled_from(common), st.sampled_from(common), st.text(max_size=4))
-    times = st.sampled_from([1, 1, 1, 1, 1, 1, 2, 60, 5000])
-    return st.lists(st.tuples(one, times).map(lambda pair: pair[0] * pair[1]), max_size=12).map("".join)
+    def make(content: bytes) -> str:
+        tape = Tape(content)
+        return "".join((tape.of(common) if tape.below(3) else tape.text(4)) * tape.of(_TIMES)
+                       for _word in range(tape.below(13)))
+    return _ENTROPY.map(make)
+
+
+_SCALARS: tuple[Callable[[Tape], Any], ...] = (
+    lambda tape: None, lambda tape: bool(tape.below(2)), lambda tape: tape.below(12) - 2, lambda tape: 10 ** 4000,
+    lambda tape: tape.of((0.0, 1.5, -0.0, 1e308, math.inf, -math.inf, math.nan)),
+    lambda tape: datetime.date.fromordinal(1 + tape.below(datetime.date.max.toordinal())),
+    lambda tape: bytes(tape.below(256) for _byte in range(tape.below(3))), lambda tape: tape.text(3))
 
 
 def data(*names: str) -> st.SearchStrategy[Any]:
     """Lists and mappings of any values; names: of keys and values that mean something."""
-    scalars = st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.just(10 ** 4000), st.floats(), st.dates(),
-                        st.binary(max_size=2), st.sampled_from(names), st.text(max_size=3))
-    keys = st.one_of(st.sampled_from(names), st.sampled_from(names), st.integers(0, 2), st.none(), st.dates())
-    return st.recursive(scalars, lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=4)), max_leaves=20)
+    kinds = (lambda tape: tape.of(names), *_SCALARS)
+    keys = (kinds[0], kinds[0], lambda tape: tape.below(3), _SCALARS[0], _SCALARS[5])
+
+    def value(tape: Tape, depth: int = 0) -> Any:
+        if depth < _DEEP and tape.below(depth + 3) < 2:
+            if tape.below(2):
+                return [value(tape, depth + 1) for _item in range(tape.below(4))]
+            return {tape.of(keys)(tape): value(tape, depth + 1) for _item in range(tape.below(5))}
+        return tape.of(kinds)(tape)
+
+    return _ENTROPY.map(lambda content: value(Tape(content)))
 
 
 def fields(needed: dict[str, st.SearchStrategy[Any]], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

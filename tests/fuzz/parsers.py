@@ -9,6 +9,7 @@ may be given as C({"parts": [[text, times], ...]}). README.md tells what a run i
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -173,8 +174,13 @@ def limited(seconds: float) -> Iterator[None]:
 
 def _pages(field: int) -> int:
     """The bytes that this process has reserved (0) or uses (1), see proc_pid_statm(5)."""
-    with open("/proc/self/statm", encoding="utf-8") as handle:
-        return int(handle.read().split()[field]) * resource.getpagesize()
+    return int(os.pread(_statm(os.getpid()), 200, 0).split()[field]) * resource.getpagesize()
+
+
+@functools.cache
+def _statm(process: int) -> int:
+    """The file about this process, which stays open: to open it for each input takes a tenth of the time."""
+    return os.open(f"/proc/{process}/statm", os.O_RDONLY)
 
 
 def once(name: str, one: Any, seconds: float = LIMIT) -> str:
@@ -191,16 +197,25 @@ def once(name: str, one: Any, seconds: float = LIMIT) -> str:
 
 @dataclass
 class Tally:
-    """What inputs of a parser came to. slowest: seconds of the processor; peak: bytes that the process grew by."""
+    """What inputs of a parser came to. seconds: of the processor, in all; slowest: those of one input; peak: bytes that
+    the process grew by."""
 
     read: int = 0
     refused: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
     slowest: float = 0.0
     peak: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """How many there were."""
+        return self.read + self.refused
 
     def add(self, other: Tally) -> None:
         """Counts another round."""
         self.read, self.refused = self.read + other.read, self.refused + other.refused
+        self.rounds, self.seconds = self.rounds + 1, self.seconds + other.seconds
         self.slowest, self.peak = max(self.slowest, other.slowest), max(self.peak, other.peak)
 
 
@@ -247,7 +262,7 @@ def apart(name: str, number: int, examples: int) -> Tally:
     os.close(theirs)
     with os.fdopen(ours, "rb") as stream:
         answer = json.loads(stream.read() or b'{"failure": "the process was killed"}')
-    os.waitpid(child, 0)
+    _child, _status, used = os.wait4(child, 0)
     if "failure" in answer:
         raise AssertionError(answer["failure"])
-    return Tally(**answer)
+    return Tally(**{**answer, "seconds": used.ru_utime + used.ru_stime})

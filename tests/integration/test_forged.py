@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import compo
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 
 from tests.integration import user
-from tests.integration.hostile import forged, local, sound
+from tests.integration.hostile import compared, forged, local, sound
 
 Data = dict[str, Any]
 SOUND, REMEMBERED = "sound", "remembered"
@@ -98,29 +98,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     return Fleet(folder, {**variables, SOUND: local.host(folder, SOUND, {})})
 
 
-def told(run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order, without tasks that end the run for what was found on any host."""
-    return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
-            for line in run.of(SOUND) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
-
-
-def plan_of(run: user.Run) -> Data:
-    """The plan of the sound host, or what stands for one where a playbook makes none."""
-    found: Data = next(line["result"] for line in run.results if line["action"] == "gpuops.nvidia.gpu_policy")
-    kept = ("release", "policy", "disruption", "cluster", "strict", "kubeconfig", "exported")
-    return {**{key: found[key] for key in kept if key in found}, "mine": (found.get("hosts") or {}).get(SOUND)}
-
-
-def beside(run: user.Run, alone: user.Run, hosts: list[str]) -> None:
-    """The run did to the sound host what the run did in which it is alone, and obeyed nobody else."""
-    found = forged.OBEYED.search(run.output)
-    assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
-    assert "Traceback" not in run.output and not Path(forged.CANARY).exists()
-    assert {line["host"] for line in run.results} <= {SOUND, *hosts}
-    assert told(run) == told(alone), run.output[-5000:]
-    assert plan_of(run) == plan_of(alone)
-
-
 def part(playbook: str) -> list[str]:
     """The forging hosts of a playbook. Those of LOOKING share all hosts among them; the others have every sixth."""
     names = [f"forged-{number}" for number in range(len(answers()))]
@@ -134,8 +111,8 @@ def test_forged_answers(fleet: Fleet, playbook: str) -> None:
     assert len(answers()) >= 60
     hosts, alone = part(playbook), fleet.alone(playbook)
     run = fleet.run(playbook, hosts)
-    assert told(alone)
-    beside(run, alone, hosts)
+    assert compared.done(SOUND, alone)
+    compared.beside(SOUND, run, alone, hosts)
     failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
     forgers = {line["host"] for line in run.results if (line["result"].get("error") or {}).get("kind") == "answer"}
     assert len(forgers) >= 3 and all(host in run.output for host in failed | forgers)
@@ -153,7 +130,7 @@ def test_a_first_host_whose_cached_facts_are_forged(fleet: Fleet, remembered: di
     """Tasks for all hosts run on the first one. It fails by name, and the run is that of the others."""
     host, alone = REMEMBERED, fleet.alone(playbook)
     run = fleet.run(playbook, [host], remembered)
-    beside(run, alone, [host])
+    compared.beside(SOUND, run, alone, [host])
     failed = {line["host"] for line in run.results if line["kind"] == "failed"}
     assert run.rc != 0 and host in failed, run.output[-3000:]
     assert (SOUND in failed) == (alone.rc != 0 or playbook == "preflight"), run.output[-3000:]
@@ -169,7 +146,7 @@ def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbo
     fleet.variables["broken"] = {**local.host(fleet.folder, f"broken-{playbook}", {}),
                                  "gpu_undisturbed": "{{ 1 / 0 }}"}
     run = fleet.run(playbook, ["broken"])
-    beside(run, fleet.alone(playbook), ["broken"])
+    compared.beside(SOUND, run, fleet.alone(playbook), ["broken"])
     text = " ".join(run.output.split())
     assert "division by zero" in text and "ended before this was asked" in text, run.output[-4000:]
     assert run.rc != 0 or playbook == "status"

@@ -15,7 +15,6 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,11 @@ from lab.host import engine
 from lab.stages import ROOT
 from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
-from tests.integration.hostile import forged
+from tests.integration.hostile import compared, forged
 
 HOSTILE, SOUND = "gpu-h1", "gpu-s1"
 FOLDER = "/opt/hostile"
 LATER = ("nvidia_driver", "container_toolkit")
-# What of the plan every host shares.
-SHARED = ("release", "policy", "disruption", "placement", "cluster", "strict", "kubeconfig")
 
 
 @dataclass
@@ -95,31 +92,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> None:
-    """The run gave the sound host what it has alone; nothing of the others was obeyed by anybody."""
-    found = forged.OBEYED.search(run.output)
-    assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
-    at = run.output.find("Traceback")
-    assert at < 0, run.output[max(0, at - 2000):at + 2000]
-    assert not Path(forged.CANARY).exists()
-    assert {line["host"] for line in run.results} <= {SOUND, *hosts}
-    assert told(run) == told(alone), run.output[-6000:]
-    plan, expected = planned(run), planned(alone)
-    assert {key: plan[key] for key in SHARED} == {key: expected[key] for key in SHARED}
-    assert plan["hosts"][SOUND] == expected["hosts"][SOUND]
+    """See L(compared.beside); also on the hosts themselves nothing of the others was obeyed."""
+    compared.beside(SOUND, run, alone, hosts)
     for host in (HOSTILE, SOUND):
         assert fleet.sh(f"ls {forged.CANARY} 2>&1 || true", host).startswith("ls:")
-
-
-def told(run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order. A task for the whole play is counted to its first host."""
-    return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
-            for line in run.of(SOUND) if line["action"] not in user.ON_CONTROLLER]
-
-
-def planned(run: user.Run) -> dict[str, Any]:
-    """The plan of all."""
-    found: dict[str, Any] = next(line["result"] for line in run.results if line["action"] == "gpuops.nvidia.gpu_policy")
-    return found
 
 
 def test_facts(fleet: Fleet) -> None:
@@ -134,7 +110,7 @@ def test_facts(fleet: Fleet) -> None:
     assert alone.rc == 0, alone.output
     run = fleet.run("site", "--check", "--tags", "preflight", more=(inventory,))
     beside(fleet, run, alone, hosts)
-    plan = planned(run)
+    plan = compared.plan(run)
     failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
     silent = hosts - set(plan["hosts"]) - set(plan["rejected"]) - failed
     assert silent == set(), [answers[int(host.partition("-")[2])][:300] for host in sorted(silent)]

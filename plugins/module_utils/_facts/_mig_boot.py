@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
@@ -19,6 +20,7 @@ STATE = "/etc/gpuops/mig.json"
 VERSION = 1
 # The vendor's own unit for the same, of its package nvidia-mig-manager and of DeepOps, where it is enabled.
 _VENDORS = "nvidia-mig-manager.service"
+_UUID = re.compile(r"[0-9a-z][0-9a-z./_-]{0,95}\Z", re.ASCII)
 
 
 def read_mig_boot(root: Root) -> dict[str, t.Any]:
@@ -30,8 +32,7 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
     """
     try:
         document = json.loads(root.text(STATE) or "")
-        gpus = {uuid.lower(): _checked(entry) for uuid, entry in document["gpus"].items()
-                } if document["version"] == VERSION else None
+        gpus = _gpus(document["gpus"]) if document["version"] == VERSION else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         gpus = None
     vendors = any(root.link(f"{_UNITS}/{folder}/{_VENDORS}") is not None
@@ -41,13 +42,27 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
     return {"enabled": enabled, "masked": masked, "gpus": gpus, "vendor": _VENDORS if vendors else None}
 
 
-def _checked(entry: t.Any) -> dict[str, t.Any]:
-    """An entry of the file. Raises ValueError, KeyError or TypeError where somebody has spoilt it."""
-    right = isinstance(entry["pci"], str) and isinstance(entry["enabled"], bool) and all(
-        isinstance(item["profile"], str) and isinstance(item["start"], int)
-        and all(isinstance(number, int) for part in item["compute"] for number in part)
-        for item in entry["instances"])
-    if not right:
-        raise ValueError(entry)
-    found: dict[str, t.Any] = entry
-    return found
+def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What counts of the file's GPUs. Raises ValueError, KeyError, TypeError or AttributeError where somebody has
+    spoilt them: a controller believes no answer with such values in it."""
+    if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
+        raise ValueError(entries)
+    return {uuid.lower(): {
+        "pci": _a(str, entry["pci"]), "enabled": _a(bool, entry["enabled"]), "instances": [
+            {"profile": _a(str, item["profile"]), "start": _number(item["start"], -1),
+             "compute": [[_number(number, 0) for number in _a(list, part, 8)] for part in _a(list, item["compute"])]}
+            for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
+
+
+def _a(kind: type, value: t.Any, most: int = 64) -> t.Any:
+    """A value of this type, of so many items or characters at most."""
+    if type(value) is not kind or kind is not bool and len(value) > most:
+        raise ValueError(value)
+    return value
+
+
+def _number(value: t.Any, least: int) -> int:
+    """A number of slices, or where they begin."""
+    if type(value) is not int or not least <= value < 1000:
+        raise ValueError(value)
+    return value

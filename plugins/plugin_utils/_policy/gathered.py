@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
     ON_HOSTS,
     SECRETS,
@@ -44,6 +44,9 @@ PROFILE = "gpu_profile"
 # The configuration of the device plugin for a host's Node, see L(cluster_sharing).
 PLUGIN_CONFIG = "device_plugin_config"
 
+# What is read here of the inventory, of every host.
+READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), NODE_NAME, PROFILE, *VARIABLES, *SECRETS))
+
 TaskVars = t.Mapping[str, t.Any]
 
 
@@ -59,9 +62,30 @@ def hosts(task_vars: TaskVars) -> list[str]:
 
 
 def variables(task_vars: TaskVars) -> dict[str, t.Any]:
-    """For each host of the play its variables. A host whose facts set variables of the collection is left out."""
+    """For each host of the play its variables, without the hosts that L(rejected) names.
+
+    Raises InputError where that would leave a default in the place of what was meant for all: a host that only stands
+    for a cluster has a variable that cannot be read, or all hosts have one.
+    """
     hostvars = task_vars["hostvars"]
-    return {host: hostvars[host] for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))}
+    believed = [host for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))]
+    faults = {host: unreadable(hostvars, host) for host in believed}
+    found = {host: hostvars[host] for host, fault in faults.items() if fault is None}
+    for host, fault in faults.items():
+        if fault is not None and (not found or host not in hosts(task_vars)):
+            raise fault
+    return found
+
+
+def unreadable(hostvars: t.Any, host: str, names: frozenset[str] = READ) -> InputError | None:
+    """The error of the first of these variables that the inventory sets for a host and that cannot be templated."""
+    mine = hostvars[host]
+    for name in sorted(names.intersection(mine)):
+        try:
+            mine[name]
+        except InputError as error:
+            return error
+    return None
 
 
 def forged(host_vars: t.Any) -> list[str]:
@@ -89,19 +113,20 @@ def forged_error(host: str, name: str) -> InputError:
 def left_out(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
     """By host of the groups gpu_hosts and gpu_control that is not in the play, as with --limit, its variables.
 
-    A host whose facts set some of ours is left out.
+    A host whose facts set some of ours, or of which one of ours cannot be read, is left out.
     """
     known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
     here, hostvars = set(play_hosts(task_vars)), task_vars["hostvars"]
     return {host: hostvars[host] for host in dict.fromkeys(known)
-            if host not in here and not forged(hostvars.raw_get(host))}
+            if host not in here and not forged(hostvars.raw_get(host)) and unreadable(hostvars, host) is None}
 
 
 def node_names(task_vars: TaskVars) -> dict[str, str]:
     """By host of the inventory's group gpu_hosts, also one left out by --limit, the name of its Node.
 
-    A host with a fact of this name, which hides what the inventory says, counts as a Node of its own name, unless
-    another host is that Node: what is on the host is not delivered a second time by the cluster.
+    A host with a fact of this name, which hides what the inventory says, or whose variable cannot be read, counts as a
+    Node of its own name, unless another host is that Node: what is on the host is not delivered a second time by the
+    cluster.
     """
     names = {host: node_name(task_vars["hostvars"], host) for host in _group(task_vars, "gpu_hosts")}
     known = {host: name for host, name in names.items() if name is not None}
@@ -110,12 +135,17 @@ def node_names(task_vars: TaskVars) -> dict[str, str]:
 
 
 def node_name(hostvars: t.Any, host: str) -> str | None:
-    """The name of a host's Node, as the inventory says; None if a fact of the host sets it."""
+    """The name of a host's Node, as the inventory says; None if a fact of the host sets it, or it cannot be read."""
     # Raw: what a module returned is data, and templating the variables of the whole fleet would take its time.
     raw = hostvars.raw_get(host)
-    if NODE_NAME in forged(raw):
+    if not _says(hostvars, host, NODE_NAME):
         return None
     return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
+
+
+def _says(hostvars: t.Any, host: str, name: str) -> bool:
+    """Whether it is the inventory that sets a variable of a host, or leaves it out, and its value can be read."""
+    return name not in forged(hostvars.raw_get(host)) and unreadable(hostvars, host, frozenset((name,))) is None
 
 
 def plugin_configs(task_vars: TaskVars) -> dict[str, str]:
@@ -128,17 +158,17 @@ def node_profiles(task_vars: TaskVars) -> dict[str, t.Any]:
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
-        if PROFILE not in forged(hostvars.raw_get(host)):
+        if _says(hostvars, host, PROFILE):
             found.setdefault("", hostvars[host].get(PROFILE))
     return found
 
 
 def _by_node(task_vars: TaskVars, name: str) -> dict[str, t.Any]:
-    """By Node of a host of the inventory a variable of the host, None if it is not set. A host whose facts set it is
-    left out."""
+    """By Node of a host of the inventory a variable of the host, None if it is not set. A host whose facts set it, or
+    of which it cannot be read, is left out."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
-            if name not in forged(hostvars.raw_get(host))}
+            if _says(hostvars, host, name)}
 
 
 def cluster_is_left_out(task_vars: TaskVars) -> bool:
@@ -159,17 +189,20 @@ def facts(task_vars: TaskVars) -> dict[str, t.Any]:
 
 
 def rejected(task_vars: TaskVars, names: t.Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """By host that is not believed C({path, message, hint}). names: the hosts to look at, by default those of the play.
+    """By host that is left out C({path, message, hint}). names: the hosts to look at, by default those of the play.
 
-    Its answer to gpu_info has another shape than gpu_info documents, or its facts set variables of ours.
+    Its answer to gpu_info has another shape than gpu_info documents, its facts set variables of ours, or one of ours
+    cannot be templated.
     """
     found = {}
     for host in hosts(task_vars) if names is None else names:
         error = _registered(task_vars, host, FACTS).get("error") or {}
+        refused = error.get("kind") == answers.KIND
         variables_set = forged(task_vars["hostvars"].raw_get(host))
-        if variables_set:
-            error = forged_error(host, variables_set[0]).as_result()["error"]
-        if variables_set or error.get("kind") == answers.KIND:
+        fault = forged_error(host, variables_set[0]) if variables_set else unreadable(task_vars["hostvars"], host)
+        if fault is not None:
+            error = fault.as_result()["error"]
+        if refused or fault is not None:
             found[host] = {key: str(error[key]) for key in ("path", "message", "hint")}
     return found
 
@@ -206,10 +239,10 @@ def overrides(task_vars: TaskVars) -> dict[str, dict[str, t.Any]]:
 
     Of a secret only whether it is set.
     """
-    found = {}
+    found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):
-        # Of a host that is not believed nothing is planned.
-        mine = {} if forged(task_vars["hostvars"].raw_get(host)) else task_vars["hostvars"][host]
+        # Of a host that is left out nothing is planned.
+        mine = {} if host in refused else task_vars["hostvars"][host]
         found[host] = {name: mine[name] for name in (*VARIABLES, PROFILE) if name in mine}
         found[host].update({name: bool(mine[name]) for name in SECRETS if name in mine})
     return found

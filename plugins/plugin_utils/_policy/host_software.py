@@ -12,6 +12,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._sources import source_for
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 
@@ -134,6 +135,22 @@ def node_status_exporter(asked: Asked, facts: Facts, mine: Mine, place: str, why
 def validator(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: list[str]) -> Plan:
     """The CUDA sample, which verification runs on each GPU that nobody uses."""
     return {"placement": place, "because": [] if place == "host" else [f"not delivered: {why}"]}
+
+
+def no_driver(driver: t.Mapping[str, t.Any], facts: Facts) -> str:
+    """Why no program of a host finds a driver after the run, empty where it does. driver: the host's plan of it."""
+    if driver.get("state") == "absent":
+        return "driver_state is absent"
+    brought = driver["placement"] == "host" or facts["driver"]["library"] is not None
+    return "" if brought else "no driver is installed on the host, and the plan brings none to it"
+
+
+def leave_out(plan: t.Mapping[str, Plan], why: str) -> t.Iterator[str]:
+    """Leaves out the components whose packages are chosen by the driver, as there is none. Returns notes."""
+    for name in ("cuda", "dcgm", "dcgm_exporter"):
+        if plan[name]["placement"] == "host" and not (name == "cuda" and plan[name]["version"]):
+            plan[name].update(placement="none", because=[f"not delivered: {why}"])
+            yield f"{by_name(name).title} is not delivered there: {why}."
 
 
 def options(plan: t.Mapping[str, Plan]) -> dict[str, Plan]:

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     preflight_release,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Dict, Finding, ordered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Unexpected
 
 Plan = t.Mapping[str, t.Any]
 Facts = t.Mapping[str, t.Any]
@@ -47,13 +48,15 @@ def checks(plan: Plan | None, facts: t.Mapping[str, Facts | None], cluster_facts
 def refused(error: t.Mapping[str, t.Any], facts: t.Mapping[str, Facts | None], cluster_facts: Facts | None = None,
             today: datetime.date | None = None) -> list[Finding]:
     """All findings where a policy cannot be carried out. error: C(result.error) of gpu_policy."""
-    refusals = error.get("refusals")
+    refusals, kind = error.get("refusals"), error.get("kind")
     if refusals is None:
-        host = "policy" if error.get("kind") in ("input", "policy") else "cluster"
+        host = "policy" if kind in ("input", "policy", Unexpected.kind) else "cluster"
         first = [Finding(host, "policy", "error", _sentence(text), _sentence(error["hint"]))
                  for text in error.get("faults") or [error["message"]]]
     else:
         first = from_refusals(refusals)
+    if kind == Unexpected.kind:
+        return first  # the facts may be what the plan has failed for
     said = {(host, _SAID_BY.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
             for constraint in refusal.get("constraints") or ()}
     found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in said]
@@ -84,11 +87,13 @@ def from_refusals(refusals: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
 
 
 def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
-    """Hosts and Nodes that are left out, C({NAME: {path, message, hint}}), as errors: they are not believed, or cannot
-    follow the policy."""
-    return [Finding(host, "policy" if one["path"] == "gpu_policy" else "facts", "error",
-                    f"it is left out: {_sentence(one['message'])}", _sentence(one["hint"]))
-            for host, one in rejected.items()]
+    """Hosts and Nodes that are left out, C({NAME: {path, message, hint}}), as errors: they are not believed, have a
+    variable that cannot be read, or cannot follow the policy."""
+    def check(path: str) -> str:
+        return {"gpu_policy": "policy", "hostvars": "variables"}.get(path.partition(".")[0], "facts")
+
+    return [Finding(host, check(one["path"]), "error", f"it is left out: {_sentence(one['message'])}",
+                    _sentence(one["hint"])) for host, one in rejected.items()]
 
 
 def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]]) -> list[Dict]:

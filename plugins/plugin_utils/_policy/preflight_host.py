@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    host_software,
     host_toolkit,
     matrix,
     preflight_release,
@@ -224,6 +225,12 @@ def _known_faults(host: Host) -> t.Iterator[Said]:
             yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
 
 
+def _no_driver(host: Host) -> t.Iterator[Said]:
+    if host.place == "none" and host.driver and host_software.no_driver(host.driver, host.facts):
+        yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
+               "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
+
+
 def _foreign_driver(host: Host) -> t.Iterator[Said]:
     if host.place == "host" and host.facts["driver"]["source"] == "container":
         yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
@@ -408,7 +415,8 @@ def _system(host: Host) -> t.Iterator[Said]:
 
 CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
     "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
-    "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms, "foreign_driver": _foreign_driver,
+    "no_driver": _no_driver, "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms,
+    "foreign_driver": _foreign_driver,
     "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
     "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
     "profile": _profile, "journal": _journals, "mig_boot": _mig_boot,

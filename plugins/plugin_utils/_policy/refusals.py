@@ -61,6 +61,12 @@ class PolicyError(GpuopsError):
     kind = "policy"
 
 
+class Unexpected(GpuopsError):
+    """A defect of this collection, or what Ansible itself has raised."""
+
+    kind = "unexpected"
+
+
 # A reason, and whom it concerns.
 Concerned = t.Tuple[Refused, t.Sequence[str]]
 

@@ -122,6 +122,7 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
             reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
+    said += _without_driver(plan, facts)
     # autoUpgrade false: a running driver is not replaced. All else in upgradePolicy says how to upgrade, not whether.
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and plan["driver"]["disruption"] != "never":
         plan["driver"]["disruption"] = "never"
@@ -133,6 +134,18 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     plan["delivered"] = [one.name for one in components.ON_HOSTS if plan[one.name]["placement"] == "host"]
     explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
     return plan, explained, said
+
+
+def _without_driver(plan: Plan, facts: Facts) -> t.Iterator[str]:
+    """Leaves out what needs a driver where there will be none. Returns notes. Raises Refusals for a MIG layout."""
+    why = host_software.no_driver(plan["driver"], facts)
+    mig = plan["mig_manager"]
+    if why and mig["placement"] == "host" and mig["selected"]:
+        text = f"MIG layout {mig['selected']!r} is selected"
+        raise Refusals([Refused(f"{text}, but {why}", "Remove mig_manager_selected, or have a driver installed first.",
+                                [("mig.layout", text)], [_NO_LAYOUT])])
+    if why:
+        yield from host_software.leave_out(plan, why)
 
 
 # By component the record of what this collection has brought of it, where that has another name.

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import VERSION, Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import FeatureFile, compare, parse, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
@@ -237,6 +238,18 @@ def test_gpus_that_leave_the_bus_are_believed_the_second_time(tmp_path: Path) ->
     with Journal("labels", root=str(tmp_path)) as journal:
         forget(journal)
     assert not tmp_path.exists() and not calm(str(tmp_path / "labels.json"))
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, 0, True, float(VERSION), None])
+def test_a_journal_of_another_format_is_left_to_its_reader(tmp_path: Path, version: t.Any) -> None:
+    """It says what is wrong; a shortcut around it would hide that."""
+    path = tmp_path / "labels.json"
+    document = {"version": VERSION, "unfinished": None,
+                "entries": [{"kind": "reading", "key": "gpus", "before": None, "after": {"gpus": 8, "fewer": False}}]}
+    path.write_text(json.dumps(document))
+    assert calm(str(path))
+    path.write_text(json.dumps({**document, "version": version}))
+    assert not calm(str(path))
 
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["present", "absent"])

@@ -50,7 +50,7 @@ class Model:
         return device
 
     def uuid(self, device: Device) -> str:
-        return f"GPU-of-{device.pci}"
+        return f"GPU-of-{device.pci.replace(':', '-')}"
 
     def mode(self, device: Device) -> tuple[bool, bool] | None:
         if device.pci in self.ill:

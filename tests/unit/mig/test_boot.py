@@ -113,10 +113,10 @@ def test_what_is_kept_for_boots_touches_no_gpu(host: Host) -> None:
 
 @pytest.mark.parametrize("spoil", [
     lambda gpus: gpus.clear() or gpus.update(x=5),
-    lambda gpus: gpus[f"gpu-of-{B}"].pop("pci"),
-    lambda gpus: gpus[f"gpu-of-{B}"].update(enabled="yes"),
-    lambda gpus: gpus[f"gpu-of-{B}"]["instances"][0].update(compute=[["1", 0]]),
-    lambda gpus: gpus[f"gpu-of-{B}"].update(instances={"1g.10gb": 7}),
+    lambda gpus: gpus[f"gpu-of-{B.replace(':', '-')}"].pop("pci"),
+    lambda gpus: gpus[f"gpu-of-{B.replace(':', '-')}"].update(enabled="yes"),
+    lambda gpus: gpus[f"gpu-of-{B.replace(':', '-')}"]["instances"][0].update(compute=[["1", 0]]),
+    lambda gpus: gpus[f"gpu-of-{B.replace(':', '-')}"].update(instances={"1g.10gb": 7}),
 ])
 def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.Any]) -> None:
     host.go()
@@ -125,7 +125,7 @@ def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.
     host.path["STATE"].write_text(json.dumps(document))
     assert _mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
     result = host.go(devices=[A])
-    assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A}"]
+    assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A.replace(':', '-')}"]
     assert "at boot only the GPUs of this task get their layout back" in host.work.warnings[0]
     assert host.commands[-1] == "systemctl reset-failed gpuops-mig.service"
 

@@ -184,7 +184,7 @@ def test_what_a_gpu_had_that_does_not_answer_stays_on_record(
     go(model, state="absent")
     assert model.counts()[B] is None
     with Journal("mig", str(journal), readonly=True) as kept:
-        assert list(kept.of_kind("gpu")) == [f"gpu-of-{A}"]
+        assert list(kept.of_kind("gpu")) == [f"gpu-of-{A.replace(':', '-')}"]
     model.silent = []
     go(model, state="absent")
     assert model.counts() == {A: None, B: None}
@@ -434,12 +434,12 @@ def test_a_gpu_that_has_left_is_forgotten(journal: Path) -> None:
     go(hosts(), "all-enabled", devices=[B])
     work = _work.Work(_work.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
     assert work.run()["changed"] is False
-    assert "GPU-of-0000:0f:00.0".lower() in work.warnings[0]
+    assert "GPU-of-0000-0f-00.0".lower() in work.warnings[0]
     assert not journal.exists()
 
 
 def test_devices_choose() -> None:
-    for word in (B, "1", f"GPU-of-{B}"):
+    for word in (B, "1", f"GPU-of-{B.replace(':', '-')}"):
         model = hosts()
         go(model, "all-enabled", devices=[word])
         assert model.counts() == {A: None, B: {}}, word
@@ -479,14 +479,14 @@ def test_a_checkpoint_returns_exactly_that() -> None:
     before = copy.deepcopy((model.counts(), model.placed))
     taken = go(model, state="gathered")["checkpoint"]
     assert taken == {"Version": "v1", "MigState": {"Devices": [
-        {"UUID": f"GPU-of-{A}", "MigMode": 1, "GpuInstances": [
+        {"UUID": f"GPU-of-{A.replace(':', '-')}", "MigMode": 1, "GpuInstances": [
             {"ProfileID": 1, "Placement": {"Start": 4, "Size": 2}, "ComputeInstances": [
                 {"ProfileID": 1, "EngProfileID": 0}]},
             {"ProfileID": 2, "Placement": {"Start": 0, "Size": 4}, "ComputeInstances": [
                 {"ProfileID": 0, "EngProfileID": 0}, {"ProfileID": 0, "EngProfileID": 0}]},
             {"ProfileID": 7, "Placement": {"Start": 6, "Size": 1}, "ComputeInstances": [
                 {"ProfileID": 0, "EngProfileID": 0}]}]},
-        {"UUID": f"GPU-of-{B}", "MigMode": 0, "GpuInstances": None}]}}
+        {"UUID": f"GPU-of-{B.replace(':', '-')}", "MigMode": 0, "GpuInstances": None}]}}
     assert go(model, checkpoint=taken, level="never")["changed"] is False
     for other in ("all-1g.10gb", "all-7g.80gb", "all-disabled"):
         go(model, other)
@@ -499,7 +499,7 @@ def test_a_checkpoint_returns_exactly_that() -> None:
     assert model.counts() == {A: {"1g.10gb": 7}, B: None}
 
 
-def checkpoint(uuid: str = f"GPU-of-{A}", **instance: t.Any) -> dict[str, t.Any]:
+def checkpoint(uuid: str = f"GPU-of-{A.replace(':', '-')}", **instance: t.Any) -> dict[str, t.Any]:
     item = {"ProfileID": 2, "Placement": {"Start": 0, "Size": 4}, "ComputeInstances": None, **instance}
     return {"Version": "v1", "MigState": {"Devices": [{"UUID": uuid, "MigMode": 1, "GpuInstances": [item]}]}}
 
@@ -557,7 +557,7 @@ def test_what_concerns_no_gpu_says_so(document: t.Any, selected: str | None, dev
 def test_gpus_of_a_configuration_by_uuid() -> None:
     model = hosts()
     document = {"version": "v1", "mig-configs": {"one": [
-        {"devices": [f"GPU-of-{B}"], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]}}
+        {"devices": [f"GPU-of-{B.replace(':', '-')}"], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}}]}}
     go(model, config=document)
     assert model.counts() == {A: None, B: {"7g.80gb": 1}}
 

@@ -110,6 +110,29 @@ def test_where_nothing_can_be_installed() -> None:
     assert "dcgm" in given["software"]
 
 
+NO_DRIVER = "no driver is installed on the host, and the plan brings none to it"
+
+
+@pytest.mark.parametrize(("placement", "mine", "reason"), [
+    ({"driver": "none"}, {}, NO_DRIVER), ({"driver": "cluster"}, {}, NO_DRIVER),
+    ({}, {"driver_state": "adopted"}, NO_DRIVER), ({}, {"driver_state": "absent"}, "driver_state is absent")])
+def test_what_is_chosen_by_the_driver_is_left_out_without_one(placement: t.Any, mine: Data, reason: str) -> None:
+    """Its module would fail, also in a preview, and take with it what needs no driver."""
+    given, placement = policy(nodeStatusExporter={"enabled": True}), {**placement, "cuda": "host"}
+    made, notes = plan(given, mine, placement)
+    assert list(made["software"]) == ["node_status_exporter"] and made["container_toolkit"]["placement"] == "host"
+    assert not {"cuda", "dcgm", "dcgm_exporter"} & {*made["preview"], *made["delivered"]}
+    assert {f"h: {title} is not delivered there: {reason}." for title in ("CUDA", "DCGM", "DCGM exporter")} <= {*notes}
+    assert made["dcgm"]["because"] == [f"not delivered: {reason}"]
+    level, _notes = plan(given, {**mine, "cuda_version": "13.0"}, placement)
+    assert list(level["software"]) == ["cuda", "node_status_exporter"]
+    if reason == NO_DRIVER:
+        there, notes = plan(given, mine, placement, driver={"loaded": "595.91.07", "library": "595.91.07"})
+        assert list(there["software"]) == ["cuda", "dcgm", "dcgm_exporter", "node_status_exporter"] and notes == []
+    with pytest.raises(PolicyError, match=f"MIG layout 'all-1g.10gb' is selected, but {reason}"):
+        plan(given, {**mine, "mig_manager_selected": "all-1g.10gb"}, placement)
+
+
 def test_what_the_cluster_brings_to_a_host_that_is_a_node() -> None:
     made, _notes = plan({"dcgm": {"enabled": True}}, placement="hybrid")
     assert made["software"] == {}

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
     "no answer": (None, None, {"facts": "error"}),
     "nouveau loaded, the role unloads it": (facts(**BARE, modules={"nouveau": True}), None, {"nouveau": "info"}),
     "nouveau loaded, driver adopted": (facts(**BARE, modules={"nouveau": True}), plan_of(driver=ADOPTED),
-                                       {"nouveau": "error"}),
+                                       {"nouveau": "error", "no_driver": "error"}),
     "nouveau loaded, driver container": (facts(**BARE, modules={"nouveau": True}), plan_of(driver=IN_CLUSTER),
                                          {"nouveau": "error"}),
     "nouveau not denied, driver container": (facts(**BARE), plan_of(driver=IN_CLUSTER), {"nouveau": "warning"}),
@@ -180,7 +180,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
                                    plan_of(driver=ADOPTED, preview=()), {"fabric": "warning"}),
     "GB200 tray with IMEX": (
         facts(["2941"] * 4, arch="aarch64", driver={"packages": {"nvidia-imex": "580.173.02-1"}}),
-        plan_of(driver=ADOPTED), {}),
+        plan_of(driver=ADOPTED), {"no_driver": "error"}),
     "held while the driver changes": (driven(facts(**BARE, clients=[client()]), "570.211.01"), plan_of(),
                                       {"holders": "warning"}),
     "held while MIG changes": (driven(facts(["20b5"], clients=[client(unit="slurmd.service")]), VERSION),
@@ -212,7 +212,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
         "nvidia-container-toolkit": "1.20.0-1", "libnvidia-container1": "1.17.8-1"}}), None, {"toolkit": "warning"}),
     "damaged journal": (facts(**BARE, journals=DAMAGED), plan_of(), {"journal": "error"}),
     "journal where nothing is delivered": (facts(**BARE, journals=DAMAGED), plan_of(driver=ADOPTED, toolkit=OFF),
-                                           {}),
+                                           {"no_driver": "error"}),
     "masked boot unit": (facts(["20b5"], mig_boot={"masked": True}), plan_of(
         mig={"placement": "host", "selected": "all-1g.10gb", "boot": True}), {"mig_boot": "warning"}),
     "lost GPU": (facts([{**facts(["26b9"])["gpus"][0], "error": "The GPU does not answer: Unknown Error."}]), None,
@@ -226,16 +226,19 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, s
         facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
         plan_of(driver={"placement": "host", "version": VERSION, "source": "runfile", "licence": True}), {}),
     "vGPU guest, its driver adopted": (facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}),
-                                       plan_of(driver=ADOPTED), {}),
+                                       plan_of(driver=ADOPTED), {"no_driver": "error"}),
+    "vGPU guest, its driver adopted and there": (
+        driven(facts(**BARE, vgpu={"version": "550.90", "branch": "r550"}), VERSION), plan_of(driver=ADOPTED), {}),
     "read-only /usr": (facts(**BARE, os="sl-micro6.1", host={"markers": {"immutable": True}}), None,
                        {"immutable": "error"}),
     "read-only /usr, all in the cluster": (
         facts(**BARE, os="sl-micro6.1", modules={"nouveau_denied": True}, host={"markers": {"immutable": True}}),
-        plan_of(driver=ADOPTED, toolkit=IN_CLUSTER), {}),
+        plan_of(driver=ADOPTED, toolkit=IN_CLUSTER), {"no_driver": "error"}),
     "system not validated": (facts(**BARE, os="debian12", modules={"nouveau_denied": True}),
                              plan_of(driver=IN_CLUSTER), {"system": "warning"}),
     "profile": (facts(**BARE, host={"markers": {"dgx": {"name": "DGX", "version": "7"}}}),
-                plan_of(driver=ADOPTED, profile={"name": "dgx_os", "because": "found by x"}), {"profile": "info"}),
+                plan_of(driver=ADOPTED, profile={"name": "dgx_os", "because": "found by x"}),
+                {"profile": "info", "no_driver": "error"}),
     "profile switched off": (facts(**BARE, host={"markers": {"dgx": {"name": "DGX", "version": "7"}}}), None, {}),
 }
 
@@ -256,7 +259,7 @@ def test_every_check_is_documented() -> None:
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight_cluster, preflight_host
 
     checks = {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
-              "policy", "facts", "release"}
+              "policy", "facts", "variables", "release"}
     page = (pathlib.Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
     listed = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert checks == listed - {"driver", "container_toolkit", "mig_manager", "gpu_report_html", "gpu_report_json"}
@@ -306,7 +309,8 @@ def test_without_a_plan_facts_still_speak() -> None:
     assert every[0].fix == "Set 580"
 
 
-@pytest.mark.parametrize("kind, host", [("input", "policy"), ("policy", "policy"), ("api", "cluster"), ("", "cluster")])
+@pytest.mark.parametrize("kind, host", [("input", "policy"), ("policy", "policy"), ("unexpected", "policy"),
+                                        ("api", "cluster"), ("", "cluster")])
 def test_other_errors_are_findings_too(kind: str, host: str) -> None:
     error = {"kind": kind, "message": "spec.driver.verison: no such key.", "hint": "Did you mean version?"}
     assert preflight.refused(error, {}, None, TODAY) == [

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.action import gpu_report
+from ansible.errors import AnsibleError
+from ansible_collections.gpuops.nvidia.plugins.action import gpu_policy, gpu_report
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_gathered import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import fleet
@@ -93,6 +94,25 @@ def test_without_a_plan_the_reason_is_told(printed: list[str], tmp_path: pathlib
     assert document["refusals"] == REFUSED["error"]["refusals"]  # type: ignore[index]
     report("state", plan=REFUSED)
     assert printed[-1].endswith("The policy cannot be carried out.")
+
+
+@pytest.mark.parametrize("error", [KeyError("gpus"), RecursionError("too deep"), AnsibleError("no such file")])
+def test_a_defect_of_the_plan_is_a_finding_of_the_report(
+        printed: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Raised, it would end status.yml and preflight.yml before their reports; the facts may be what nobody can read."""
+    def broken(*_given: Any, **_options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(gpu_policy, "resolve", broken)
+    variables = run()
+    plan = act(gpu_policy.ActionModule, {}, variables)
+    assert plan["failed"] and str(error) in plan["msg"] and type(error).__name__ in plan["exception"]
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight.checks", broken)
+    found = report("preflight", variables, plan=plan)
+    only, = found["findings"]
+    assert (only["host"], only["check"], only["severity"]) == ("policy", "policy", "error")
+    assert str(error) in only["text"] and str(error) in printed[-1]
+    assert not report("state", variables, plan=plan).get("failed") and str(error) in printed[-1]
 
 
 def test_files_are_written_where_they_are_asked_for_and_said(printed: list[str], tmp_path: pathlib.Path) -> None:
