@@ -23,7 +23,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import HE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _INFO = "/var/lib/dpkg/info"
-# No path of Linux is longer.
 _COUNTS = re.compile(r"(/usr)?/(s?bin|lib\w*|src)/[^\0]{,4080}\Z")
 _PROGRAM = re.compile(r"/s?bin/[^/]+\Z|\.(so|ko)(\.[^/]*)?\Z")
 _MODULE = re.compile(r"\.ko(\.[^/]*)?\Z")
@@ -116,6 +115,6 @@ def _of_rpm(run: Runner, names: t.Sequence[str]) -> dict[str, list[_File]] | Non
     found: dict[str, list[_File]] = {}
     for name, flags, path, changed, algorithm, digest in _FILE.findall(done.stdout):
         if not int(flags) & _NOT_MEANT:
-            found.setdefault(name, []).append(_File(path, int(changed), int(changed),
-                                                    _ALGORITHMS.get(algorithm, "md5"), digest))  # "(none)" is MD5
+            time, kind = int(changed), _ALGORITHMS.get(algorithm, "md5")  # "(none)" is MD5
+            found.setdefault(name, []).append(_File(path, time, time, kind, digest))
     return found if done.rc == 0 else None
