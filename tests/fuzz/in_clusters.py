@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +15,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import causes, fleet, pods, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import Wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     answers,
     cluster_nodes,
     drivers,
+    kernel_modules,
     matrix,
     monitoring,
     node_facts,
@@ -27,7 +31,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
 )
 from hypothesis import strategies as st
 
-from tests.fuzz.inputs import Target, data, words
+from tests.fuzz import spoil
+from tests.fuzz.inputs import Target, data, fields, words
+from tests.fuzz.on_hosts import folder, tree, written
 
 FOREIGN = words("nvidia.com/", "gpu", "true", "false", "-oProxyCommand=x", "10.0.0.1", "{{ 1 }}", "\x1b[2J", "9", ".",
                 "-", "\u202e", "\u00b2", "A100", "mig-1g.10gb", "containerd://", "Ubuntu 24.04", "v1.36.1+rke2r1")
@@ -150,12 +156,52 @@ def _answer(answer: dict[str, Any]) -> None:
         raise GpuopsError(str(told["msg"]))
 
 
+def _holder(text: str) -> None:
+    holder = Holder.read(text)
+    if holder:
+        Holder.of_run().must_wait_for(holder)
+        if Holder.read(holder.text) != holder:
+            raise AssertionError(f"{holder.text!r} is another holder")
+
+
+def _kubeconfig(document: Any) -> None:
+    tree("/kubeconfig", written(document))
+    for context in (None, "b"):
+        Wire(f"{folder().name}/kubeconfig", context, 1)
+
+
 def _versions(text: str) -> None:
     cluster_nodes.parse_tag(text)
     monitoring.node_label(text)
     drivers.parse_version(text, "x")
 
 
+_ODD = data("name", "a", "https://[")
+def _named(key: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    one = st.fixed_dictionaries({"name": st.sampled_from(["a", "a", "b"]), key: inner})
+    return st.lists(one, min_size=1, max_size=2)
+
+
+def _spoilt(given: tuple[Any, int, int]) -> Any:
+    document, number, times = given
+    for _time in range(times):
+        document = spoil(random.Random(number), document)
+    return document
+
+
+# Without auth-provider and exec, which start programs and send requests.
+KUBECONFIGS = st.tuples(st.fixed_dictionaries({
+    "current-context": st.just("a"),
+    "contexts": _named("context", st.fixed_dictionaries({"cluster": st.just("a")}, optional={"user": st.just("a")})),
+    "clusters": _named("cluster", st.fixed_dictionaries({
+        "server": st.sampled_from(["http://a", "http://[::1", "a", "http://a:x", "https://a:6443/"])}, optional={
+            "certificate-authority-data": words("QQ", "=", "-----BEGIN CERTIFICATE-----\n"),
+            "insecure-skip-tls-verify": st.booleans(), "tls-server-name": TEXT,
+            "proxy-url": st.sampled_from(["http://b", "socks5://b", "b", "http://["])})),
+    "users": _named("user", st.fixed_dictionaries({}, optional={
+        "token": TEXT, "tokenFile": TEXT, "username": TEXT, "password": TEXT, "client-certificate": TEXT,
+        "client-certificate-data": TEXT, "client-key-data": TEXT}))}),
+    st.integers(0, 2 ** 60), st.integers(0, 2)).map(_spoilt)
 TARGETS: dict[str, Target] = {
     "Nodes as hosts": Target(NODES, _inventory),
     "Nodes as facts": Target(NODES, _facts),
@@ -167,6 +213,16 @@ TARGETS: dict[str, Target] = {
         "schema", "kind", "message", "\x1b[2J"), max_size=5), _answer),
     "monitoring": Target(data("rules", "dashboards", "counters", "vendor", "thresholds", "rule_labels", "temperature",
                               "idle_percent"), monitoring.read),
+    "holders": Target(st.one_of(words("a", "-", "/", "9", "@"), st.tuples(
+        words("a", "-", "."), st.integers(0, 10 ** 11), st.integers(0, 10 ** 21), st.integers(0, 9999), words("0", "1"),
+        ).map(lambda one: f"{one[0]}/{one[1]}/{one[2]}@{one[3]:04}-11-{one[4]}T10:00:00Z")), _holder),
+    "kubeconfigs": Target(st.one_of(KUBECONFIGS, st.lists(st.sampled_from(
+        ["{", "}", "[", "]", "a", ": ", "\n", "- ", "&a ", "*a", "!!float ", "9"])).map("".join)), _kubeconfig),
+    "module parameters by ConfigMap": Target(st.lists(fields({
+        "kind": st.just("ConfigMap"), "metadata": fields({"name": st.just("a")}, _ODD),
+        "data": st.dictionaries(st.sampled_from(["nvidia.conf", "nvidia-uvm.conf", "x"]), st.one_of(
+            words("NVreg_A", "=", "1", "\n", " "), _ODD), max_size=2)}, _ODD), max_size=2),
+        lambda objects: kernel_modules.find(objects, "a")),
     "driver versions": Target(words("595", ".", "91", "R", "r", "-", "ubuntu24.04", "rhel9", ":26.7.0-4.8.3"),
                               _versions, refusals.Refused),
 }

@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy, _units
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _failures, _runfile_options
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _kernel, _mig_boot, _software, _system
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _failures, _options, _runfile_options
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
+    _clients,
+    _gpus,
+    _kernel,
+    _mig_boot,
+    _nodes,
+    _package_files,
+    _pci,
+    _runtimes,
+    _software,
+    _system,
+    _unit_files,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _nfd, _sharing
@@ -29,7 +41,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     _rpm,
     _zypper_tools,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._registry import RUNTIMES
@@ -62,9 +75,17 @@ def written(document: Any) -> str | bytes:
     return document if isinstance(document, (bytes, str)) else json.dumps(document, default=str, skipkeys=True)
 
 
+def prints(text: str) -> Runner:
+    """Runs no command; this is what it prints."""
+    return lambda *_words, **_options: Completed((), 0, text, "")
+
+
 def shaped(fact: str, value: Any) -> None:
-    """What a sound host reads of an odd file, the controller believes."""
-    fault = answers.FACTS.needed[fact].fault(json.loads(json.dumps(value)))
+    """What a sound host reads of an odd file, the controller believes. fact: with a dot, a part of one."""
+    shape: Any = answers.FACTS
+    for name in fact.split("."):
+        shape = shape.needed[name]
+    fault = shape.fault(json.loads(json.dumps(value)))
     if fault is not None:
         raise AssertionError(f"{fact}{fault.path} is {fault.value}, allowed is {fault.allowed}")
 
@@ -92,9 +113,50 @@ def _kernels(given: tuple[str, str | None, str | None]) -> None:
 
 
 def _unit_states(text: str) -> None:
-    found = _units.read_units(lambda *_words, **_options: Completed((), 0, text, ""), ["a.service", "b.service"])
+    found = _units.read_units(prints(text), ["a.service", "b.service"])
     if set(found) != {"a.service", "b.service"}:
         raise AssertionError(found)
+    (Path(folder().name) / "run/systemd/system").mkdir(parents=True, exist_ok=True)
+    for unit in (*_runtimes.shown_units(Root(folder().name), prints(text), ["a.service"]).values(),
+                 *_read._units(["a.service"], prints(text)).values()):
+        _unit_files.is_stale(["/"], unit)
+        _unit_files.at_boot(unit)
+
+
+def _lost(family: str, said: str = "") -> None:
+    shaped("driver.missing_files",
+           (_package_files.lost_files(Root(folder().name), prints(said), family, ["a"]) or {}).get("a", []))
+
+
+def _dpkg_files(given: tuple[str, str, str]) -> None:
+    for path, text in zip(("diversions", "info/a.list", "info/a.md5sums"), given):
+        tree(f"/var/lib/dpkg/{path}", text)
+    tree("/usr/bin/a", "x")
+    _lost("debian")
+
+
+def _cgroup(text: str) -> None:
+    root = tree("/proc/7/cgroup", text)
+    tree("/var/log/pods/space_pod_01234567-0123-0123-0123-0123456789ab/x", "")
+    owner = _clients.owner_of(root, 7)
+    shaped("clients", [{"pid": 7, "name": "a", "gpu": None, "instance": None, **owner}])
+    _clients.pod_of(root, 7)
+    _clients.stoppable(root, [{"pid": 7, **owner}])
+
+
+def _module_parameters(given: tuple[str, str]) -> None:
+    root = tree("/sys/module/nvidia/parameters/NVreg_A", given[0])
+    tree("/proc/driver/nvidia/params", given[1])
+    tree("/proc/driver/nvidia/gpus/0000:07:00.0/information", given[1])
+    for name in ("NVreg_A", "NVreg_RestrictProfilingToAdminUsers"):
+        _options.same(_options.loaded_value(root, "nvidia", name) or "", "1")
+    shaped("driver.nodes", _nodes.node_faults(root))
+    _gpus.minors(root, [{"minor": None, "pci": "0000:07:00.0"}])
+
+
+def _config_space(space: bytes) -> None:
+    found = _pci.vgpu_host_driver(space)
+    shaped("vgpu", dict(zip(("version", "branch"), found)) if found else None)
 
 
 def _keys(content: bytes | str) -> None:
@@ -149,11 +211,23 @@ _UUID = "GPU-00000000-0000-4000-8000-000000000000"
 _ODD = data("v1", "pci", "enabled", "instances")
 _PACKET = st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=300)).map(
     lambda parts: bytes(parts[:2]) + parts[2])
+_PATH = words("/usr", "/bin/", "/lib64/", "/lib/", "a", ".so.1", ".ko", "\0", "..", " ")
+_NUMBER = st.one_of(st.just("0"), words("1", "9", "-", "."))
+_PARAMETERS = "ModifyDeviceFiles: 1\nDeviceFileUID: {}\nDeviceFileGID: {}\nDeviceFileMode: {}\nDevice Minor: \t {}\n"
+_DIGEST = st.sampled_from(["", "9dd4e461268c8034f5c8564e155c67a6", "0", "(none)"])
+_CAPABILITY = st.tuples(st.sampled_from([9, 1, 0x10]), st.sampled_from([0, 0x40, 0x48, 0x60, 0xfc]),
+                        st.sampled_from([0, 3, 27, 255]), st.sampled_from([b"VF", b"VF", b""]),
+                        st.lists(st.binary(max_size=24).map(lambda one: bytes([0, len(one)]) + one), max_size=2),
+                        ).map(lambda one: bytes(one[:3]) + one[3] + b"".join(one[4]))
 TARGETS: dict[str, Target] = {
     "dpkg status": Target(words("Package: ", "nvidia-driver", "\n", "\n\n", "Status: install ok installed\n",
                                 "Version: ", "Maintainer: ", " ", "1", ": "),
                           lambda text: _software.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
     "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), _software.parse_rpm_list),
+    "rpm files": Target(lines(st.sampled_from(["a", "b"]), words("0", "1"), words("0", "64", "9", "-", "(none)"), _PATH,
+                              words("1", "0", "9", ".", "-", "e"), words("8", "1", "(none)"), _DIGEST),
+                        lambda text: _lost("redhat", text)),
+    "dpkg files": Target(st.tuples(lines(_PATH), lines(_PATH), lines(_DIGEST, _PATH, separator="  ")), _dpkg_files),
     "dpkg-query": Target(lines(NAME, ARCH, VERSION, st.sampled_from(["ii ", "rc ", "iHR", "", "un "])),
                          lambda text: _apt_tools.parse_state(text, "amd64")),
     "apt-get -s": Target(words("Inst ", "Remv ", "Purg ", "nvidia-driver ", "[", "]", "(", "1.2", ")", " ", "\n"),
@@ -198,7 +272,19 @@ TARGETS: dict[str, Target] = {
                                 st.sampled_from(["debian", "redhat", "suse", "other", None]),
                                 st.sampled_from(["amzn", "ubuntu", None])), _kernels),
     "systemctl show": Target(words("LoadState=", "loaded", "masked", "\n", "\n\n", "ActiveState=active", "=",
-                                   "UnitFileState="), _unit_states),
+                                   "UnitFileState=", "Id=", "a.service", "StateChangeTimestampMonotonic=", "9"),
+                             _unit_states),
+    "control groups": Target(words("0::", "1:name=systemd:", "/", "system.slice", "a.service", "docker-", "_", "\n",
+                                   ":", "0123456789abcdef" * 4, ".scope", "kubepods", "pod", "user.slice",
+                                   "01234567-0123-0123-0123-0123456789ab"), _cgroup),
+    "module parameters": Target(st.tuples(
+        words("1", "0x", "f", "Y", '"', "-", "_"),
+        st.one_of(words("ModifyDeviceFiles: 1\n", "Device Minor: ", "438", "9", "\n", "A: ", "RmProfilingAdminOnly: "),
+                  st.lists(_NUMBER, min_size=4, max_size=4).map(
+                      lambda numbers: _PARAMETERS.format(*numbers)))), _module_parameters),
+    "PCI configuration": Target(st.tuples(st.sampled_from([0, 0x10]), st.sampled_from([0, 0x40, 0x41, 0xff]), st.one_of(
+        st.lists(_CAPABILITY, max_size=3).map(b"".join), st.binary(max_size=200))).map(
+            lambda one: bytes([0] * 6 + [one[0]] + [0] * 45 + [one[1]] + [0] * 11) + one[2]), _config_space),
     "feature files": Target(words("nvidia.com/gpu.count", "=", "8", "\n", "#", " "), _nfd.parse),
     "proxies": Target(data("http", "https", "no_proxy", "HTTP_PROXY", "http://u:p@h:3128", "http://[", "http://h:99999",
                            "http://h:x"), _proxy.read),

@@ -148,8 +148,8 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
     """
     gpus = {}
     for address in root.names("/proc/driver/nvidia/gpus"):
-        found = re.search(r"^Device Minor:\s*(\d+)", root.text(f"/proc/driver/nvidia/gpus/{address}/information") or "",
-                          re.M)
+        text = root.text(f"/proc/driver/nvidia/gpus/{address}/information") or ""
+        found = re.search(r"^Device Minor:\s*(\d{1,9})\b", text, re.M)
         if found:
             gpus[int(found.group(1))] = address
     clients = read_clients(root, gpus)

@@ -23,7 +23,8 @@ _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})
 # The kubelet keeps logs in a folder C(namespace_name_UID) for each pod.
 _POD_LOGS = "/var/log/pods"
 _TRANSIENT = "/run/systemd/transient"
-_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)", re.M)
+# systemd.unit(5): a name has at most 255 characters.
+_UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
 # Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
 _HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
                             r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"

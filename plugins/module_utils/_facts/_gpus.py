@@ -65,6 +65,6 @@ def minors(root: Root, gpus: t.Sequence[t.Mapping[str, t.Any]]) -> dict[int, str
         if gpu["minor"] is None:
             for line in (root.text(f"/proc/driver/nvidia/gpus/{gpu['pci']}/information") or "").splitlines():
                 key, _separator, value = line.partition(":")
-                if key.strip() == "Device Minor" and value.strip().isdigit():
+                if key.strip() == "Device Minor" and value.strip().isdecimal() and len(value) < 20:
                     found.setdefault(int(value), gpu["pci"])
     return found

@@ -19,7 +19,7 @@ _PROC = "/proc/driver/nvidia"
 # The numbers that the kernel reserves for the vendor. The nodes of unified memory are made by the first program that
 # uses CUDA, so that a host may do without.
 _MAJOR, _CONTROL = 195, 255
-_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
+_MINOR = re.compile(r"^Device Minor:\s*(\d{1,9})\b", re.MULTILINE)
 _OWNER = ("DeviceFileUID", "DeviceFileGID", "DeviceFileMode")
 
 
@@ -33,7 +33,7 @@ class Shape(t.NamedTuple):
 
 def shape(root: Root) -> Shape | None:
     """What the module's parameters say of nodes; None where they leave them to somebody else, or cannot be read."""
-    values = dict(re.findall(r"^(\w+): (\d+)$", root.text(f"{_PROC}/params") or "", re.MULTILINE))
+    values = dict(re.findall(r"^(\w+): (\d{1,10})$", root.text(f"{_PROC}/params") or "", re.MULTILINE))
     if values.get("ModifyDeviceFiles") != "1" or not set(_OWNER) <= set(values):
         return None
     return Shape(*(int(values[name]) for name in _OWNER))

@@ -23,12 +23,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import HE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _INFO = "/var/lib/dpkg/info"
-_COUNTS = re.compile(r"(/usr)?/(s?bin|lib\w*|src)/")
+_COUNTS = re.compile(r"(/usr)?/(s?bin|lib\w*|src)/[^\0]{,4080}\Z")
 _PROGRAM = re.compile(r"/s?bin/[^/]+\Z|\.(so|ko)(\.[^/]*)?\Z")
 _MODULE = re.compile(r"\.ko(\.[^/]*)?\Z")
 # One line for each file of each package; state 0: rpm has put it there.
 _FORMAT = ("[%{=NAME}\\t%{FILESTATES}\\t%{FILEFLAGS}\\t%{FILENAMES}\\t%{FILEMTIMES}\\t%{=FILEDIGESTALGO}"
            "\\t%{FILEDIGESTS}\\n]")
+_FILE = re.compile(r"^([^\t\n]*)\t0\t(\d{1,10})\t([^\t\n]*)\t(\d{1,10})\t([^\t\n]*)\t([^\t\n]*)$", re.M)
 # The numbers by which rpm stores the algorithm of digests.
 _ALGORITHMS = {"1": "md5", "2": "sha1", "8": "sha256", "9": "sha384", "10": "sha512"}
 # Configuration, documentation, may be missing, is not in the package (ghost), licence, readme.
@@ -112,9 +113,8 @@ def _of_rpm(run: Runner, names: t.Sequence[str]) -> dict[str, list[_File]] | Non
     except CommandError:
         return None
     found: dict[str, list[_File]] = {}
-    for line in done.stdout.splitlines():
-        words = line.split("\t")
-        if len(words) == 7 and words[1] == "0" and not int(words[2]) & _NOT_MEANT:
-            changed, algorithm = float(words[4]), _ALGORITHMS.get(words[5], "md5")  # "(none)" is MD5
-            found.setdefault(words[0], []).append(_File(words[3], changed, changed, algorithm, words[6]))
+    for name, flags, path, changed, algorithm, digest in _FILE.findall(done.stdout):
+        if not int(flags) & _NOT_MEANT:
+            time, kind = int(changed), _ALGORITHMS.get(algorithm, "md5")  # "(none)" is MD5
+            found.setdefault(name, []).append(_File(path, time, time, kind, digest))
     return found if done.rc == 0 else None

@@ -36,7 +36,8 @@ def is_stale(paths: t.Iterable[str], unit: Unit) -> bool | None:
     None where it does not run or systemd does not say since when. The change of the inode counts, as a file that is
     moved keeps the time of its content.
     """
-    since = int(unit.get("StateChangeTimestampMonotonic") or 0) / 1_000_000
+    shown = unit.get("StateChangeTimestampMonotonic", "")
+    since = int(shown) / 1_000_000 if shown.isdecimal() and len(shown) <= 20 else 0
     if not is_active(unit) or not since:
         return None
     now = time.time()

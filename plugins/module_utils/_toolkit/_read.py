@@ -75,7 +75,7 @@ def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
     for block in done.stdout.split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
         if properties.get("LoadState") in ("loaded", "masked"):
-            found[properties["Id"]] = properties
+            found[properties.get("Id", "")] = properties
     return found
 
 

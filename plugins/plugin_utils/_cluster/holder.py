@@ -20,7 +20,7 @@ HELD = "gpuops.nvidia/held-by"
 # Seconds after which a run on another controller counts as gone: longer than a driver's installation with a reboot.
 EXPIRES = 3600
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_TEXT = re.compile(r"([\w.-]{1,253})/(\d{1,10})/(\d{1,20})@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
+_TEXT = re.compile(r"([\w.-]{1,253})/(\d{1,10})/(\d{1,20})@([1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Wire:
             self._configuration = _load(path, context, folder)
             self._configuration.connection_pool_maxsize = connections
             self.server: str = self._configuration.host
-            self._pool = RESTClientObject(self._configuration).pool_manager
+            self._pool = _pool(self._configuration, path)
             if self.server.startswith("https"):
                 _use_context(self._pool.connection_pool_kw, _tls(self._configuration, path))
         self._lock = threading.Lock()
@@ -208,13 +208,14 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
         load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
             temp_file_path=folder)
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # the library meets a document of another shape with any
         known = _contexts(path)
         if context and known and context not in known:
             raise InputError(f"{path} has no context {context!r}.", f"Name one of {', '.join(known)}, or none for the "
                              "current one.", path="context", value=context, allowed=known) from error
-        # The library meets a document of another shape with any of these; the last two say nothing to a user.
-        said = "it is built otherwise" if isinstance(error, (TypeError, AttributeError)) else error
+        # The library names an entry by all that it contains, such as a token. Other errors say nothing to a user.
+        said = str(error).partition("/{")[0] if isinstance(
+            error, (ConfigException, yaml.YAMLError, OSError, ValueError)) else "it is built otherwise"
         raise InputError(f"{path} is no usable kubeconfig: {said}.",
                          "Give a kubeconfig with which kubectl works, and a context that it names.",
                          path="context" if context else "kubeconfig", value=context or path) from error
@@ -224,12 +225,21 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
     return configuration
 
 
+def _pool(configuration: t.Any, path: str) -> t.Any:
+    try:
+        return RESTClientObject(configuration).pool_manager
+    except Exception as error:  # of the library of this kind of proxy; it may show a password
+        raise InputError(f"{path} has a proxy-url that cannot be used.",
+                         "Write it as http://proxy.example.com:3128; socks5:// needs the Python library PySocks.",
+                         path="kubeconfig", value=path) from error
+
+
 def _contexts(path: str) -> t.List[str]:
     """The names of a kubeconfig's contexts; none where it is built otherwise."""
     try:
         with open(path, encoding="utf-8") as file:
             return [str(one["name"]) for one in yaml.safe_load(file)["contexts"]]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+    except Exception:  # as above
         return []
 
 

@@ -105,6 +105,12 @@ def test_the_named_one_is_asked_and_no_other(ambient: Trap, named: Trap) -> None
     ("[1, 2", "is no usable kubeconfig"),
     ("- 1", "is no usable kubeconfig"),
     ("kind: Config", "is no usable kubeconfig"),
+    ("contexts: [{name: a}, {}]", "it is built otherwise"),
+    ("[" * 2000, "it is built otherwise"),
+    ("current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, token: x}]\n"
+     "clusters: [{name: a, cluster: {server: 'http://a'}}]", r"Expected key user in [^{]*\. Give"),
+    ("current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\n"
+     "clusters: [{name: a, cluster: {server: 'http://a', proxy-url: 2026-01-01}}]", "has a proxy-url that cannot"),
 ])
 def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "config"
