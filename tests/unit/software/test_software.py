@@ -352,15 +352,16 @@ def test_what_the_driver_role_would_repair_counts_in_check_mode_alone(monkeypatc
         given.append(options)
         return SimpleNamespace(present=lambda: {"changed": False})
 
-    arguments = {"dcgm": {}, "repaired_repositories": ["cuda"], "packages_before": True, "_ansible_check_mode": check}
+    before = {"packages_before": True, "files_before": ["/x"]}
+    arguments = {"dcgm": {}, "repaired_repositories": ["cuda"], **before, "_ansible_check_mode": check}
     monkeypatch.setattr(software_module, "Software", software)
     monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
     monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
     monkeypatch.setattr(basic.AnsibleModule, "log", lambda *_words, **_options: None)
     with pytest.raises(SystemExit):
         software_module.main()
-    assert given == [{"repaired": ["cuda"], "packages_before": True} if check else
-                     {"repaired": (), "packages_before": False}]
+    assert given == [{"repaired": ["cuda"], **before} if check else
+                     {"repaired": (), "packages_before": False, "files_before": ()}]
 
 
 def test_what_packages_before_it_repair_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
