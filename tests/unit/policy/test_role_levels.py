@@ -51,7 +51,17 @@ def test_the_strictest_level_counts(role: str) -> None:
         level(role, "drain", None, **{own: "nevr"})
 
 
-@pytest.mark.parametrize("role", ROLES)
+def test_a_node_is_taken_out_of_service_at_the_stricter_level() -> None:
+    """The inventory may hold back what the plan allows, and allows nothing beyond it."""
+    name = "maintenance_disruption"
+    assert level("maintenance", "drain", None) == "drain"
+    assert level("maintenance", "idle", None, **{name: "reboot"}) == "idle"
+    assert level("maintenance", "reboot", None, **{name: "never"}) == "never"
+    with pytest.raises(AnsibleError):
+        level("maintenance", "drain", None, **{name: "nevr"})
+
+
+@pytest.mark.parametrize("role", [*ROLES, "maintenance"])
 def test_tasks_go_by_the_strictest_level(role: str) -> None:
     for path in (ROOT / "roles" / role / "tasks").glob("*.yml"):
         assert f"{role}_disruption" not in path.read_text(encoding="utf-8"), path
@@ -79,7 +89,7 @@ def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
     block = read("roles/maintenance/tasks/main.yml")[0]["block"]
     start = next(one for one in block if one.get("register") == "maintenance_result")
     variables |= {"maintenance_results": variables["gpu_results"], "maintenance_components": changed,
-                  "maintenance_node": "a", "maintenance_disruption": "drain"}
+                  "maintenance_node": "a", "maintenance_level": "drain"}
     assert all(template("{{ " + one + " }}", variables) for one in start["when"]) is expected
 
 
