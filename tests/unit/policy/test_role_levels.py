@@ -165,5 +165,5 @@ def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
     block = read("roles/maintenance/tasks/main.yml")[0]["block"]
     start = next(one for one in block if one.get("register") == "maintenance_result")
     given = {**variables, "maintenance_results": results, "maintenance_components": components, "maintenance_node": "a",
-             "maintenance_disruption": "drain"}
+             "maintenance_level": "drain"}
     assert all(template("{{ " + one + " }}", given) for one in start["when"]) is expected
