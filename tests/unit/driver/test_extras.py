@@ -21,9 +21,11 @@ LOADS = [f"load/load module: {name}" for name in ("nvidia-fs", "gdrdrv", "nvidia
 
 @pytest.fixture
 def rdma(made: t.Any) -> t.Any:
-    made.put(f"/lib/modules/{KERNEL}/modules.dep", "kernel/drivers/infiniband/core/ib_core.ko.xz:\n")
+    made.put(f"/lib/modules/{KERNEL}/modules.dep", "kernel/drivers/infiniband/core/ib_core.ko.xz:\n"
+             "updates/dkms/nvidia-fs.ko.xz:\nupdates/dkms/gdrdrv.ko.xz:\n")
     for name in ("nvidia-fs", "gdrdrv"):
-        made.put(f"/var/lib/dkms/{name}/2.5.1/{KERNEL}/x86_64/module/x.ko")
+        made.put(f"/lib/modules/{KERNEL}/updates/dkms/{name}.ko.xz")
+        made.put(f"/var/lib/dkms/{name}/2.5.1/{KERNEL}/x86_64/module/{name}.ko")
         (made.folder / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(f"2.5.1/{KERNEL}/x86_64")
     return made
 
@@ -40,6 +42,8 @@ def test_all(rdma: t.Any) -> None:
     rdma.works()
     rdma.now = replace(rdma.now, modules=("nvidia_peermem", "nvidia_fs", "gdrdrv", *rdma.now.modules))
     assert rdma.ids(Extras, **ALL) == []
+    (rdma.folder / f"lib/modules/{KERNEL}/updates/dkms/gdrdrv.ko.xz").unlink()
+    assert rdma.ids(Extras, **ALL) == [BUILDS[1]]
 
 
 def test_another_driver_means_another_build(rdma: t.Any) -> None:
