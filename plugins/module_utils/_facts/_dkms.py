@@ -51,10 +51,10 @@ def _kernels(root: Root, name: str, version: str, arch: str,
 
 def _stand(root: Root, built: str, kernel: str) -> bool:
     """Whether the modules that DKMS has built in a folder are in the kernel's index, if it has one, and on the disk."""
-    index = root.text(f"/lib/modules/{kernel}/modules.dep")
-    paths = [line.partition(":")[0] for line in (index or "").splitlines() if _MODULE.search(line)]
-    there = {_stem(path) for path in paths if root.exists(f"/lib/modules/{kernel}/{path}")}
-    return index is None or there.issuperset(map(_stem, root.names(built)))
+    index, names = root.text(f"/lib/modules/{kernel}/modules.dep"), set(map(_stem, root.names(built)))
+    paths = [line.partition(":")[0] for line in (index or "").splitlines()]
+    return index is None or names == {_stem(path) for path in paths if _stem(path) in names
+                                      and root.exists(f"/lib/modules/{kernel}/{path}")}
 
 
 def _stem(path: str) -> str:
