@@ -66,6 +66,7 @@ def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
     audit.start()
     done = remove(driven)
     assert drivers(driven) == [] and as_before(driven)
+    assert driven.client.list("apps/v1", "ControllerRevision", driven.name, "app=own-driver") == []
     assert [one["id"] for one in done["plan"] if "evict" not in one["id"]] == [
         one["id"] for one in preview["plan"] if "evict" not in one["id"]]
     writes = [f"{one['verb']} {one['resource']} {one['name']}" for one in audit.writes
@@ -75,6 +76,7 @@ def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
     between = writes[writes.index(first) + 1:writes.index(second)]
     assert between[0] == f"patch nodes {driven.nodes[0]}" and between[1] == f"patch nodes {driven.nodes[1]}"
     assert writes[-1] == "delete serviceaccounts driver"
+    assert writes[-2].startswith("delete controllerrevisions driver-")
 
 
 def test_a_killed_run_is_continued(driven: Yard) -> None:

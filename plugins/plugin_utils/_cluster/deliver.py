@@ -171,10 +171,10 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
         labelled = components is None and any(
             _deploy.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
         found = node_by_node.find(client, there, components, every)
-    uids = [pod["metadata"]["uid"] for _component, pod in found.orphans]
-    changes, pending = hold.hold(removal.plan(client, there, components, uids), terms.level, removal=True,
-                                 orphans=found.orphans)
-    if not allows(terms.level, hold.NEEDS):
+    by_nodes = allows(terms.level, hold.NEEDS)
+    planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
+    changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    if not by_nodes:
         found = node_by_node.Found()
     rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
                                      *node_by_node.needed_rights(found)])

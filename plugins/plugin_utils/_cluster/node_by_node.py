@@ -6,7 +6,8 @@
 When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
 Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
 propagation). Then each Node is taken out of service (L(maintenance)): held, its operands paused, cordoned, its GPU pods
-evicted. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was.
+evicted. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
+ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
 If a run is killed, the next one finds the pods by their labels, and the Node that was out of service by an annotation.
 """
@@ -45,6 +46,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.host_nodes i
 _PAUSE = 1.0  # seconds between two looks
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
 _LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+_REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
 Pod = Object
@@ -65,11 +67,13 @@ class Terms:
 @dataclass
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a killed run has left out of service; loose: pods
-    that are on no Node; orphans: pods that no DaemonSet has any more, with their components."""
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: the
+    ControllerRevisions of the DaemonSets, which the server would keep for another DaemonSet."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
     orphans: list[tuple[str, Pod]] = field(default_factory=list)
+    revisions: list[Object] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.pods or self.loose)
@@ -88,12 +92,15 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
              for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
     asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
               for one in sets}
-    answers = without_errors(client.many(
-        lambda one: [(one[1], pod) for pod in client.list("v1", "Pod", one[0], one[2])], sorted(asked)))
-    pods = {pod["metadata"]["uid"]: (component, pod) for answer in answers for component, pod in answer}
+    looks = [(*one, *kind) for one in sorted(asked) for kind in (("v1", "Pod"), _REVISION)]
+    answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+    pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
+            if look[4] == "Pod"}
     uids = {one["metadata"]["uid"] for one in sets}
     left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
-    found = Found({name: [] for name in sorted(left) if left[name]})
+    found = Found({name: [] for name in sorted(left) if left[name]}, revisions=[
+        one for look, answer in zip(looks, answers) for one in answer
+        if look[4] != "Pod" and _controller(one) in {"", *uids}])
     for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
         owner = _controller(pod)
         if owner and owner not in uids:
@@ -103,6 +110,12 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
         name = pod["spec"].get("nodeName")
         (found.pods.setdefault(name, []) if name in left else found.loose).append(pod)
     return found
+
+
+def uids_without_owner(found: Found) -> list[str]:
+    """Of the pods and revisions that a killed run has left: nobody else's objects, although nothing says so."""
+    left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
+    return [one["metadata"]["uid"] for one in left]
 
 
 def _selector(labels: t.Mapping[str, str]) -> str:
@@ -124,6 +137,8 @@ def needed_rights(found: Found) -> list[rights.Right]:
     pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
     spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
+            *(("delete", kinds.find(*_REVISION), space)
+              for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
             *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
 
 
@@ -157,6 +172,9 @@ class NodeByNode:
                 f"The driver and MPS pods of {fold(self._failed)} have not been removed. {error.message}"
                 + (f" Not begun: {fold(rest)}." if rest else ""), f"{error.hint} The next run goes on.", verb="delete",
                 object=f"Node {first}", reason="NotRemoved", blocked=error.details.get("blocked") or [])
+        for one in self._found.revisions:
+            meta = one["metadata"]
+            self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
 
     def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
         terms = self._terms

@@ -28,13 +28,13 @@ Tell = t.Callable[[str], None]
 
 
 def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         orphans: t.Collection[str] = ()) -> list[Change]:
+         orphans: t.Collection[str] = (), by_nodes: bool = True) -> list[Change]:
     """The removal of all of ours in components. With None also of what we put on and around the Namespace.
 
-    The DaemonSets whose pods GPU clients need come first, and leave their pods. orphans: the uids of pods that such a
-    DaemonSet has left.
+    The DaemonSets whose pods GPU clients need come first, and leave their pods. orphans: the uids of objects that such
+    a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; else only DaemonSets without pods go.
     """
-    changes = [replace(one, orphans=hold.serves_gpu_clients(t.cast(Object, one.live)))
+    changes = [replace(one, orphans=by_nodes and hold.serves_gpu_clients(t.cast(Object, one.live)))
                for one in prune(client, live, (), components)]
     changes.sort(key=lambda one: not one.orphans)
     if components is None:

@@ -37,10 +37,15 @@ def account(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "s"}}
 
 
+def has(group: str, resource: str, kind: str) -> list[Object]:
+    """A kind in namespaces, as the server lists its kinds."""
+    return [{"metadata": {"name": group}, "versions": [{"version": "v1", "resources": [
+        {"resource": resource, "responseKind": {"group": group, "version": "v1", "kind": kind}, "scope": "Namespaced",
+         "verbs": ["list"]}]}]}]
+
+
 # What this server has in namespaces, as far as a removal has to know.
-KINDS = [{"metadata": {"name": ""}, "versions": [{"version": "v1", "resources": [
-    {"resource": "pods", "responseKind": {"group": "", "version": "v1", "kind": "Pod"}, "scope": "Namespaced",
-     "verbs": ["list"]}]}]}]
+KINDS = {"/api": has("", "pods", "Pod"), "/apis": has("apps", "controllerrevisions", "ControllerRevision")}
 
 
 class Killed(BaseException):
@@ -65,7 +70,11 @@ class Site:
             "device_plugin": [account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
                               daemon_set(objects.MPS_DAEMON, MPS)]}), None, False)
         for name in ("driver", "device-plugin", objects.MPS_DAEMON):
-            api.objects[f"{SETS}/{name}"]["status"] = {"currentNumberScheduled": 1}
+            live = api.objects[f"{SETS}/{name}"]
+            live["status"] = {"currentNumberScheduled": 1}
+            api.put({"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {
+                "name": f"{name}-1", "namespace": "s", "labels": live["spec"]["template"]["metadata"]["labels"],
+                "ownerReferences": [{"kind": "DaemonSet", "controller": True, "uid": live["metadata"]["uid"]}]}})
         for name in ("n1", "n2", "n3"):
             api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": LABELS},
                      "spec": {"unschedulable": True} if name == "n3" else {},
@@ -90,14 +99,13 @@ class Site:
         """What controllers and kubelets do, and what holds whenever a driver's pod or an MPS daemon is deleted."""
         name = request.path.split("/")[-1]
         if request.path in ("/api", "/apis"):
-            return Reply(200, {"kind": "APIGroupDiscoveryList", "items": KINDS if request.path == "/api" else []})
+            return Reply(200, {"kind": "APIGroupDiscoveryList", "items": KINDS[request.path]})
         if name == "eviction":
             return self.evicted(request)
         live = self.api.objects.get(request.path)
         if request.verb == "delete" and live and live["kind"] == "DaemonSet":
             for path, pod in list(self.api.objects.items()):
-                if pod["kind"] == "Pod" and pod["metadata"].get("ownerReferences", [{}])[0].get("uid") == live[
-                        "metadata"]["uid"]:
+                if pod["metadata"].get("ownerReferences", [{}])[0].get("uid") == live["metadata"]["uid"]:
                     if request.body["propagationPolicy"] == "Orphan":
                         del pod["metadata"]["ownerReferences"]
                     else:
