@@ -52,8 +52,8 @@ ACTS = {
     "cordon": ("", "", "", "B", "BQ", "BQ"),
     "uncordon": ("", "", "", "B", "BQ", "BQ"),
     "evict trainer": ("", "", "", "", "B", "B"),
-    "evict trainer: refused": ("", "", "", "B", "", ""),
-    "evict worker": ("", "", "", "B", "B", "B"),
+    # Nothing is evicted where the budget forbids one of the evictions.
+    "evict worker": ("", "", "", "", "B", "B"),
     "stop job.service": ("", "", "", "", "B", ""),
     "start job.service": ("", "", "", "", "B", ""),
     "signal a process": ("", "", "", "", "Q", ""),
