@@ -50,6 +50,18 @@ options:
     type: str
 """
 
+    FILES_BEFORE = r"""
+options:
+  files_before:
+    description:
+      - For check mode, the paths of files that tasks before this one bring.
+      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
+        install.
+    type: list
+    elements: str
+    default: []
+"""
+
     REPOSITORY = r"""
 options:
   repository:

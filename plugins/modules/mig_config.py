@@ -31,6 +31,7 @@ description:
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
+  - gpuops.nvidia._attributes.files_before
 options:
   state:
     description:
@@ -88,14 +89,6 @@ options:
         plans to unload the modules.
     type: bool
     default: false
-  files_before:
-    description:
-      - For check mode, the paths of files that tasks before this one bring.
-      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
-        install.
-    type: list
-    elements: str
-    default: []
 seealso:
   - module: gpuops.nvidia.gpu_info
 """

@@ -22,6 +22,7 @@ extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.repository
   - gpuops.nvidia._attributes.proxy
+  - gpuops.nvidia._attributes.files_before
 options:
   state:
     description:
@@ -121,14 +122,6 @@ options:
         to install packages.
     type: bool
     default: false
-  files_before:
-    description:
-      - For check mode, the paths of files that tasks before this one bring.
-      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
-        install.
-    type: list
-    elements: str
-    default: []
 """
 
 EXAMPLES = r"""

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 BUILD = "build modules"
 # Seconds: one DKMS build of all modules on a slow machine.
@@ -48,8 +49,7 @@ class Build(Part):
             # DKMS keeps what it has built of a version, and packages of both flavours have the same one.
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         name = self._name(version, registered)
-        done = self.host.run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a",
-                              arch], timeout=LIMIT, check=False)
+        done = dkms_install(self.host.run, name, version, kernel, arch)
         if version not in read_dkms(self.host.root, kernel, arch)[0]:
             text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
             raise HostError(f"DKMS did not build {name}/{version} for kernel {kernel} (exit code "
@@ -78,6 +78,12 @@ class Build(Part):
         if aim.dkms and aim.version not in now.built:
             return [f"DKMS has not built {aim.version} for kernel {now.kernel}"]
         return []
+
+
+def dkms_install(run: Runner, name: str, version: str, kernel: str, arch: str) -> Completed:
+    """Builds modules and installs them, whatever stands there; the caller looks whether it has succeeded."""
+    return run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a", arch], timeout=LIMIT,
+               check=False)
 
 
 def build_log() -> str:

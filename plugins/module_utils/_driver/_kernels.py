@@ -13,7 +13,7 @@ import contextlib
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import LIMIT, build_log
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import build_log, dkms_install
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import Situation, modinfo, read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
@@ -86,8 +86,7 @@ class NextKernel(Part):
         built, registered = read_dkms(self.host.root, kernel, arch)
         if version not in built:
             name = registered.get(version, "nvidia")
-            done = self.host.run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a",
-                                  arch], timeout=LIMIT, check=False)
+            done = dkms_install(self.host.run, name, version, kernel, arch)
             if version not in read_dkms(self.host.root, kernel, arch)[0]:
                 raise HostError(f"DKMS did not build {version} for the next kernel {kernel} (exit code {done.rc}): "
                                 f"{build_log() or (done.stdout + done.stderr).strip()[-400:]}",

@@ -48,7 +48,7 @@ def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
         raise ValueError
     return {uuid.lower(): {
         "pci": _a(str, entry["pci"]), "enabled": _a(bool, entry["enabled"]), "instances": [
-            {"profile": _a(str, item["profile"]), "start": _number(item["start"] + 1) - 1,
+            {"profile": _a(str, item["profile"]), "start": _number(item["start"], -1),
              "compute": [[_number(size), _number(start)] for size, start in _a(list, item["compute"])]}
             for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
 
@@ -59,7 +59,7 @@ def _a(kind: t.Any, value: t.Any) -> t.Any:
     return value
 
 
-def _number(value: t.Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 99:
+def _number(value: t.Any, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 99:
         raise ValueError
     return value
