@@ -35,6 +35,18 @@ def level(role: str, fleet: str | None, plan: str | None, **inventory: str) -> A
     return template(f"{{{{ {role}_level }}}}", variables)
 
 
+def choice(fleet: str, levels: dict[str, str], driver_result: dict[str, Any], node: bool = True
+           ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the task of site.yml that chooses the hosts to be disturbed, its variables). levels: of the components on the
+    host; node: whether the host is a Node."""
+    task = next(one for one in read("playbooks/site.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
+    here = {name: {"placement": "host", "disruption": one} for name, one in levels.items()}
+    return task, {**task["vars"], "gpu_undisturbed": node, "gpu_plan": {"disruption": fleet},
+                  "ansible_run_tags": ["all"], "ansible_skip_tags": [], "driver_result": driver_result,
+                  "driver_level": levels["driver"],
+                  "gpu_here": {"node": {"name": "a", "left": False} if node else {}, **here}}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_the_strictest_level_counts(role: str) -> None:
     own = f"{role}_disruption"
@@ -74,14 +86,9 @@ def test_tasks_go_by_the_strictest_level(role: str) -> None:
 def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
         levels: dict[str, str], reboot: bool, expected: bool) -> None:
     """With autoUpgrade: false a driver stays pending: each run would hold the Node, empty it and release it."""
-    task = next(one for one in read("playbooks/site.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
     results = {"driver": {"pending": [{"needs": "idle"}], "plan": [], "reboot_required": reboot},
                "mig_manager": {"pending": [], "plan": []}}
-    variables = {**task["vars"], "gpu_undisturbed": True, "gpu_plan": {"disruption": "drain"},
-                 "ansible_run_tags": ["all"], "ansible_skip_tags": [], "driver_result": results["driver"],
-                 "driver_level": levels["driver"],
-                 "gpu_here": {"node": {"name": "a", "left": False},
-                              **{name: {"placement": "host", "disruption": one} for name, one in levels.items()}}}
+    task, variables = choice("drain", levels, results["driver"])
     changed = template("{{ gpu_changed }}", variables)
     variables["gpu_results"] = [results[name] for name in changed]
     assert template("{{ " + task["when"] + " }}", variables) is expected
@@ -101,12 +108,8 @@ def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, ski
     """Not in the pass that is for all hosts at once."""
     plays = read("playbooks/site.yml")
     everywhere, batched = plays[1], next(play for play in plays if "serial" in play)
-    choose = next(one for one in everywhere["tasks"] if "ansible.builtin.group_by" in one)
-    result = {"pending": [], "plan": [], "reboot_required": needed}
-    variables = {**choose["vars"], "gpu_undisturbed": False, "gpu_plan": {"disruption": level}, "driver_level": level,
-                 "driver_result": result, "ansible_run_tags": ["all"], "ansible_skip_tags": skipped,
-                 "gpu_here": {"node": {}, "driver": {"placement": "host", "disruption": level}},
-                 "ansible_check_mode": False}
+    choose, variables = choice(level, {"driver": level}, {"pending": [], "plan": [], "reboot_required": needed}, False)
+    variables |= {"ansible_skip_tags": skipped, "ansible_check_mode": False}
     assert template("{{ " + choose["when"] + " }}", variables) is expected
     assert choose["ansible.builtin.group_by"]["key"] in batched["hosts"]
     roles = [next(one["ansible.builtin.import_role"] for one in tasks if one["name"] == "Driver")
@@ -124,13 +127,9 @@ def test_a_node_stays_in_service_for_a_driver_that_no_run_can_change(
         fleet: str, needs: list[str], mok: bool, expected: list[str]) -> None:
     """needs: of the pending steps. A key that waits for the console has to be confirmed by a person there; nouveau that
     a console uses goes by a reboot. Each run would hold the Node, empty it and release it."""
-    task = next(one for one in read("playbooks/site.yml")[1]["tasks"] if "ansible.builtin.group_by" in one)
     result = {"pending": [{"needs": one} for one in needs], "plan": [], "reboot_required": True,
               "mok": {"enrolled": False, "pending": mok}}
-    variables = {**task["vars"], "gpu_undisturbed": True, "gpu_plan": {"disruption": fleet},
-                 "ansible_run_tags": ["all"], "ansible_skip_tags": [], "driver_result": result, "driver_level": fleet,
-                 "gpu_here": {"node": {"name": "a", "left": False},
-                              "driver": {"placement": "host", "disruption": fleet}}}
+    task, variables = choice(fleet, {"driver": fleet}, result)
     changed = template("{{ gpu_changed }}", variables)
     variables["gpu_results"] = [result for _name in changed]
     assert changed == expected
