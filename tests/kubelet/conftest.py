@@ -87,8 +87,13 @@ class World:
         return self.ready() and self.allocatable == GPUS and self.barriers() >= BARRIERS and self.toolkit_waits()
 
     def toolkit_waits(self) -> bool:
-        """Whether the toolkit has done all of its work: nothing probes it, and its pod is Ready before."""
-        return "Waiting for signal" in self.sh(f"cat \"$(ls -t {TOOLKIT_LOGS} | head -n 1)\" || true")
+        """Whether the toolkit has done all of its work: nothing probes it, and its pod is Ready before.
+
+        The last that it does is to have containerd start anew. Its log cannot tell: the containerd that ends takes
+        along what it has read and not yet written.
+        """
+        by_start = self.sh("ps -C nvidia-ctk-inst,containerd -o comm= --sort start_time || true").split()
+        return by_start == ["nvidia-ctk-inst", "containerd"]
 
     def crashes(self, app: str) -> bool:
         """Whether the kubelet holds back a container of an operand that has failed more than once."""
