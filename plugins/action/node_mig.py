@@ -8,12 +8,14 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_layouts import refuse_unknown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
 
 
@@ -21,7 +23,8 @@ class ActionModule(ControllerAction):
     """See the documentation of the module node_mig."""
 
     ARGUMENTS = {
-        "state": {"type": "str", "choices": ["gathered", "changing", "settled", "requested"], "default": "gathered"},
+        "state": {"type": "str", "choices": ["gathered", "changing", "settled", "recovered", "requested"],
+                  "default": "gathered"},
         "nodes": {"type": "list", "elements": "str", "default": []},
         "kubeconfig": {"type": "path", "required": True},
         "context": {"type": "str"},
@@ -31,7 +34,9 @@ class ActionModule(ControllerAction):
         "outcome": {"type": "str", "choices": ["success", "failed"], "default": "success"},
         "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
-        "at_once": {"type": "int", "default": 1},
+        "release": {"type": "bool", "default": True},
+        "at_once": {"type": "str", "default": "1"},
+        "max_fail_percentage": {"type": "int", "default": 0},
         "timeout": {"type": "int", "default": 300},
         "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
     }
@@ -39,15 +44,15 @@ class ActionModule(ControllerAction):
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Does one part of the protocol."""
         state, names = arguments["state"], list(dict.fromkeys(arguments["nodes"]))
-        if state in ("changing", "settled") and not names:
+        if state in ("changing", "settled", "recovered") and not names:
             raise InputError("It is needed with this state.", "Name the Nodes whose hosts are about to change.",
                              path="nodes")
-        if arguments["at_once"] < 1:
-            raise InputError("It must be 1 or more.", "Say how many Nodes may change at the same time.", path="at_once",
-                             value=arguments["at_once"])
-        request = Request(names, arguments["layout"], arguments["asked"], arguments["outcome"], arguments["reason"],
-                          arguments["labels"], arguments["namespace"], arguments["at_once"], arguments["timeout"],
-                          bool(self._task.check_mode), Holder.of_run(), arguments["disruption"])
+        host_nodes.batch(arguments["at_once"], 1, "at_once")
+        outcome = mig.FAILED if state == "recovered" else arguments["outcome"]
+        request = Request(names, arguments["layout"], arguments["asked"], outcome, arguments["reason"],
+                          arguments["labels"], arguments["namespace"], arguments["at_once"],
+                          arguments["max_fail_percentage"], arguments["timeout"], bool(self._task.check_mode),
+                          Holder.of_run(), arguments["release"], arguments["disruption"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         if state == "requested" and arguments["layout"]:
             refuse_unknown(client, arguments["namespace"], arguments["layout"], names)

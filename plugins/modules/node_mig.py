@@ -13,13 +13,15 @@ description:
     says how far the change is, as with the GPU Operator. This module reads and writes these labels, pauses the operands
     that use GPUs while a host is changed, and resumes them. It does not change the GPUs themselves; that is the task of
     M(gpuops.nvidia.mig_config).
-  - The playbook C(gpuops.nvidia.mig) uses both modules together.
+  - The playbook C(gpuops.nvidia.mig) uses both modules together, and M(gpuops.nvidia.node_maintenance) where a change
+    disturbs the Node.
   - An operand is paused by the value C(paused-for-mig-change) of its label C(nvidia.com/gpu.deploy.*). The module does
     not create a label that does not exist. It keeps V(false) and values that other managers wrote.
   - If the cluster's own MIG manager serves a Node, this module only writes the label that asks for the layout, and
     waits until the manager has finished.
-  - V(changing) and V(requested) refuse a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
-    If O(nodes) is empty, V(requested) leaves such a Node out, serves the others, and fails at the end.
+  - V(changing) holds a Node for this run of Ansible by the annotation C(gpuops.nvidia/held-by), and V(settled) gives it
+    back. All states but V(gathered) refuse a Node that another run holds. If O(nodes) is empty, V(requested) leaves
+    such a Node out, serves the others, and fails at the end.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -33,15 +35,18 @@ options:
   state:
     description:
       - V(gathered) returns the state of the Nodes.
-      - V(changing) sets the state C(pending), pauses the operands, and waits until their pods have ended.
+      - V(changing) holds the Nodes, sets the state C(pending), pauses the operands, and waits until their pods have
+        ended.
       - V(settled) sets the state to O(outcome), writes O(reason) to the annotation C(gpuops.nvidia/mig-reason), and
         resumes every paused operand, even if a killed run or another manager left it paused.
+      - V(recovered) does what V(settled) does with O(outcome=failed), only on Nodes that a killed run has left
+        unfinished (C(left) of RV(nodes)) and that the cluster's MIG manager does not serve.
       - V(requested) asks the cluster's MIG manager for O(layout), or waits for the layout that the labels already ask
         for. To ask for another layout needs O(disruption=idle); the other states do not use O(disruption). O(at_once)
-        Nodes are asked at the same time. If one fails, no further Nodes are asked. The manager does not try a failed
-        layout again; the error then says what to do.
+        Nodes are asked at the same time. If more than O(max_fail_percentage) fail, no further Nodes are asked. The
+        manager does not try a failed layout again; the error then says what to do.
     type: str
-    choices: [gathered, changing, settled, requested]
+    choices: [gathered, changing, settled, recovered, requested]
     default: gathered
   nodes:
     description:
@@ -78,20 +83,33 @@ options:
     default: success
   reason:
     description:
-      - Why the change failed. It is kept on the Node as one line of at most 1,000 characters until a change succeeds.
+      - Why the change failed, for V(settled) and V(recovered). It is kept on the Node as one line of at most 1,000
+        characters until a change succeeds.
     type: str
     default: ''
   labels:
     description:
-      - What an earlier task of the same run returned as RV(labels). In check mode the module derives from it the steps
+      - What an earlier task of the same run returned as RV(labels), or by Node the labels that
+        M(gpuops.nvidia.node_maintenance) would have written. In check mode the module derives from it the steps
         that would follow; otherwise it is not used.
     type: dict
     default: {}
+  release:
+    description:
+      - Whether V(settled) and V(recovered) give back the Nodes that this run holds. V(false) leaves that to
+        M(gpuops.nvidia.node_maintenance) with V(ignore:ended).
+    type: bool
+    default: true
   at_once:
     description:
-      - How many Nodes V(requested) asks at the same time.
+      - How many Nodes V(requested) asks at the same time, a number or a share such as V(25%).
+    type: str
+    default: '1'
+  max_fail_percentage:
+    description:
+      - The percentage of the Nodes that may fail before V(requested) asks no further Node.
     type: int
-    default: 1
+    default: 0
   timeout:
     description:
       - Seconds to wait for the pods of operands to end, or for the MIG manager to finish the Nodes that were asked at
@@ -101,6 +119,7 @@ options:
 seealso:
   - module: gpuops.nvidia.mig_config
   - module: gpuops.nvidia.node_drain
+  - module: gpuops.nvidia.node_maintenance
 """
 
 EXAMPLES = r"""
@@ -145,7 +164,7 @@ nodes:
     gpu-a1: {asked: all-1g.10gb, state: success, paused: [], reason: "", left: false, managed: false}
 labels:
   description: For each Node the labels that were written, or would be in check mode.
-  returned: O(state=changing) and O(state=settled)
+  returned: O(state=changing), O(state=settled) and O(state=recovered)
   type: dict
   sample: {gpu-a1: {nvidia.com/mig.config.state: pending, nvidia.com/gpu.deploy.device-plugin: paused-for-mig-change}}
 done:
@@ -161,7 +180,7 @@ failed_nodes:
   type: list
   elements: str
 left:
-  description: The Nodes that were not asked because another one failed.
+  description: The Nodes that were not asked because others failed.
   returned: O(state=requested)
   type: list
   elements: str

@@ -174,7 +174,7 @@ def test_mig_names_whom_it_leaves_out_and_serves_the_others(tmp_path: Path) -> N
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}, "gpu_control": {"hosts": {
         "cluster": local.host(tmp_path / "hosts", "cluster", {})}}}))
     placed = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
-    words = ("mig", [inventory], "-e", '{"gpu_mig_serial": "100%"}')
+    words = ("mig", [inventory], "-e", '{"gpu_max_unavailable": "100%"}')
     variables = {"gpu_placement": placed, "gpu_kubeconfig": str(server.kubeconfig), "gpu_disruption": "idle",
                  "mig_manager_boot": False}
     try:

@@ -60,7 +60,7 @@ def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: C
             "all": {"vars": {"gpu_kubeconfig": kubeconfig, "gpu_placement": PLACEMENT, "gpu_disruption": "idle",
                              "mig_manager_boot": False}},
             "gpu_hosts": {"hosts": variables}, "gpu_control": {"hosts": {"cluster": LOCAL}}},
-            "--forks", "20", "-e", json.dumps({"gpu_mig_serial": "100%", "mig_manager_at_once": 1}))
+            "--forks", "20", "-e", json.dumps({"gpu_max_unavailable": "100%"}))
         listed = Client(kubeconfig).list("v1", "Node")
         found = {one["metadata"]["name"]: dict(one["metadata"]["labels"]) for one in listed}
         yield Batch(names, done, {name: found[name] for name in names})

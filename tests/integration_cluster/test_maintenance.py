@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The playbook site on hosts that are Nodes: what disturbs a host goes through its Node, some after the others."""
+"""The playbooks site, mig and remove on hosts that are Nodes: what disturbs a host goes through its Node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import main
 
 from tests.integration import user
 from tests.integration_cluster.conftest import Audit
-from tests.integration_cluster.test_mig import PLUGIN, Site, site  # noqa: F401 - a fixture
+from tests.integration_cluster.test_mig import CONFIG, PLUGIN, STATE, Site, ours, site  # noqa: F401 - a fixture
 
 Object = dict[str, Any]
 LAYOUT = {"mig_manager_selected": "all-1g.10gb"}
@@ -172,4 +172,62 @@ def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  #
     done = run(site, hosts=(first,))
     assert done.rc == 0 and site.instances(first) == 14, done.output
     assert site.state() == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+
+
+# Ends the run that holds the Node in the middle of a change: right before the module that changes the host.
+KILLED = r"""
+[ "$(told 'labels.nvidia\.com/mig\.config\.state')" = pending ] || exit 0
+IFS=/ read -r _controller pid _rest <<< "$(told 'annotations.gpuops\.nvidia/held-by')"
+kill -KILL "$pid"
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("playbook", "state", "reason"), [
+    ("mig", "success", ""), ("site", "failed", "A run was killed.")])
+def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit, playbook: str, state: str,  # noqa: F811
+                                                 reason: str) -> None:
+    """Also by site, which writes no success, as nobody has asked it by the label."""
+    first, second = site.nodes
+    site.deploy("server", replicas=2, budget=1)
+    site.open(second)
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+    site.before(first, KILLED)
+    watcher = Watcher(audit)
+    killed = site.play(hosts=(first,))
+    site.before(first)
+    assert killed.rc == -signal.SIGKILL, killed.output
+    # One pod after the other, as the budget has room for.
+    assert "server" not in site.pods() and site.ready("server") >= 1
+    assert [one["code"] for one in ours(audit) if one["uri"].endswith("/eviction")].count(201) == 2
+    labels, annotations = (site.metadata(first)[part] for part in ("labels", "annotations"))
+    assert (labels[STATE], labels[PLUGIN]) == ("pending", maintenance.PAUSED) and maintenance.HELD in annotations
+    assert site.state(first) == (True, False) and site.instances(first) == 0
+    site.until(lambda: site.ready("server") == 2)
+    watcher = Watcher(audit)
+    done = site.play(hosts=(first,)) if playbook == "mig" else run(site, hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14 and "evict" not in watcher.record, done.output
+    assert site.stands(first) == (state, reason, []) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert site.state(first) == (False, None)
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+
+
+def test_mig_resumes_what_a_run_of_site_has_left_unless_it_still_works(site: Site, audit: Audit) -> None:  # noqa: F811
+    first = site.nodes[0]
+    child = subprocess.Popen(["sleep", "60"])
+    held = maintenance.Holder.of_process(child.pid)
+    site.client.merge_patch("v1", "Node", first, None, {
+        "metadata": {"annotations": {maintenance.HELD: held.text, maintenance.cordon.ANNOTATION: "false"},
+                     "labels": {PLUGIN: maintenance.PAUSED, CONFIG: "all-1g.10gb"}}, "spec": {"unschedulable": True}})
+    watcher = Watcher(audit)
+    done = site.play(hosts=(first,))
+    assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in done.output, done.output
+    assert not watcher.record and site.instances(first) == 0
+    child.kill()
+    child.wait()
+    done = site.play(hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14, done.output
+    assert site.stands(first) == ("success", "", []) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert site.state(first) == (False, None)
     assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, holder, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
 
@@ -40,6 +40,11 @@ exec unshare --mount sh -c '
     mount --bind {folder}/state /var/lib/gpuops
     export GPUSIM_STATE={folder}/gpus LD_LIBRARY_PATH={library}
     exec {python} "$@"' sh "$@"
+"""
+BEFORE = """#!/bin/bash
+node={node}
+kubectl() {{ (exec -a kubectl {program} --kubeconfig {kubeconfig} "$@") }}
+told() {{ kubectl get node "$node" --output "jsonpath={{.metadata.$1}}"; }}
 """
 # MIG alone, on hosts; one part in the cluster, so that one is meant.
 PLACEMENT = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
@@ -98,6 +103,12 @@ class Site(Yard):
         pods = self.client.list("v1", "Pod", namespace=self.name, label_selector=f"app={self.name}-plugin",
                                 field_selector=f"spec.nodeName={node}")
         return next((pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Running"), "")
+
+    def before(self, node: str, script: str = "") -> None:
+        """Runs a script of bash before each module on a host, with kubectl and a variable node; empty for none more."""
+        path = self.folder / node / "before"
+        path.write_text(BEFORE.format(program=self.tool.program, kubeconfig=self.tool.kubeconfig, node=node) + script)
+        path.chmod(0o755 if script else 0o644)
 
     def play(self, *words: str, disruption: str = "drain", hosts: tuple[str, ...] = (),
              only: dict[str, Object] | None = None, playbook: str = "mig", **variables: Any) -> user.Run:
@@ -165,6 +176,10 @@ def test_a_failed_node_says_why_and_stops_further_ones(site: Site) -> None:
     state, reason, paused = site.stands(first)
     assert state == "failed" and reason.startswith("all-9g.90gb: ") and not paused
     assert site.stands(second) == ("", "", []) and site.instances(second) == 0
+    assert f"Not begun: {first} failed before" in run.output
+    run = site.play(gpu_max_fail_percentage=50)
+    assert run.rc == 2 and site.stands(first)[0] == "failed", run.output
+    assert site.stands(second) == ("success", "", []) and site.instances(second) == 14
 
 
 def test_what_is_not_allowed_is_said_and_nothing_is_stopped(site: Site) -> None:
@@ -199,11 +214,34 @@ def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> 
     assert site.plugin(first) == former and not paused and site.instances(first) == 0
 
 
+def test_free_space_is_used_under_pods_and_the_operands_learn_of_it(site: Site, audit: Any) -> None:
+    """Nothing is disturbed, but for operands, which know the instances that there were when they began."""
+    first = site.nodes[0]
+    site.label(first, **{CONFIG: "all-1g.10gb"})
+    done = site.play(hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14, done.output
+    state = site.folder / first / "half"
+    state.write_text("".join(line + "\n" for line in site.gpusim(first, "show").splitlines()
+                             if not line.startswith(("gi 1 ", "ci 1 "))))
+    site.gpusim(first, "load", str(state))
+    assert site.instances(first) == 7
+    site.deploy("trainer")
+    site.until(lambda: bool(site.plugin(first)))
+    former = site.plugin(first)
+    audit.start()
+    done = site.play("--diff", disruption="never", hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14, done.output
+    assert [(one["name"], one["code"]) for one in ours(audit)] == [(first, 200)] * 2, "held and paused, given back"
+    assert site.stands(first) == ("success", "", []) and "trainer" in site.pods()
+    assert holder.HELD not in (site.metadata(first).get("annotations") or {})
+    site.until(lambda: site.plugin(first) not in ("", former))
+
+
 def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
     first = site.nodes[0]
     site.deploy("server", budget=1)
     site.label(first, **{CONFIG: "all-1g.10gb"})
-    run = site.play(hosts=(first,), mig_manager_drain_timeout=3)
+    run = site.play(hosts=(first,), maintenance_drain_timeout=3)
     assert run.rc == 2
     state, reason, paused = site.stands(first)
     assert state == "failed" and "The disruption budget server needs 1 healthy pods" in reason and not paused
@@ -215,8 +253,10 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     """It had paused and cordoned; the wish may have been taken back since."""
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig.PAUSED})
+    gone = holder.Holder.of_process(0)
     site.client.merge_patch("v1", "Node", first, None, {
-        "metadata": {"annotations": {cordon.ANNOTATION: "false"}}, "spec": {"unschedulable": True}})
+        "metadata": {"annotations": {cordon.ANNOTATION: "false", holder.HELD: gone.text}},
+        "spec": {"unschedulable": True}})
     site.until(lambda: not site.plugin(first))
     run = site.play(hosts=(first,))
     assert run.rc == 0, run.output
@@ -227,22 +267,18 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
 
 
 # Somebody who changes his mind while the host is changed: between the state pending and the module that changes it.
-MEANWHILE = """#!/bin/bash
-kubectl() {{ (exec -a kubectl {program} --kubeconfig {kubeconfig} "$@") }}
-state="$(kubectl get node {node} --output 'jsonpath={{.metadata.labels.nvidia\\.com/mig\\.config\\.state}}')"
-[ "$state" != pending ] || kubectl label --overwrite node {node} {label}
+MEANWHILE = r"""
+[ "$(told 'labels.nvidia\.com/mig\.config\.state')" != pending ] ||
+    kubectl label --overwrite node "$node" nvidia.com/mig.config=all-3g.40gb
 """
 
 
 def test_a_wish_that_comes_meanwhile_stays_for_the_next_run(site: Site) -> None:
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-1g.10gb"})
-    before = site.folder / first / "before"
-    before.write_text(MEANWHILE.format(program=site.tool.program, kubeconfig=site.tool.kubeconfig, node=first,
-                                       label=f"{CONFIG}=all-3g.40gb"))
-    before.chmod(0o755)
+    site.before(first, MEANWHILE)
     run = site.play(hosts=(first,))
-    before.unlink()
+    site.before(first)
     assert run.rc == 2 and f"Node {first} is asked for all-3g.40gb by now" in run.output, run.output
     state, reason, paused = site.stands(first)
     assert (state, paused, site.metadata(first)["labels"][CONFIG]) == ("failed", [], "all-3g.40gb") and reason
@@ -307,7 +343,7 @@ def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, au
 
 
 @pytest.mark.parametrize(("when", "stopped"), [("gpu_plan is defined", False),
-                                               ("mig_manager_begun.labels is defined", True)])
+                                               ("maintenance_changing.labels is defined", True)])
 def test_a_host_that_cannot_be_reached_says_so_and_the_one_beside_it_is_finished(site: Site, when: str,
                                                                                  stopped: bool) -> None:
     """Two at a time; the first is gone once its plan is made, or once its pods have gone."""
@@ -316,7 +352,7 @@ def test_a_host_that_cannot_be_reached_says_so_and_the_one_beside_it_is_finished
         site.label(node, **{CONFIG: "all-1g.10gb"})
     gone = {"ansible_connection": f"{{{{ 'ssh' if {when} else 'local' }}}}", "ansible_host": "127.0.0.1",
             "ansible_port": 9}
-    run = site.play("-e", "gpu_mig_serial=2", only={first: gone})
+    run = site.play(only={first: gone}, gpu_max_unavailable=2)
     assert run.rc != 0, run.output
     state, reason, paused = site.stands(first)
     assert (state, paused) == ("failed", []) and "The host does not answer" in reason, run.output

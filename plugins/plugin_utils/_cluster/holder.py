@@ -58,21 +58,30 @@ class Holder:
         """The value of the annotation."""
         return f"{self.controller}/{self.pid}/{self.started}@{time.strftime(_TIME, time.gmtime(self.since))}"
 
+    def is_same_run(self, other: Holder) -> bool:
+        """Whether both are one run, whenever it took its Nodes."""
+        return (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started)
+
     def must_wait_for(self, other: Holder) -> bool:
         """Whether another run may still work: on this controller while its process lives, on another one until
         EXPIRES."""
-        if (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started):
+        if self.is_same_run(other):
             return False
         if self.controller == other.controller:
             return _lives(other.pid) and _started(other.pid) == other.started
         return abs(self.since - other.since) < EXPIRES
 
 
+def holder_of(node: t.Mapping[str, t.Any]) -> Holder | None:
+    """The run that a Node's annotation names, None if it names none."""
+    return Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
+
+
 def refuse_held(me: Holder | None, nodes: t.Iterable[t.Mapping[str, t.Any]]) -> None:
     """Raises ClusterError if another run holds one of the Nodes. me: this run, None if that does not matter."""
     for node in nodes:
         name = node["metadata"]["name"]
-        holder = Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
+        holder = holder_of(node)
         if me and holder and me.must_wait_for(holder):
             raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
                                "Wait until it has ended. If it no longer runs, remove the annotation: kubectl "

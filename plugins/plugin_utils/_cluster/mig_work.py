@@ -17,8 +17,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import HELD, Holder, holder_of, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig import Stand
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_nodes
 
 _PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
 Object = t.Mapping[str, t.Any]
@@ -29,9 +30,11 @@ Result = t.Dict[str, t.Any]
 class Request:
     """What a task asks. names: of Nodes, empty for all of the vendor's manager; layout: empty for the one that a
     Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
-    its labels as an earlier task of the same run would have left them, in check
-    mode; at_once: Nodes that change together; namespace: of the operands; timeout: seconds for a wait; holder: this
-    run, for which no Node may be held by another one; level: the disruption that is allowed."""
+    its labels as an earlier task of the same run would have left them, in check mode; at_once: Nodes that change
+    together, a number or a share of all; max_fail: the percentage of Nodes that may fail before no further one is
+    asked; namespace: of the operands; timeout: seconds for a wait; holder: this run, which takes the Nodes and for
+    which none may be held by another one; release: whether it gives them back; level: the disruption that is allowed.
+    """
 
     names: t.Sequence[str]
     layout: str = ""
@@ -40,10 +43,12 @@ class Request:
     reason: str = ""
     seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
     namespace: str = "gpu-operator"
-    at_once: int = 1
+    at_once: str = "1"
+    max_fail: int = 0
     timeout: float = 300
     check: bool = False
     holder: Holder | None = None
+    release: bool = True
     level: str = "never"
 
 
@@ -60,36 +65,47 @@ class Protocol:
         return outcome([], nodes={name: mig.stand(one).as_dict() for name, one in self._nodes().items()})
 
     def changing(self) -> Result:
-        """Says pending and stops the operands. Raises ClusterError where their pods do not end in time."""
+        """Holds the Nodes, says pending and stops the operands. Raises ClusterError where their pods do not end in
+        time."""
         nodes = self._ours()
         refuse_held(self._request.holder, nodes.values())
         changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._begun(name, operand_pods.labels(live)))), nodes)
+                live, self._begun(name, operand_pods.labels(live)), self._taken(live))), nodes)
             operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
                                    self._clock, self._sleep)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
         """Says success or failed with the reason, and starts what was stopped, also by a run that was killed."""
-        nodes, reason = self._ours(), mig.reason_of(self._request.reason, self._request.outcome)
+        return self._settled(self._ours())
+
+    def recovered(self) -> Result:
+        """Ends as failed what a killed run has left on Nodes of ours. The other Nodes are not touched."""
+        stands = {name: (one, mig.stand(one)) for name, one in self._nodes().items()}
+        return self._settled({name: one for name, (one, now) in stands.items() if now.left and not now.managed})
+
+    def _settled(self, nodes: t.Mapping[str, Object]) -> Result:
+        reason = mig.reason_of(self._request.reason, self._request.outcome)
+        refuse_held(self._request.holder, nodes.values())
         changes = {name: self._ended(name, self._labels(one)) for name, one in nodes.items()}
         steps = [step for name, one in nodes.items()
                  for step in mig.steps(name, changes[name], _reason(one) != reason)]
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._ended(name, operand_pods.labels(live)), {mig.REASON: reason})), nodes)
+                live, self._ended(name, operand_pods.labels(live)), {mig.REASON: reason, **self._given_back(live)})),
+                nodes)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def requested(self) -> Result:
         """Asks the vendor's manager for the layout, some Nodes after the other, and sees it to the end.
 
-        Below the level C(idle) no Node is asked for another layout than before; these requests are pending. Where a
-        Node fails, or is not done in time, those that have not been asked yet are left alone. Of Nodes that nobody has
-        named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node that was
-        named is held.
+        Below the level C(idle) no Node is asked for another layout than before; these requests are pending. Where too
+        many Nodes fail, or are not done in time, those that have not been asked yet are left alone. Of Nodes that
+        nobody has named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node
+        that was named is held.
         """
         nodes = self._nodes()
         if not nodes:
@@ -107,23 +123,36 @@ class Protocol:
         result = outcome(steps, pending, plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
         asked = {name: one for name, one in asked.items() if not gates[name][1]}
         todo = [] if self._request.check else list(asked)
-        told: list[str] = []
-        while todo:
-            batch, todo = todo[:self._request.at_once], todo[self._request.at_once:]
+        at_once = host_nodes.batch(self._request.at_once, len(asked), "at_once")
+        failed: dict[str, Stand | None] = {}
+        while todo and len(failed) * 100 <= self._request.max_fail * len(asked):
+            batch, todo = todo[:at_once], todo[at_once:]
             changed = [name for name in batch if self._ask(asked[name])]
             self._all(lambda name: node.write(self._client, name, self._request_layout), changed)
             bad = self._await_manager(batch, changed)
             result["done"] += [name for name in batch if name not in bad]
-            if bad:
-                told = [self._explained(name, one) for name, one in bad.items()]
-                told += [f"{fold(todo)}: not asked after that."] if todo else []
-                result.update(left=todo, failed_nodes=list(bad))
-                break
+            failed.update(bad)
+        told = [self._explained(name, one) for name, one in failed.items()]
+        told += [f"{fold(todo)}: not asked after that."] if todo else []
         told += held.values()
+        result.update(left=todo, failed_nodes=[*failed, *held])
         if told:
-            result["failed_nodes"] += held
             result.update(failed=True, msg="\n".join(told))
         return result
+
+    def _taken(self, live: Object) -> dict[str, str | None]:
+        """The annotation by which this run holds a Node, if it does not hold it yet."""
+        refuse_held(self._request.holder, [live])
+        return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
+
+    def _given_back(self, live: Object) -> dict[str, str | None]:
+        refuse_held(self._request.holder, [live])
+        return {HELD: None} if self._request.release and self._holds(live) else {}
+
+    def _holds(self, live: Object) -> bool:
+        """Whether this run holds a Node."""
+        holder = holder_of(live)
+        return bool(self._request.holder and holder and self._request.holder.is_same_run(holder))
 
     def _held(self, nodes: t.Mapping[str, Object]) -> dict[str, str]:
         """By Node that another run holds what to do about it. Raises ClusterError where Nodes were named."""
@@ -236,10 +265,11 @@ def _reason(one: Object) -> str | None:
     return found
 
 
-def _patch(live: Object, labels: mig.Changes, said: t.Mapping[str, str | None] | None = None
-           ) -> dict[str, t.Any] | None:
-    """The patch for labels and the reason, where one is said; None where nothing differs."""
+def _patch(live: Object, labels: mig.Changes, annotations: t.Mapping[str, str | None]) -> dict[str, t.Any] | None:
+    """The patch for labels and annotations; None where nothing differs."""
     metadata: dict[str, t.Any] = {"labels": labels} if labels else {}
-    if said is not None and said[mig.REASON] != _reason(live):
-        metadata["annotations"] = said
+    now = live["metadata"].get("annotations") or {}
+    differs = {key: value for key, value in annotations.items() if now.get(key) != value}
+    if differs:
+        metadata["annotations"] = differs
     return {"metadata": metadata} if metadata else None

@@ -74,15 +74,15 @@ def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_kno
             f"the Node and evict its pods: gpu_disruption {level} counts as {_ALONE}. {fix}")
 
 
-def batch(asked: t.Any, hosts: int) -> int:
+def batch(asked: t.Any, hosts: int, path: str = "gpu_max_unavailable") -> int:
     """How many hosts may be out of service at the same time, at least one. asked: a number, or a share (C(25%)).
 
-    Raises InputError for anything else.
+    Raises InputError, which names path, for anything else.
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
         raise InputError(f"{asked!r} is not a number of hosts.", "Write 1 or more, or a share such as 25%.",
-                         path="gpu_max_unavailable", value=asked)
+                         path=path, value=asked)
     return max(1, hosts * int(found[1]) // 100) if found[2] else int(found[1])
 
 

@@ -149,6 +149,36 @@ def test_two_writers_are_refused() -> None:
     assert not server.writes
 
 
+def test_a_change_holds_its_node_until_it_is_settled() -> None:
+    server, me = Server(n1=LABELS), Holder("here", 8, 8, 1_000_000)
+    server.run("changing", "n1", holder=me)
+    assert server.annotations["n1"] == {HELD: me.text} and server.writes == ["n1"]  # one patch
+    # Another task of the run comes later, and holds it already.
+    later = Holder("here", 8, 8, 1_000_060)
+    assert not server.run("changing", "n1", holder=later)["changed"] and server.writes == ["n1"]
+    for state in ("changing", "settled", "recovered"):
+        with pytest.raises(ClusterError, match="Node n1 is held by another run"):
+            server.run(state, "n1", holder=Holder("elsewhere", 8, 8, 1_000_000))
+    server.run("settled", "n1", holder=later, outcome="failed", reason="x", release=False)
+    assert server.annotations["n1"] == {HELD: me.text, mig.REASON: "x"}
+    server.run("settled", "n1", holder=later)
+    assert server.annotations["n1"] == {} and server.labels["n1"] == {**LABELS, STATE: "success"}
+
+
+def test_only_what_a_killed_run_left_is_recovered() -> None:
+    """Its annotation stays, as it may have taken the Node out of service as well. The vendor's manager may be at it."""
+    gone, me = Holder("elsewhere", 7, 7, 1_000_000), Holder("here", 8, 8, 2_000_000)
+    server = Server(n1={**LABELS, STATE: "pending", PLUGIN: mig.PAUSED}, n2={**LABELS, STATE: "success"}, n3=LABELS,
+                    n4={**LABELS, STATE: "pending", MANAGER: "true"})
+    server.annotations["n1"] = {HELD: gone.text}
+    preview = server.run("recovered", "n1", "n2", "n3", "n4", holder=me, outcome="failed", reason="killed", check=True)
+    result = server.run("recovered", "n1", "n2", "n3", "n4", holder=me, outcome="failed", reason="killed")
+    assert ids(result) == ids(preview) and server.writes == ["n1"]
+    assert server.labels["n1"] == {**LABELS, STATE: "failed"}
+    assert server.annotations["n1"] == {HELD: gone.text, mig.REASON: "killed"}
+    assert not server.run("recovered", "n1", holder=me, outcome="failed", reason="killed")["changed"]
+
+
 def test_no_layout_and_no_node() -> None:
     server = Server(n1={})
     with pytest.raises(InputError, match="Node n1 is asked for no layout"):
@@ -234,6 +264,14 @@ def test_a_failed_node_stops_further_ones_and_says_what_to_do() -> None:
     # It is not tried again by itself: known at once, and waited for by nobody.
     begin = server.clock.now
     assert server.run("requested", "n1")["failed"] and server.clock.now == begin
+    # A third of them may fail, n1 as well as another one.
+    server.labels["n2"] = {**MANAGED, CONFIG: "bad", STATE: "failed"}
+    result = server.run("requested", max_fail=33)
+    assert (result["failed_nodes"], result["done"], result["left"]) == (["n1"], [], ["n2", "n3"])
+    result = server.run("requested", max_fail=34)
+    assert (result["failed_nodes"], result["done"], result["left"]) == (["n1", "n2"], [], ["n3"])
+    result = server.run("requested", max_fail=67)
+    assert (result["failed_nodes"], result["done"], result["left"]) == (["n1", "n2"], ["n3"], [])
 
 
 def test_a_node_that_another_run_holds_is_left_out_unless_it_was_named() -> None:
@@ -275,7 +313,7 @@ def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:
             server.labels["n2"][CONFIG] = "all-disabled"
 
     server = Server(each, n1=MANAGED, n2=MANAGED, n3=MANAGED)
-    result = server.run("requested", "n1", "n2", "n3", layout="all-1g.10gb", at_once=2)
+    result = server.run("requested", "n1", "n2", "n3", layout="all-1g.10gb", at_once="2")
     assert (result["done"], result["failed_nodes"], result["left"]) == ([], ["n1", "n2"], ["n3"])
     assert "n1: the Node is gone." in result["msg"]
     assert "n2: somebody has asked for all-disabled meanwhile" in result["msg"]
@@ -300,5 +338,5 @@ def test_some_nodes_at_once() -> None:
         order.append(open_now)
 
     server.each = each
-    server.run("requested", layout="all-1g.10gb", at_once=2)
+    server.run("requested", layout="all-1g.10gb", at_once="70%")
     assert ("n1", "n2") in order and not any("n3" in names and len(names) > 1 for names in order)

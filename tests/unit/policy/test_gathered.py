@@ -169,7 +169,7 @@ def test_a_host_that_is_not_believed_has_no_facts_and_a_reason() -> None:
     assert gathered.rejected(found) == {"a": {"path": "facts.gpus", "message": "No.", "hint": "Look."}}
 
 
-@pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_node", "driver_result",
+@pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_nodes", "driver_result",
                                   "inventory_dir"])
 def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
     """They win over the inventory: one host would speak for all others."""
