@@ -114,6 +114,12 @@ options:
     description:
       - What O(state=absent) may disturb. Below V(drain) the DaemonSets of drivers and of the MPS daemon stay as long as
         they have pods, with the other objects of their components and the Namespace, see RV(pending).
+      - From V(drain) on their pods are ended Node by Node, O(max_unavailable) at a time. The DaemonSets are deleted
+        without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance), which evicts
+        the pods that use a GPU within their disruption budgets; its MPS daemon and its driver pod are deleted and
+        waited for; and the Node is put back as it was. All other objects follow.
+      - If this fails on a Node, no other Node is begun, nothing else is deleted, and the task fails. The next run
+        continues, also after a run that was killed.
       - With O(state=present) the level in O(cluster) counts.
     type: str
     choices: [never, idle, drain, reboot]
@@ -130,9 +136,33 @@ options:
         go, it waits as long as that takes and prints how many are left.
     type: int
     default: 300
+  max_unavailable:
+    description:
+      - With O(state=absent), how many Nodes whose driver or MPS pods are removed may be out of service at the same
+        time, a number or a share of these Nodes such as V(25%).
+    type: str
+    default: '1'
+  drain_timeout:
+    description:
+      - With O(state=absent), the seconds to wait on such a Node for the pods of operands, again for the evicted pods,
+        again for the deleted pods, and again for the Node to become Ready.
+    type: int
+    default: 600
+  force:
+    description:
+      - With O(state=absent), whether pods without a controller may be evicted from such a Node. Nothing starts them
+        again.
+    type: bool
+    default: false
+  delete_emptydir_data:
+    description:
+      - With O(state=absent), whether pods with emptyDir volumes may be evicted from such a Node. Their data are lost.
+    type: bool
+    default: false
 seealso:
   - module: gpuops.nvidia.gpu_policy
   - module: gpuops.nvidia.gpu_labels
+  - module: gpuops.nvidia.node_maintenance
   - module: gpuops.nvidia.gpu_verify
 """
 
@@ -194,6 +224,8 @@ plan:
       GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
       V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
       O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
+      - With O(state=absent) also the steps on Nodes whose driver and MPS pods go; V(hold), V(pause), V(cordon),
+        V(evict), V(delete) of a pod, V(resume), V(uncordon) and V(release).
   returned: success
   type: list
   elements: dict

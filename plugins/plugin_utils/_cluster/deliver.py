@@ -11,13 +11,14 @@ from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
     apply,
     diff,
     hand_back,
     hold,
     live,
+    node_by_node,
     objects,
     operator,
     removal,
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
@@ -155,28 +157,40 @@ def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> d
 
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
-           tell: removal.Tell = lambda line: None, level: str = LEVELS[-1]) -> dict[str, t.Any]:
+           tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> dict[str, t.Any]:
     """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
 
-    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; level: as
-    of L(present).
+    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; terms:
+    what may be disturbed (by default everything), and how Nodes are taken out of service whose driver and MPS pods go.
     """
+    terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
+        every = client.list("v1", "Node", metadata_only=True)
         # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
         labelled = components is None and any(
-            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {})
-            for one in client.list("v1", "Node", metadata_only=True))
-    changes, pending = hold.hold(removal.plan(client, there, components), level, removal=True)
-    rights.require(client, changes, [rights.LABEL_NODES] if labelled and not pending else [])
+            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
+        found = node_by_node.find(client, there, components, every)
+    by_nodes = allows(terms.level, hold.NEEDS)
+    planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
+    changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    if not by_nodes:
+        found = node_by_node.Found()
+    rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
+                                     *node_by_node.needed_rights(found)])
+    nodes = node_by_node.NodeByNode(client, found, terms, tell)
+    steps, staying = nodes.preview()
     try:
         if not check:
-            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell)
+            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell, nodes)
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending), *_of_other_controllers(there, components)]
-    return {**result(client, changes), "pending": pending, **({"warnings": said} if said else {})}
+    said = [*_waiting(pending), *staying, *_of_other_controllers(there, components)]
+    done = result(client, changes)
+    first = sum(one.orphans for one in changes)
+    done["plan"][first:first] = [step.as_dict() for step in steps]
+    return {**done, "changed": bool(done["plan"]), "pending": pending, **({"warnings": said} if said else {})}
 
 
 def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],

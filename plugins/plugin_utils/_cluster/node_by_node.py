@@ -1,0 +1,244 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ends the pods of drivers and of the MPS daemon whose DaemonSets are removed, some Nodes at a time. PRIVATE.
+
+When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
+Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
+propagation). Then each Node is taken out of service (L(maintenance)): held, its operands paused, cordoned, its GPU pods
+evicted. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
+ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
+
+If a run is killed, the next one finds the pods by their labels, and the Node that was out of service by an annotation.
+"""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import drain, kinds, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.hold import (
+    DRIVER,
+    DRIVER_LABEL,
+    serves_gpu_clients,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import REMOVING, Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import (
+    MPS_DAEMON,
+    Key,
+    Object,
+    component_of,
+    is_ours,
+    label_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.host_nodes import batch
+
+_PAUSE = 1.0  # seconds between two looks
+# By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
+_LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+_REVISION = ("apps/v1", "ControllerRevision")
+_EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
+
+Pod = Object
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How Nodes are taken out of service. at_once: how many, as C(gpu_max_unavailable); timeout: seconds, as of
+    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run."""
+
+    holder: Holder
+    level: str = LEVELS[-1]
+    at_once: t.Any = 1
+    timeout: float = 600
+    wish: Wish = Wish()
+
+
+@dataclass
+class Found:
+    """What there is to do. pods: by Node, the Nodes among them that a killed run has left out of service; loose: pods
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: the
+    ControllerRevisions of the DaemonSets, which the server would keep for another DaemonSet."""
+
+    pods: dict[str, list[Pod]] = field(default_factory=dict)
+    loose: list[Pod] = field(default_factory=list)
+    orphans: list[tuple[str, Pod]] = field(default_factory=list)
+    revisions: list[Object] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.loose)
+
+
+def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
+         nodes: t.Sequence[Object]) -> Found:
+    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left.
+
+    components: None for all; nodes: all Nodes of the cluster.
+    """
+    ours = [one for one in live.values() if is_ours(one) and (components is None or component_of(one) in components)]
+    sets = [one for one in ours if serves_gpu_clients(one)]
+    asked = {(space, component, _selector(labels))
+             for component, labels in _LABELS.items()
+             for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
+    asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
+              for one in sets}
+    looks = [(*one, *kind) for one in sorted(asked) for kind in (("v1", "Pod"), _REVISION)]
+    answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+    pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
+            if look[4] == "Pod"}
+    uids = {one["metadata"]["uid"] for one in sets}
+    left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
+    found = Found({name: [] for name in sorted(left) if left[name]}, revisions=[
+        one for look, answer in zip(looks, answers) for one in answer
+        if look[4] != "Pod" and _controller(one) in {"", *uids}])
+    for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
+        owner = _controller(pod)
+        if owner and owner not in uids:
+            continue
+        if not owner:
+            found.orphans.append((component, pod))
+        name = pod["spec"].get("nodeName")
+        (found.pods.setdefault(name, []) if name in left else found.loose).append(pod)
+    return found
+
+
+def uids_without_owner(found: Found) -> list[str]:
+    """Of the pods and revisions that a killed run has left: nobody else's objects, although nothing says so."""
+    left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
+    return [one["metadata"]["uid"] for one in left]
+
+
+def _selector(labels: t.Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _is_mps(pod: Pod) -> bool:
+    """Whether it is an MPS daemon, which uses the GPUs and so has to end before the driver."""
+    return (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON
+
+
+def _controller(pod: Pod) -> str:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def needed_rights(found: Found) -> list[rights.Right]:
+    """What L(NodeByNode.run) does."""
+    pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
+    spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
+    return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
+            *(("delete", kinds.find(*_REVISION), space)
+              for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
+            *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
+
+
+class NodeByNode:
+    """The work on what L(find) has found. tell: called with a line on the way."""
+
+    def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
+        self._client, self._found, self._terms, self._tell = client, found, terms, tell
+        self._names = sorted(found.pods)
+        self._failed: dict[str, GpuopsError] = {}
+        self._begun: list[str] = []
+
+    def preview(self) -> tuple[list[Step], list[str]]:
+        """(the steps, pods that use a GPU and stay, as sentences). Raises GpuopsError if a Node cannot be taken out of
+        service, for example because a pod may not be evicted."""
+        answers = without_errors(self._client.many(self._preview, self._names))
+        loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
+        return ([*loose, *(step for steps, _staying in answers for step in steps)],
+                [text for _steps, staying in answers for text in staying])
+
+    def run(self) -> None:
+        """Does it. After the first Node that fails no other is begun. Raises ClusterError that names what failed."""
+        self._end_all(self._found.loose)
+        if self._names:
+            with ThreadPoolExecutor(batch(self._terms.at_once, len(self._names))) as threads:
+                list(threads.map(self._one, self._names))
+        if self._failed:
+            first, error = next(iter(self._failed.items()))
+            rest = [name for name in self._names if name not in self._begun]
+            raise ClusterError(
+                f"The driver and MPS pods of {fold(self._failed)} have not been removed. {error.message}"
+                + (f" Not begun: {fold(rest)}." if rest else ""), f"{error.hint} The next run goes on.", verb="delete",
+                object=f"Node {first}", reason="NotRemoved", blocked=error.details.get("blocked") or [])
+        for one in self._found.revisions:
+            meta = one["metadata"]
+            self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
+
+    def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
+        terms = self._terms
+        request = drain.Request([name], terms.wish, None, terms.timeout, terms.level, check)
+        return Maintenance(self._client, Request(request, terms.holder, removing=True, **more), self._tell,
+                           time.monotonic, time.sleep)
+
+    def _preview(self, name: str) -> tuple[list[Step], list[str]]:
+        begun = self._maintenance(name, check=True).started() if self._found.pods[name] else {"plan": [], "staying": []}
+        ended = self._maintenance(name, check=True, begun=begun).ended()
+        steps = [Step(one["action"], one["target"], one["reason"], one["needs"])
+                 for part in (begun["plan"], ended["plan"]) for one in part]
+        at = len(begun["plan"])
+        steps[at:at] = [_step(pod, f"it runs on {name}") for pod in self._found.pods[name]]
+        return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
+                       for one in begun["staying"]]
+
+    def _one(self, name: str) -> None:
+        if self._failed:
+            return
+        self._begun.append(name)
+        self._tell(f"{name} is taken out of service, {len(self._begun)} of {len(self._names)}")
+        try:
+            self._end_on(name)
+        except GpuopsError as error:
+            self._failed[name] = error
+
+    def _end_on(self, name: str) -> None:
+        if not self._found.pods[name]:
+            self._maintenance(name).ended()
+            return
+        begun = self._maintenance(name).started()
+        if begun.get("failed"):
+            raise ClusterError(begun["msg"], "", verb="evict", object=f"Node {name}", reason="Blocked",
+                               blocked=begun["blocked"])
+        try:
+            for mps in (True, False):
+                self._end_all([pod for pod in self._found.pods[name] if _is_mps(pod) is mps])
+            self._maintenance(name, begun=begun).ended()
+        except GpuopsError as error:
+            self._maintenance(name, begun=begun, reason=error.message).ended()
+            raise
+
+    def _end_all(self, pods: t.Sequence[Pod]) -> None:
+        """Deletes pods and waits until they have ended."""
+        for pod in pods:
+            meta = pod["metadata"]
+            self._client.delete("v1", "Pod", meta["name"], meta["namespace"], meta["uid"])
+        end = time.monotonic() + self._terms.timeout
+        while True:
+            left = [pod for pod in pods if self._is_there(pod)]
+            if not left:
+                return
+            if time.monotonic() >= end:
+                raise ClusterError(f"{label_of(left[0])} has not ended {self._terms.timeout:g} s after it was deleted.",
+                                   "Look at its Node and at its log (kubectl describe pod).", verb="delete",
+                                   object=label_of(left[0]), reason="NotEnded")
+            time.sleep(_PAUSE)
+
+    def _is_there(self, pod: Pod) -> bool:
+        meta = pod["metadata"]
+        now = self._client.get("v1", "Pod", meta["name"], meta["namespace"], metadata_only=True)
+        return now is not None and bool(now["metadata"]["uid"] == meta["uid"])
+
+
+def _step(pod: Pod, reason: str) -> Step:
+    return Step("delete", label_of(pod), reason, "drain")
