@@ -118,8 +118,9 @@ options:
         without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance), which evicts
         the pods that use a GPU within their disruption budgets; its MPS daemon and its driver pod are deleted and
         waited for; and the Node is put back as it was. All other objects follow.
-      - If this fails on a Node, no other Node is begun, nothing else is deleted, and the task fails. The next run
-        continues, also after a run that was killed.
+      - A Node that is not Ready is passed over, and so is one whose pods do not end in time or may not be evicted. What
+        the pods on such Nodes need stays, everything else is removed, and the task fails at its end with the reason
+        C(Timeout). The next run continues, also after a run that was killed.
       - With O(state=present) the level in O(cluster) counts.
     type: str
     choices: [never, idle, drain, reboot]
@@ -284,7 +285,8 @@ server:
 error:
   description:
     - What went wrong. For V(cluster) with C(verb), C(object), C(status), C(reason) and C(fields) as the server names
-      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending).
+      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending), and with
+      C(nodes), by Node that was passed over what is wrong with it.
   returned: failure
   type: dict
   sample: {kind: cluster, verb: apply, object: ConfigMap gpu-operator/x, status: 403, reason: Forbidden, fields: []}

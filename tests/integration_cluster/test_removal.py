@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import left_behind
@@ -56,7 +57,7 @@ def as_before(yard: Yard) -> bool:  # noqa: F811
 
 def remove(yard: Yard, check: bool = False, **more: Any) -> dict[str, Any]:  # noqa: F811
     return deliver.absent(yard.client, ["driver"], 60, check, lambda line: None, Terms(
-        Holder.of_run(), "drain", timeout=60, wish=Wish(), **more))
+        Holder.of_run(), "drain", **{"timeout": 60, "wish": Wish(), **more}))
 
 
 def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
@@ -77,6 +78,21 @@ def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
     assert between[0] == f"patch nodes {driven.nodes[0]}" and between[1] == f"patch nodes {driven.nodes[1]}"
     assert writes[-1] == "delete serviceaccounts driver"
     assert writes[-2].startswith("delete controllerrevisions driver-")
+
+
+def test_a_node_is_passed_over_and_the_next_run_finishes_it(driven: Yard) -> None:
+    """The budget needs the only pod of the workload."""
+    driven.deploy("server", budget=1)
+    (node,) = (name for name in driven.nodes if "server" in driven.pods(name))
+    with pytest.raises(ClusterError, match="disruption budget server") as caught:
+        remove(driven, timeout=2)
+    assert list(caught.value.details["nodes"]) == [node] == drivers(driven) and as_before(driven)
+    assert driven.client.get("apps/v1", "DaemonSet", "driver", driven.name) is None
+    assert driven.get("serviceaccount", "driver")
+    driven.tool("--namespace", driven.name, "delete", "poddisruptionbudget", "server")
+    remove(driven)
+    assert drivers(driven) == [] and as_before(driven)
+    assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
 
 
 def test_a_killed_run_is_continued(driven: Yard) -> None:

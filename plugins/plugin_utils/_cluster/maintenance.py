@@ -86,6 +86,10 @@ class Maintenance:
         """
         one = self._node()
         self._refuse_upgrade(one)
+        if self._request.removing and not _ready(one):
+            raise ClusterError(f"Node {self._request.name} is not Ready, so that its pods would not end.",
+                               f"See why with kubectl describe node {self._request.name}, or delete the Node if it "
+                               "is gone for good.", verb="get", object=f"Node {self._request.name}", reason="NotReady")
         preview = self._drain(check=True)
         obstacles = self._obstacles(preview)
         if obstacles:

@@ -9,7 +9,8 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, its
 evicted. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
-If a run is killed, the next one finds the pods by their labels, and the Node that was out of service by an annotation.
+A Node whose pods do not end in time is passed over, and so is one that is not Ready, without a wait. The next run finds
+the pods that are left by their labels, and a Node that a run has left out of service by an annotation.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.host_nodes import batch
 
 _PAUSE = 1.0  # seconds between two looks
+_NAMED = 10  # Nodes in a message with their reasons
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
-_LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
@@ -66,7 +68,7 @@ class Terms:
 
 @dataclass
 class Found:
-    """What there is to do. pods: by Node, the Nodes among them that a killed run has left out of service; loose: pods
+    """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
     that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: the
     ControllerRevisions of the DaemonSets, which the server would keep for another DaemonSet."""
 
@@ -88,7 +90,7 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
     ours = [one for one in live.values() if is_ours(one) and (components is None or component_of(one) in components)]
     sets = [one for one in ours if serves_gpu_clients(one)]
     asked = {(space, component, _selector(labels))
-             for component, labels in _LABELS.items()
+             for component, labels in LABELS.items()
              for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
     asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
               for one in sets}
@@ -148,33 +150,45 @@ class NodeByNode:
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
         self._names = sorted(found.pods)
+        self._at_once = batch(terms.at_once, len(self._names))
         self._failed: dict[str, GpuopsError] = {}
-        self._begun: list[str] = []
+        self._broken: list[GpuopsError] = []
+        self._begun = 0
 
     def preview(self) -> tuple[list[Step], list[str]]:
-        """(the steps, pods that use a GPU and stay, as sentences). Raises GpuopsError if a Node cannot be taken out of
-        service, for example because a pod may not be evicted."""
-        answers = without_errors(self._client.many(self._preview, self._names))
-        loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
-        return ([*loose, *(step for steps, _staying in answers for step in steps)],
-                [text for _steps, staying in answers for text in staying])
-
-    def run(self) -> None:
-        """Does it. After the first Node that fails no other is begun. Raises ClusterError that names what failed."""
-        self._end_all(self._found.loose)
-        if self._names:
-            with ThreadPoolExecutor(batch(self._terms.at_once, len(self._names))) as threads:
-                list(threads.map(self._one, self._names))
+        """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
+        answers = self._client.many(self._preview, self._names)
+        self._failed = {name: one for name, one in zip(self._names, answers) if isinstance(one, GpuopsError)}
+        previews = [one for one in answers if not isinstance(one, GpuopsError)]
         if self._failed:
-            first, error = next(iter(self._failed.items()))
-            rest = [name for name in self._names if name not in self._begun]
-            raise ClusterError(
-                f"The driver and MPS pods of {fold(self._failed)} have not been removed. {error.message}"
-                + (f" Not begun: {fold(rest)}." if rest else ""), f"{error.hint} The next run goes on.", verb="delete",
-                object=f"Node {first}", reason="NotRemoved", blocked=error.details.get("blocked") or [])
+            self._ask_server()
+        loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
+        return ([*loose, *(step for steps, _staying in previews for step in steps)],
+                [*(text for _steps, staying in previews for text in staying),
+                 *(f"{name} will be passed over. {error}" for name, error in self._failed.items())])
+
+    def run(self) -> ClusterError | None:
+        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails."""
+        todo = [name for name in self._names if name not in self._failed]
+        self._try("no Node", lambda: self._end_all(self._found.loose))
+        with ThreadPoolExecutor(self._at_once) as threads:
+            list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
+        without_errors(self._broken)
         for one in self._found.revisions:
             meta = one["metadata"]
             self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
+        return self._error() if self._failed else None
+
+    def _error(self) -> ClusterError:
+        told = {name: error.message for name, error in sorted(self._failed.items())}
+        more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
+        hints = dict.fromkeys(error.hint for error in self._failed.values() if error.hint)
+        return ClusterError(
+            f"The driver and MPS pods of {fold(told)} have not been removed. "
+            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more,
+            " ".join([*hints, "Then run remove again: it goes on with these Nodes."]), verb="delete",
+            object=f"Node {next(iter(told))}", reason="Timeout", nodes=told,
+            blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
 
     def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
         terms = self._terms
@@ -192,23 +206,33 @@ class NodeByNode:
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
                        for one in begun["staying"]]
 
-    def _one(self, name: str) -> None:
-        if self._failed:
-            return
-        self._begun.append(name)
-        self._tell(f"{name} is taken out of service, {len(self._begun)} of {len(self._names)}")
+    def _try(self, name: str, work: t.Callable[[], None]) -> None:
+        """name: of the Node."""
         try:
-            self._end_on(name)
+            if not self._broken:
+                work()
         except GpuopsError as error:
-            self._failed[name] = error
+            try:
+                self._ask_server()
+            except GpuopsError as broken:
+                self._broken.append(broken)
+            else:
+                self._failed[name] = error
+                self._tell(f"{name} is passed over. {error}")
+
+    def _ask_server(self) -> None:
+        """Raises GpuopsError if it is not a Node that fails but the API server."""
+        self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
+        self._begun += 1
+        self._tell(f"{name} is taken out of service, {self._begun} of {len(self._names)}")
         if not self._found.pods[name]:
-            self._maintenance(name).ended()
+            self._maintenance(name, begun={"ready": False}).ended()  # nothing is there that a Ready Node would end
             return
         begun = self._maintenance(name).started()
         if begun.get("failed"):
-            raise ClusterError(begun["msg"], "", verb="evict", object=f"Node {name}", reason="Blocked",
+            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Timeout",
                                blocked=begun["blocked"])
         try:
             for mps in (True, False):

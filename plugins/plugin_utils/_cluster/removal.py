@@ -12,7 +12,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, hold, kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError, without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import NodeByNode
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import LABELS, NodeByNode
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import WORKLOADS, Change, prune
 
@@ -21,6 +21,8 @@ _SYSTEM = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
 _NAMED = 10  # objects in a message
 _RECORDS = ("Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics")
 _NAMESPACE = ("v1", "Namespace")
+# Of these components what is no workload stays with pods that could not be ended.
+_KEPT = {*LABELS, objects.SHARED}
 # Seconds between two looks, the first and the longest, and between two lines about what is left.
 _PAUSE, _LONGEST_PAUSE, _AGAIN = 0.2, 5.0, 15.0
 
@@ -58,15 +60,23 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
     Returns what was done: a Namespace in which somebody has created an object since the plan was made is released.
 
-    Raises ClusterError once nothing has gone for timeout seconds: how long it takes depends on the number of Nodes.
+    Raises ClusterError at the end if Nodes were passed over: their pods stay, with what these need to start again and
+    by which the next run finds them, and with the Namespace. Raises ClusterError, too, once nothing has gone for
+    timeout seconds: how long it takes depends on the number of Nodes.
     tell: gets a line about what is left, now and then.
     """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
     first = [one for one in changes if one.orphans]
     _remove(client, first, [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)
-    nodes.run()
-    rest = [one for one in changes if one.kind.kind != "Namespace" and not one.orphans]
-    _remove(client, rest, [one for one in before if one["kind"] != "Namespace"], timeout, tell)
+    failed = nodes.run()
+    rest = [one for one in changes if one.kind.kind != "Namespace" and not one.orphans
+            and not (failed and one.component in _KEPT and one.kind.kind not in WORKLOADS)]
+    try:
+        _remove(client, rest, [one for one in before if one["kind"] != "Namespace"], timeout, tell)
+    except ClusterError as error:
+        raise _both(failed, error) if failed else error from None
+    if failed:
+        raise failed
     # The wait took minutes. What is created between this look and the deletion is still lost: the server has no
     # precondition for an empty Namespace.
     spaces = [_namespace(client, t.cast(Object, one.live)) if one.action == "delete" else one for one in spaces]
@@ -146,6 +156,11 @@ def _stuck(left: t.Sequence[str], pods: int, timeout: float) -> ClusterError:
         f"Nothing has gone for {timeout:.0f} s. Left: {_said(len(left), pods)}: {', '.join(left[:_NAMED])}{more}.",
         "Look at their finalizers (metadata.finalizers) and at the pods that they wait for; the next run goes on.",
         verb="delete", object=left[0], reason="Timeout", left=left)
+
+
+def _both(first: ClusterError, then: ClusterError) -> ClusterError:
+    return ClusterError(f"{first.message} {then.message}", f"{then.hint} {first.hint}",
+                        **{**first.details, **then.details})
 
 
 def _said(count: int, pods: int) -> str:

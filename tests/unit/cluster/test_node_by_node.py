@@ -9,6 +9,7 @@ import copy
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, deliver, node_by_node, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
@@ -235,41 +236,94 @@ def test_pods_without_their_daemon_set_wait_for_the_level_with_what_they_need(si
     assert site.pods() == [] and site.as_before()
 
 
-def test_a_budget_stops_the_nodes_after_it_and_everything_else_stays(site: Site) -> None:
+def passed_over(site: Site, words: str, **more: Any) -> ClusterError:
+    """The error of a removal that passes one Node over. All others are served, and everything goes that is not
+    needed there."""
+    with pytest.raises(ClusterError, match=words) as caught:
+        site.remove(timeout=30, **more)
+    assert caught.value.reason == "Timeout" and caught.value.details["pending"] == []
+    (name,) = caught.value.details["nodes"]
+    assert {path.split("/")[-1] for path, one in site.api.objects.items() if one["kind"] not in ("Node", "Pod")} == {
+        "nvidia-driver", "nvidia-device-plugin", "s"}
+    assert {pod for pod in site.pods() if pod != f"job-{name}"} <= {f"driver-{name}", f"mps-{name}"}
+    return caught.value
+
+
+def finished(site: Site) -> bool:
+    """Whether the next run removes what is left."""
+    site.remove()
+    return site.as_before() and site.pods() == [] and not [path for path in site.api.objects if "/nodes/" not in path]
+
+
+def test_a_node_whose_budget_forbids_an_eviction_is_passed_over(site: Site) -> None:
     site.budget = {"job-n2"}
-    with pytest.raises(ClusterError, match="driver and MPS pods of n2 have not been removed.* work/job-n2 on n2: The "
-                                           "disruption budget b.*Not begun: n3") as caught:
-        site.remove(timeout=30)
-    assert caught.value.reason == "NotRemoved" and caught.value.details["pending"] == []
-    assert site.as_before() and site.ended == ORDER[:3]
-    assert f"{SETS}/device-plugin" in site.api.objects and f"{SETS}/driver" not in site.api.objects
+    error = passed_over(site, "pods of n2 have not been removed. n2: .* work/job-n2 on n2: The disruption budget b")
+    assert error.details["blocked"][0]["pod"] == "work/job-n2" and "Then run remove again" in error.hint
+    assert site.as_before() and site.ended == [*ORDER[:3], *ORDER[5:]] and site.pods() == ["driver-n2", "job-n2"]
+    # The pods are nobody's, and below the level they still wait.
+    assert "delete: Pod s/driver-n2" in [one["id"] for one in site.remove("idle")["pending"]]
     site.budget.clear()
-    assert "evict: Pod work/job-n2" in [one["id"] for one in site.remove()["plan"]]
-    assert site.as_before() and site.pods() == []
+    assert finished(site)
 
 
-def test_a_pod_that_does_not_end_keeps_its_node_cordoned(site: Site) -> None:
-    site.lasting = {"driver-n1"}
-    with pytest.raises(ClusterError, match="Pod s/driver-n1 has not ended 30 s after it was deleted. Not begun: n"):
-        site.remove(timeout=30)
+@pytest.mark.parametrize("pod", ["driver-n1", "mps-n1"])
+def test_a_node_whose_pod_does_not_end_is_passed_over_and_stays_cordoned(site: Site, pod: str) -> None:
+    site.lasting = {pod}
+    passed_over(site, f"n1: Pod s/{pod} has not ended 30 s after it was deleted. Look at")
     marks = site.node("n1")["annotations"]
-    assert "driver-n1" in marks[REASON] and marks[REMOVING] == "true" and HELD not in marks
+    assert pod in marks[REASON] and marks[REMOVING] == "true" and HELD not in marks
     assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["labels"] == LABELS
-    # It has ended meanwhile, so that only the Node is left to be put back.
-    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    passed_over(site, f"n1: Pod s/{pod} has not ended")
     site.lasting.clear()
-    assert "uncordon: Node n1" in [one["id"] for one in site.remove()["plan"]]
-    assert site.as_before() and site.pods() == []
+    assert finished(site)
 
 
-def test_pods_that_may_not_be_evicted_are_refused_before_anything_is_deleted(site: Site) -> None:
+def test_a_node_that_only_has_to_be_put_back_is_not_waited_for(site: Site) -> None:
+    """Its pod has ended after the run, and its kubelet has stopped since."""
+    site.lasting = {"driver-n1"}
+    passed_over(site, "has not ended")
+    site.lasting.clear()
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    site.api.objects["/api/v1/nodes/n1"]["status"]["conditions"][0]["status"] = "Unknown"
+    assert "uncordon: Node n1" in [one["id"] for one in site.remove(check=True)["plan"]]
+    assert finished(site)
+
+
+def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_by_node, "_PAUSE", 1000.0)
+    ready = site.api.objects["/api/v1/nodes/n2"]["status"]["conditions"][0]
+    ready["status"] = "Unknown"
+    preview = site.remove(check=True)
+    assert "n2 will be passed over. Node n2 is not Ready, so that its pods would not end." in preview["warnings"][0]
+    assert not [one for one in preview["plan"] if "n2" in one["id"]] and site.api.sent() == []
+    passed_over(site, "n2: Node n2 is not Ready")
+    assert site.as_before() and "job-n2" in site.pods() and not [
+        path for path in site.api.sent("patch") if path.endswith("/n2")]
+    ready["status"] = "True"
+    assert finished(site)
+
+
+def test_a_node_whose_pods_may_not_be_evicted_is_passed_over(site: Site) -> None:
     del site.api.objects["/api/v1/namespaces/work/pods/job-n3"]["metadata"]["ownerReferences"]
-    for check in (True, False):
-        with pytest.raises(ClusterError, match="work/job-n3 on n3: no controller brings it back"):
-            site.remove(check=check)
-    assert site.api.sent() == []
+    passed_over(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller brings it back.* Allow it by the")
+    assert site.as_before() and site.pods() == ["driver-n3", "job-n3"]
     site.remove(wish=Wish(force=True))
     assert site.pods() == []
+
+
+def test_no_node_is_begun_once_the_server_fails(site: Site) -> None:
+    answer, failing = site.answer, []
+
+    def fails(request: Request) -> Reply | None:
+        failing.extend([True] if request.path.endswith("pods/driver-n1") and request.verb == "delete" else [])
+        return status(500, "broken") if failing else answer(request)
+
+    site.api.before = fails
+    with pytest.raises(ClusterError, match="broken") as caught:
+        site.remove()
+    assert caught.value.reason != "Timeout" and not [line for line in site.told if line.startswith("n2")]
+    site.api.before = answer
+    assert finished(site)
 
 
 def test_as_many_at_once_as_may_be_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +337,12 @@ def test_as_many_at_once_as_may_be_unavailable(site: Site, monkeypatch: pytest.M
     monkeypatch.setattr(node_by_node, "ThreadPoolExecutor", Pool)
     site.remove(at_once="67%")
     assert pools == [2]
+
+
+def test_a_wrong_number_at_once_is_refused_before_anything_is_deleted(site: Site) -> None:
+    with pytest.raises(InputError, match="gpu_max_unavailable"):
+        site.remove(at_once="many")
+    assert site.api.sent() == []
 
 
 def test_the_rights_are_asked_for_before_anything_is_deleted(site: Site) -> None:
