@@ -15,6 +15,7 @@ the pods that are left by their labels, and a Node that a run has left out of se
 
 from __future__ import annotations
 
+import itertools
 import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +154,7 @@ class NodeByNode:
         self._at_once = batch(terms.at_once, len(self._names))
         self._failed: dict[str, GpuopsError] = {}
         self._broken: list[GpuopsError] = []
-        self._begun = 0
+        self._turns = itertools.count(1)
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
@@ -225,8 +226,7 @@ class NodeByNode:
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
-        self._begun += 1
-        self._tell(f"{name} is taken out of service, {self._begun} of {len(self._names)}")
+        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._names)}")
         if not self._found.pods[name]:
             self._maintenance(name, begun={"ready": False}).ended()  # nothing is there that a Ready Node would end
             return

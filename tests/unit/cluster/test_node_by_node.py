@@ -311,6 +311,19 @@ def test_a_node_whose_pods_may_not_be_evicted_is_passed_over(site: Site) -> None
     assert site.pods() == []
 
 
+def test_one_error_names_nodes_that_were_passed_over_and_objects_that_stay(site: Site) -> None:
+    site.lasting = {"driver-n1"}
+    answer = site.answer
+    site.api.before = lambda request: Reply(200, {}) if (request.verb, request.path) == (
+        "delete", f"{SETS}/device-plugin") else answer(request)
+    with pytest.raises(ClusterError, match="of n1 have not been removed.* Nothing has gone for 60 s. Left") as caught:
+        site.remove(timeout=30)
+    assert caught.value.reason == "Timeout" and list(caught.value.details["nodes"]) == ["n1"]
+    assert "finalizers" in caught.value.hint and "Then run remove again" in caught.value.hint
+    site.api.before, site.lasting = answer, set()
+    assert finished(site)
+
+
 def test_no_node_is_begun_once_the_server_fails(site: Site) -> None:
     answer, failing = site.answer, []
 
