@@ -60,11 +60,13 @@ class ActionModule(ControllerAction):
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: dict[str, t.Any] = {} if cluster is None else {
             "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
+        terms = _terms(arguments, level)
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check, level, kept)
+            result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell)
         else:
-            result = deliver.present(client, wanted, components, check, level=level, kept=kept, **guard)
+            result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
+                                     tell=tell, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result
@@ -74,10 +76,13 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], [], check)
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
-        terms = Terms(Holder.of_run(), arguments["disruption"], arguments["max_unavailable"],
-                      arguments["drain_timeout"], wish)
+        terms = _terms(arguments, arguments["disruption"])
         return deliver.absent(client, components, arguments["wait_timeout"], check, tell, terms)
+
+
+def _terms(arguments: dict[str, t.Any], level: str) -> Terms:
+    wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
+    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish)
 
 
 def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:

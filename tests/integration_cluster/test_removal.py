@@ -95,6 +95,21 @@ def test_a_node_is_passed_over_and_the_next_run_finishes_it(driven: Yard) -> Non
     assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
 
 
+def test_site_ends_a_driver_that_is_not_wanted_any_more_node_by_node(driven: Yard, audit: Any) -> None:
+    driven.deploy("server", replicas=2, budget=1)
+    wanted = objects.wanted({"other": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "other", "namespace": driven.name}}]})
+    deliver.present(driven.client, wanted, ["other"], False)
+    audit.start()
+    done = deliver.present(driven.client, wanted, ["driver", "other"], False, level="drain")
+    assert drivers(driven) == [] == done["pending"] and as_before(driven)
+    assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
+    writes = [f"{one['verb']} {one['resource']}" for one in audit.writes
+              if one["agent"] == "gpuops.nvidia" and one["code"] < 400]
+    first = writes.index("delete pods")
+    assert writes[0] == "delete daemonsets" and writes[first + 1:first + 3] == ["patch nodes", "patch nodes"]
+
+
 def test_a_killed_run_is_continued(driven: Yard) -> None:
     """It waits for a budget, with the first Node out of service."""
     driven.deploy("server", budget=1)

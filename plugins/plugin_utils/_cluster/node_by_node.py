@@ -70,12 +70,13 @@ class Terms:
 @dataclass
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
-    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: the
-    ControllerRevisions of the DaemonSets, which the server would keep for another DaemonSet."""
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; sets: uids of the
+    DaemonSets; revisions: their ControllerRevisions, which the server would keep for another DaemonSet."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
     orphans: list[tuple[str, Pod]] = field(default_factory=list)
+    sets: t.Collection[str] = ()
     revisions: list[Object] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -101,7 +102,7 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
             if look[4] == "Pod"}
     uids = {one["metadata"]["uid"] for one in sets}
     left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
-    found = Found({name: [] for name in sorted(left) if left[name]}, revisions=[
+    found = Found({name: [] for name in sorted(left) if left[name]}, sets=uids, revisions=[
         one for look, answer in zip(looks, answers) for one in answer
         if look[4] != "Pod" and _controller(one) in {"", *uids}])
     for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
@@ -135,16 +136,6 @@ def _controller(pod: Pod) -> str:
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
-def needed_rights(found: Found) -> list[rights.Right]:
-    """What L(NodeByNode.run) does."""
-    pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
-    spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
-    return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
-            *(("delete", kinds.find(*_REVISION), space)
-              for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-            *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
-
-
 class NodeByNode:
     """The work on what L(find) has found. tell: called with a line on the way."""
 
@@ -155,6 +146,16 @@ class NodeByNode:
         self._failed: dict[str, GpuopsError] = {}
         self._broken: list[GpuopsError] = []
         self._turns = itertools.count(1)
+
+    def needed_rights(self) -> list[rights.Right]:
+        """What L(run) does."""
+        found = self._found
+        pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
+        spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
+        return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
+                *(("delete", kinds.find(*_REVISION), space)
+                  for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
+                *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
@@ -187,7 +188,7 @@ class NodeByNode:
         return ClusterError(
             f"The driver and MPS pods of {fold(told)} have not been removed. "
             + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more,
-            " ".join([*hints, "Then run remove again: it goes on with these Nodes."]), verb="delete",
+            " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
             object=f"Node {next(iter(told))}", reason="Timeout", nodes=told,
             blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
 

@@ -66,11 +66,8 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
     tell: gets a line about what is left, now and then.
     """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
-    first = [one for one in changes if one.orphans]
-    _remove(client, first, [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)
-    failed = nodes.run()
-    rest = [one for one in changes if one.kind.kind != "Namespace" and not one.orphans
-            and not (failed and one.component in _KEPT and one.kind.kind not in WORKLOADS)]
+    rest, failed = end_pods(client, changes, before, timeout, tell, nodes)
+    rest = [one for one in rest if one.kind.kind != "Namespace"]
     try:
         _remove(client, rest, [one for one in before if one["kind"] != "Namespace"], timeout, tell)
     except ClusterError as error:
@@ -81,7 +78,20 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
     # precondition for an empty Namespace.
     spaces = [_namespace(client, t.cast(Object, one.live)) if one.action == "delete" else one for one in spaces]
     _remove(client, spaces, [one for one in before if one["kind"] == "Namespace"], timeout, tell)
-    return [*first, *rest, *spaces]
+    return [*(one for one in changes if one.orphans), *rest, *spaces]
+
+
+def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
+             nodes: NodeByNode) -> tuple[list[Change], ClusterError | None]:
+    """Deletes the DaemonSets that leave their pods, and ends these Node by Node. Arguments as of L(execute).
+
+    Returns the other changes, without what pods on Nodes that were passed over need, and the error that names these.
+    """
+    _remove(client, [one for one in changes if one.orphans],
+            [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)
+    failed = nodes.run()
+    return [one for one in changes if not one.orphans and not (
+        failed and one.component in _KEPT and one.action == "delete" and one.kind.kind not in WORKLOADS)], failed
 
 
 def _remove(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell

@@ -65,11 +65,7 @@ class Site:
         self.lasting: set[str] = set()
         self.told: list[str] = []
         self.ended: list[str] = []
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
-        deliver.present(client, objects.wanted({
-            "driver": [space, account("nvidia-driver"), daemon_set("driver", DRIVER)],
-            "device_plugin": [account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
-                              daemon_set(objects.MPS_DAEMON, MPS)]}), None, False)
+        self.present([account("nvidia-driver"), daemon_set("driver", DRIVER)])
         for name in ("driver", "device-plugin", objects.MPS_DAEMON):
             live = api.objects[f"{SETS}/{name}"]
             live["status"] = {"currentNumberScheduled": 1}
@@ -149,6 +145,15 @@ class Site:
 
     def pods(self) -> list[str]:
         return [one["metadata"]["name"] for _path, one in sorted(self.api.objects.items()) if one["kind"] == "Pod"]
+
+    def present(self, driver: list[Object], level: str = "drain", check: bool = False, **more: Any) -> Object:
+        """A run of site.yml that wants this of the driver, and all else."""
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
+        return deliver.present(self.client, objects.wanted({
+            "driver": driver,
+            "device_plugin": [space, account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
+                              daemon_set(objects.MPS_DAEMON, MPS)]}), None, check, level=level,
+            terms=Terms(NOW, **more), tell=self.told.append)
 
     def remove(self, level: str = "drain", check: bool = False, holder: Holder = NOW,
                components: list[str] | None = None, **more: Any) -> Object:
@@ -258,7 +263,7 @@ def finished(site: Site) -> bool:
 def test_a_node_whose_budget_forbids_an_eviction_is_passed_over(site: Site) -> None:
     site.budget = {"job-n2"}
     error = passed_over(site, "pods of n2 have not been removed. n2: .* work/job-n2 on n2: The disruption budget b")
-    assert error.details["blocked"][0]["pod"] == "work/job-n2" and "Then run remove again" in error.hint
+    assert error.details["blocked"][0]["pod"] == "work/job-n2" and "Then run again" in error.hint
     assert site.as_before() and site.ended == [*ORDER[:3], *ORDER[5:]] and site.pods() == ["driver-n2", "job-n2"]
     # The pods are nobody's, and below the level they still wait.
     assert "delete: Pod s/driver-n2" in [one["id"] for one in site.remove("idle")["pending"]]
@@ -319,7 +324,7 @@ def test_one_error_names_nodes_that_were_passed_over_and_objects_that_stay(site:
     with pytest.raises(ClusterError, match="of n1 have not been removed.* Nothing has gone for 60 s. Left") as caught:
         site.remove(timeout=30)
     assert caught.value.reason == "Timeout" and list(caught.value.details["nodes"]) == ["n1"]
-    assert "finalizers" in caught.value.hint and "Then run remove again" in caught.value.hint
+    assert "finalizers" in caught.value.hint and "Then run again" in caught.value.hint
     site.api.before, site.lasting = answer, set()
     assert finished(site)
 
@@ -337,6 +342,30 @@ def test_no_node_is_begun_once_the_server_fails(site: Site) -> None:
     assert caught.value.reason != "Timeout" and not [line for line in site.told if line.startswith("n2")]
     site.api.before = answer
     assert finished(site)
+
+
+def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> None:
+    """By site.yml. A Node that is passed over is pending, and everybody else is served."""
+    preview = site.present([], check=True)
+    assert site.api.sent() == []
+    site.budget = {"job-n2"}
+    done = site.present([], timeout=30)
+    assert done["plan"] == preview["plan"] and [one["id"] for one in done["plan"]][:5] == [
+        "delete: DaemonSet s/driver", "hold: Node n1", "pause: device-plugin on Node n1", "cordon: Node n1",
+        "evict: Pod work/job-n1"]
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.as_before()
+    (pending,) = done["pending"]
+    assert pending["id"] == "delete: driver and MPS pods of n2" and "disruption budget b" in pending["pending_reason"]
+    assert [one["metadata"]["name"] for one in site.api.objects.values() if one["kind"] == "ServiceAccount"] == [
+        "nvidia-driver", "nvidia-device-plugin"] and "mps-n1" in site.pods()
+    waiting = site.present([], "idle")
+    assert [one["id"] for one in waiting["pending"]] == [
+        "delete: Pod s/driver-n2", "delete: ServiceAccount s/nvidia-driver"] and "Set gpu_dis" in waiting["warnings"][0]
+    site.budget.clear()
+    assert site.present([])["pending"] == [] and site.as_before() and "driver-n2" not in site.pods()
+    assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" not in site.api.objects
+    site.api.requests.clear()
+    assert not site.present([])["changed"] and site.api.sent() == []
 
 
 def test_as_many_at_once_as_may_be_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
