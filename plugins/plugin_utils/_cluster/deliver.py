@@ -120,9 +120,10 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
-    """L(hold) of changes, in which DaemonSets whose pods are found leave these. They come first."""
+    """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
+    sets = found.sets if allows(level, hold.NEEDS) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
-               and one.live["metadata"]["uid"] in found.sets else one for one in changes]
+               and one.live["metadata"]["uid"] in sets else one for one in changes]
     return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
                      orphans=found.orphans)
 

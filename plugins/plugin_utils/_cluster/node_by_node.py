@@ -79,9 +79,6 @@ class Found:
     sets: t.Collection[str] = ()
     revisions: list[Object] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.pods or self.loose)
-
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          nodes: t.Sequence[Object]) -> Found:

@@ -356,8 +356,7 @@ def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> N
     assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.as_before()
     (pending,) = done["pending"]
     assert pending["id"] == "delete: driver and MPS pods of n2" and "disruption budget b" in pending["pending_reason"]
-    assert [one["metadata"]["name"] for one in site.api.objects.values() if one["kind"] == "ServiceAccount"] == [
-        "nvidia-driver", "nvidia-device-plugin"] and "mps-n1" in site.pods()
+    assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects and "mps-n1" in site.pods()
     waiting = site.present([], "idle")
     assert [one["id"] for one in waiting["pending"]] == [
         "delete: Pod s/driver-n2", "delete: ServiceAccount s/nvidia-driver"] and "Set gpu_dis" in waiting["warnings"][0]
@@ -366,6 +365,18 @@ def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> N
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" not in site.api.objects
     site.api.requests.clear()
     assert not site.present([])["changed"] and site.api.sent() == []
+
+
+@pytest.mark.parametrize("by", ["present", "remove"])
+def test_a_daemon_set_without_pods_goes_whole_below_the_level(site: Site, by: str) -> None:
+    site.api.objects[f"{SETS}/driver"]["status"] = {}
+    if by == "present":
+        site.present([], "idle")
+    else:
+        site.remove("idle", components=["driver"])
+    (asked,) = [one.body["propagationPolicy"] for one in site.api.requests
+                if one.verb == "delete" and one.path == f"{SETS}/driver"]
+    assert asked == "Foreground"
 
 
 def test_as_many_at_once_as_may_be_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
