@@ -13,7 +13,10 @@ import yaml
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.gpuops.nvidia.plugins.filter import disturbing_components, strictest_level
 
+FILTERS = {f"gpuops.nvidia.{name}": function for module in (disturbing_components, strictest_level)
+           for name, function in module.FilterModule().filters().items()}
 ROOT = pathlib.Path(__file__).parents[3]
 ROLES = ("driver", "container_toolkit", "mig_manager")
 
@@ -24,7 +27,9 @@ def read(path: str) -> Any:
 
 def template(text: str, variables: dict[str, Any]) -> Any:
     given = {name: trust_as_template(value) if isinstance(value, str) else value for name, value in variables.items()}
-    return Templar(DataLoader(), variables=given).template(trust_as_template(text))
+    templar = Templar(DataLoader(), variables=given)
+    templar.environment.filters.update(FILTERS)
+    return templar.template(trust_as_template(text))
 
 
 def level(role: str, fleet: str | None, plan: str | None, **inventory: str) -> Any:

@@ -1,0 +1,42 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filter disturbing_components."""
+
+from __future__ import annotations
+
+import typing as t
+
+COMPONENTS = ("driver", "container_toolkit", "mig_manager")  # those that can disturb what runs on a host
+Data = t.Mapping[str, t.Any]
+
+
+def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collection[str] = ("all",),
+                          skipped: t.Collection[str] = ()) -> list[str]:
+    """The components for which a host may have to be disturbed, in the order of L(COMPONENTS).
+
+    A component that may never disturb anything has nothing left to do that the first pass has not done. Neither has a
+    driver that waits for a reboot that this run must not do, or for somebody who enrols a key at its console.
+    """
+    parts = {name: host[name] for name in COMPONENTS if name in host}
+    chosen = [name for name, part in parts.items()
+              if part.get("placement") == "host" and part.get("disruption") != "never"
+              and ("all" in tags or name in tags) and name not in skipped]
+    if "driver" in chosen and _waits(level, driver):
+        chosen.remove("driver")
+    return chosen
+
+
+def _waits(level: str, driver: Data) -> bool:
+    """Whether a driver waits for a reboot or a person. driver: the result of nvidia_driver, empty without one."""
+    pending = driver.get("pending") or [{}]
+    return pending[0].get("needs") == "reboot" and (
+        level != "reboot" or bool((driver.get("mok") or {}).get("pending")))
+
+
+class FilterModule:
+    """How Ansible finds the filter."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        """By name."""
+        return {"disturbing_components": disturbing_components}
