@@ -10,7 +10,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, files, objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import Terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
@@ -33,6 +36,10 @@ class ActionModule(ControllerAction):
         "disruption": {"type": "str", "choices": list(LEVELS), "default": LEVELS[0]},
         "wait": {"type": "bool", "default": False},
         "wait_timeout": {"type": "int", "default": 300},
+        "max_unavailable": {"type": "str", "default": "1"},
+        "drain_timeout": {"type": "int", "default": 600},
+        "force": {"type": "bool", "default": False},
+        "delete_emptydir_data": {"type": "bool", "default": False},
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -53,11 +60,13 @@ class ActionModule(ControllerAction):
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: dict[str, t.Any] = {} if cluster is None else {
             "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
+        terms = _terms(arguments, level)
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check, level, kept)
+            result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell)
         else:
-            result = deliver.present(client, wanted, components, check, level=level, kept=kept, **guard)
+            result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
+                                     tell=tell, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result
@@ -67,7 +76,13 @@ class ActionModule(ControllerAction):
             return files.write(arguments["render_to"], [], check)
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        return deliver.absent(client, components, arguments["wait_timeout"], check, tell, arguments["disruption"])
+        terms = _terms(arguments, arguments["disruption"])
+        return deliver.absent(client, components, arguments["wait_timeout"], check, tell, terms)
+
+
+def _terms(arguments: dict[str, t.Any], level: str) -> Terms:
+    wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
+    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish)
 
 
 def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:

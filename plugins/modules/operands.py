@@ -114,7 +114,17 @@ options:
     description:
       - What O(state=absent) may disturb. Below V(drain) the DaemonSets of drivers and of the MPS daemon stay as long as
         they have pods, with the other objects of their components and the Namespace, see RV(pending).
-      - With O(state=present) the level in O(cluster) counts.
+      - From V(drain) on their pods are ended Node by Node, O(max_unavailable) at a time. The DaemonSets are deleted
+        without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance), which evicts
+        the pods that use a GPU within their disruption budgets; its MPS daemon and its driver pod are deleted and
+        waited for; and the Node is put back as it was. All other objects follow.
+      - A Node that is not Ready is passed over, and so is one whose pods do not end in time or may not be evicted. What
+        the pods on such Nodes need stays, everything else is removed, and the task fails at its end with the reason
+        C(Timeout). The next run continues, also after a run that was killed.
+      - With O(state=present) the level in O(cluster) counts. From V(drain) on, pods of drivers and of the MPS daemon
+        end in the same way where no DaemonSet of a driver or of the MPS daemon is wanted any more. A Node that is
+        passed over is in RV(pending), and the task does not fail. A DaemonSet that another one replaces or that moves
+        to other Nodes ends its pods at once.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -130,9 +140,32 @@ options:
         go, it waits as long as that takes and prints how many are left.
     type: int
     default: 300
+  max_unavailable:
+    description:
+      - How many Nodes whose driver or MPS pods are removed may be out of service at the same time, a number or a share
+        of these Nodes such as V(25%). See O(disruption).
+    type: str
+    default: '1'
+  drain_timeout:
+    description:
+      - The seconds to wait on such a Node for the pods of operands, again for the evicted pods, again for the
+        deleted pods, and again for the Node to become Ready.
+    type: int
+    default: 600
+  force:
+    description:
+      - Whether pods without a controller may be evicted from such a Node. Nothing starts them again.
+    type: bool
+    default: false
+  delete_emptydir_data:
+    description:
+      - Whether pods with emptyDir volumes may be evicted from such a Node. Their data are lost.
+    type: bool
+    default: false
 seealso:
   - module: gpuops.nvidia.gpu_policy
   - module: gpuops.nvidia.gpu_labels
+  - module: gpuops.nvidia.node_maintenance
   - module: gpuops.nvidia.gpu_verify
 """
 
@@ -194,6 +227,8 @@ plan:
       GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
       V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
       O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
+      - Also the steps on Nodes whose driver and MPS pods go; V(hold), V(pause), V(cordon),
+        V(evict), V(delete) of a pod, V(resume), V(uncordon) and V(release).
   returned: success
   type: list
   elements: dict
@@ -208,7 +243,8 @@ pending:
   description:
     - What the C(disruption) in O(cluster), or O(disruption), forbids and is not done, with C(pending_reason). It needs
       V(drain) to end driver pods or MPS daemons that run, by removing, replacing or moving their DaemonSet. While the
-      driver's is pending, all other changes of the driver are.
+      driver's is pending, all other changes of the driver are. With O(state=present) also Nodes that were passed over,
+      see O(disruption).
   returned: success
   type: list
   elements: dict
@@ -252,7 +288,8 @@ server:
 error:
   description:
     - What went wrong. For V(cluster) with C(verb), C(object), C(status), C(reason) and C(fields) as the server names
-      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending).
+      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending), and with
+      C(nodes), by Node that was passed over what is wrong with it.
   returned: failure
   type: dict
   sample: {kind: cluster, verb: apply, object: ConfigMap gpu-operator/x, status: 403, reason: Forbidden, fields: []}

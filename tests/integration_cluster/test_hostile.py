@@ -261,16 +261,19 @@ RUNS = "hostile-runs"
 PARTS = {**dict.fromkeys(components.NAMES, "none"),
          **dict.fromkeys(("driver", "container_toolkit", "device_plugin", "mig_manager"), "cluster")}
 LAYOUT = "all-1g.10gb"
+STUCK = ("hostile-0", "hostile-8")  # they have a driver pod that nobody ends; the second says that it is being upgraded
 
 
 @dataclass
 class Runs:
-    """The playbooks that change a cluster, in order; after: by playbook the labels of all Nodes after its run."""
+    """The playbooks that change a cluster, in order; after: by playbook the labels of all Nodes after its run; drivers:
+    Nodes that have a driver pod at the end."""
 
     runs: dict[str, user.Run]
     before: dict[str, dict[str, str]]
     after: dict[str, dict[str, dict[str, str]]]
     operands: list[Object]
+    drivers: set[str]
 
 
 @pytest.fixture(scope="module")
@@ -281,17 +284,25 @@ def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFa
     def labels() -> dict[str, dict[str, str]]:
         return {one["metadata"]["name"]: dict(one["metadata"].get("labels") or {}) for one in client.list("v1", "Node")}
 
-    made = Runs({}, labels(), {}, [])
+    def drivers() -> set[str]:
+        found = client.list("v1", "Pod", RUNS, "app.kubernetes.io/component=nvidia-driver")
+        return {str(one["spec"].get("nodeName")) for one in found}
+
+    made = Runs({}, labels(), {}, [], set())
     inventory = {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
         "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": PARTS, "gpu_namespace": RUNS, "gpu_disruption": "idle"}}}
     # Nobody looks after these Nodes, so that every wait for them ends by its limit.
-    limits = {"preflight_timeout": 2, "gpu_remove_timeout": 2, "mig_manager_timeout": 2, "mig_manager_at_once": 100}
+    limits = {"preflight_timeout": 2, "gpu_remove_timeout": 2, "mig_manager_timeout": 2, "mig_manager_at_once": 100,
+              "maintenance_drain_timeout": 1}
     try:
         for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), ("remove", {"gpu_disruption": "drain"})):
             made.runs[name] = run(tmp_path_factory.mktemp(name), name, inventory, "-e", json.dumps({**limits, **more}))
             made.after[name] = labels()
             if name == "site":
                 made.operands = list(client.list("apps/v1", "DaemonSet", RUNS))
+                kubectl("label", "node", "--overwrite", *STUCK, "nvidia.com/gpu.deploy.driver=true")
+                until(lambda: drivers() >= {SOUND, *STUCK}, "the DaemonSet has its pods there")
+        made.drivers = drivers()
         yield made
     finally:
         kubectl("delete", "namespace", RUNS, "--ignore-not-found", "--wait=false")
@@ -330,8 +341,10 @@ def test_mig_asks_the_sound_node_as_well(runs: Runs, hostile: Hostile) -> None:
 
 
 def test_remove_takes_everything_back(runs: Runs, hostile: Hostile) -> None:
-    """A kubelet that does not end its pods keeps no label on another Node."""
+    """A kubelet that does not end its pods keeps no label and no driver on another Node, and is named."""
     labels = runs.after["remove"]
+    error = runs.runs["remove"].result("cluster", "operands")["error"]
+    assert runs.drivers == set(STUCK) <= set(error["nodes"]) <= set(hostile.nodes) and error["reason"] == "Timeout"
     assert not [key for key in labels[SOUND] if key.startswith("nvidia.com/gpu.deploy.")
                 and key not in runs.before[SOUND]]
     for name in hostile.nodes:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import collections
 import typing as t
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
     apply,
     diff,
     hand_back,
     hold,
     live,
+    node_by_node,
     objects,
     operator,
     removal,
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
@@ -33,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads i
 
 _ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
+_PATIENCE = 120.0  # seconds for a DaemonSet that leaves its pods to be gone
 
 
 def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
@@ -63,10 +66,13 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
-            labels: bool | None = None, kept: t.Collection[str] = ()) -> dict[str, t.Any]:
+            labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
+            tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
+    terms, tell: of the L(node_by_node.NodeByNode) by which pods end where no driver or no MPS daemon is wanted any
+    more; a Node that is passed over is in C(pending), too.
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
@@ -75,26 +81,75 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
+        found = _ended(client, wanted, there, components, kept)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise
-    changes, pending = hold.hold(changes, level, lambda: client.list("v1", "Node"))
+    changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
     if writes:
         guard(client)
     new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
-    rights.require(client, changes, [rights.LABEL_NODES] if labels or (new and labels is not None) else [])
+    nodes = _nodes(client, found, level, terms, tell)
+    rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
+                                     *nodes.needed_rights()])
+    steps, said = nodes.preview()
+    said += _waiting(pending)
     if check:
         apply.rehearse(client, changes, there)
     else:
-        apply.execute(client, changes)
+        pending += _execute(client, changes, nodes, tell)
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    found = {**result(client, changes), "workloads": seen, "pending": pending}
-    return {**found, "warnings": _waiting(pending)} if pending else found
+    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen, "pending": pending}
+    return {**done, "warnings": said} if said else done
+
+
+def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
+           components: t.Collection[str] | None, kept: t.Collection[str]) -> node_by_node.Found:
+    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more."""
+    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
+    ending = [name for name in node_by_node.LABELS if name not in served and name in (components or [name])]
+    if kept or not any(objects.is_ours(one) and objects.component_of(one) in ending for one in there.values()):
+        return node_by_node.Found()
+    return node_by_node.find(client, there, ending, client.list("v1", "Node", metadata_only=True))
+
+
+def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
+          ) -> tuple[list[Change], list[dict[str, t.Any]]]:
+    """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
+    sets = found.sets if allows(level, hold.NEEDS) else ()
+    changes = [replace(one, orphans=True) if one.action == "delete" and one.live
+               and one.live["metadata"]["uid"] in sets else one for one in changes]
+    return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
+                     orphans=found.orphans)
+
+
+def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
+           tell: removal.Tell) -> node_by_node.NodeByNode:
+    """The work on the pods that are found, nothing below the level that it needs."""
+    terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
+    return node_by_node.NodeByNode(client, found if allows(level, hold.NEEDS) else node_by_node.Found(), terms, tell)
+
+
+def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
+             ) -> list[dict[str, t.Any]]:
+    """Makes the changes. Returns the Nodes that were passed over, as pending steps."""
+    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
+    apply.execute(client, rest)
+    return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
+            for name, why in (failed.details["nodes"] if failed else {}).items()]
+
+
+def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
+    """A result with the steps on Nodes, after the DaemonSets that leave their pods."""
+    writes = [one for one in changes if one.writes]
+    first = max((at for at, one in enumerate(writes, 1) if one.orphans), default=0)
+    done["plan"][first:first] = [step.as_dict() for step in steps]
+    return {**done, "changed": bool(done["plan"])}
 
 
 def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
@@ -113,35 +168,40 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
 
 
 def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
-               level: str = LEVELS[-1], kept: t.Collection[str] = ()) -> dict[str, t.Any]:
+               level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
+               tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
     """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
 
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it. kept: as of L(present). Raises ClusterError where level forbids to take one of the
-    operator's objects.
+    know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
+    of the operator's objects.
     """
     def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
-        return hold.hold(changes, level, lambda: client.list("v1", "Node"))
+        return _held(client, changes, leaving, level)
 
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
+        leaving = _ended(client, wanted, there, components, kept)
     take_over.check(found, wanted, there)
     changes, pending = planned()
     take_over.refuse(pending)
+    nodes = _nodes(client, leaving, level, terms, tell)
     changes = [*operator.stop(found), *changes]
-    rights.require(client, changes, [rights.LABEL_NODES])
+    rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
+    steps, said = nodes.preview()
     apply.rehearse(client, changes, there)
+    late: list[dict[str, t.Any]] = []
     if not check:
         apply.execute(client, [change for change in changes if change.action == "stop"])
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
         left, pending = planned()
-        apply.execute(client, left)
-    return {**result(client, changes), "workloads": [], "pending": pending,
-            "warnings": [*take_over.notes(found, changes, there), *_waiting(pending)]}
+        late = _execute(client, left, nodes, tell)
+    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], "pending": [*pending, *late],
+            "warnings": [*take_over.notes(found, changes, there), *said, *_waiting(pending)]}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
@@ -155,28 +215,36 @@ def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> d
 
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
-           tell: removal.Tell = lambda line: None, level: str = LEVELS[-1]) -> dict[str, t.Any]:
+           tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> dict[str, t.Any]:
     """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
 
-    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; level: as
-    of L(present).
+    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; terms:
+    what may be disturbed (by default everything), and how Nodes are taken out of service whose driver and MPS pods go.
     """
+    terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
+        every = client.list("v1", "Node", metadata_only=True)
         # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
         labelled = components is None and any(
-            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {})
-            for one in client.list("v1", "Node", metadata_only=True))
-    changes, pending = hold.hold(removal.plan(client, there, components), level, removal=True)
-    rights.require(client, changes, [rights.LABEL_NODES] if labelled and not pending else [])
+            _deploy.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
+        found = node_by_node.find(client, there, components, every)
+    by_nodes = allows(terms.level, hold.NEEDS)
+    planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
+    changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    nodes = _nodes(client, found, terms.level, terms, tell)
+    rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
+                                     *nodes.needed_rights()])
+    steps, staying = nodes.preview()
     try:
         if not check:
-            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell)
+            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell, nodes)
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending), *_of_other_controllers(there, components)]
-    return {**result(client, changes), "pending": pending, **({"warnings": said} if said else {})}
+    said = [*_waiting(pending), *staying, *_of_other_controllers(there, components)]
+    done = _with_steps(result(client, changes), changes, steps)
+    return {**done, "pending": pending, **({"warnings": said} if said else {})}
 
 
 def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],

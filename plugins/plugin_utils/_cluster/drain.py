@@ -244,5 +244,5 @@ def _refuse(looks: t.Mapping[str, Sorted]) -> None:
         told = "; ".join(f"{one['pod']} on {one['node']}: {one['reason']}" for one in refused[:5])
         more = f"; {len(refused) - 5} more" if len(refused) > 5 else ""
         raise ClusterError(f"Pods cannot be evicted: {told}{more}.", "Allow it by the option named, or end them first. "
-                           "Nothing was changed.", verb="evict", object=refused[0]["pod"], reason="Refused",
-                           blocked=refused)
+                           f"Nothing was changed on {fold(looks)}.", verb="evict", object=refused[0]["pod"],
+                           reason="Refused", blocked=refused)

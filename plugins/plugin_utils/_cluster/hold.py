@@ -14,54 +14,82 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import MPS_DAEMON, SHARED, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import (
+    MPS_DAEMON,
+    SHARED,
+    Object,
+    component_of,
+    label_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, keeps_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.tolerations import untolerated
 
 NEEDS = "drain"
 DRIVER = "driver"
+# Every driver pod has it, of ours and of a GPU Operator, whatever labels of its DaemonSet are gone.
+DRIVER_LABEL: t.Mapping[str, str] = {"app.kubernetes.io/component": "nvidia-driver"}
 _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
-         removal: bool = False) -> tuple[list[Change], list[dict[str, t.Any]]]:
+         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = ()
+         ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """(the allowed changes, the pending ones in the form of results).
 
     level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
-    removal: whether the changes are those of a removal.
+    removal: whether the changes are those of a removal; orphans: components and pods of DaemonSets that a removal at a
+    higher level has deleted, and which are still to be ended.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
     that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
     Namespace, so that pods which stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     ends = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := _ends(one, nodes))}
-    first = {one.component: one for one in reversed(changes) if one.id in ends and (removal or one.component == DRIVER)}
+    first = {one.component: one.id for one in reversed(changes)
+             if one.id in ends and (removal or one.component == DRIVER)}
+    pending: list[dict[str, t.Any]] = []
+    left: list[Change] = []
+    for component, pod in () if allows(level, NEEDS) else orphans:
+        step = Step("delete", label_of(pod), needs=NEEDS)
+        pending.append(_pending(step, level, "its DaemonSet is gone, and GPU clients may need it"))
+        first.setdefault(component, pending[-1]["id"])
     if removal and first:
-        first.setdefault(SHARED, next(one for one in changes if one.id in ends))
-    pending, left = [], []
+        first.setdefault(SHARED, next((one.id for one in changes if one.id in ends), next(iter(first.values()))))
     for one in changes:
         reason = ends.get(one.id, "")
         if not reason and one.component in first and one.writes:
-            reason = f"it follows '{first[one.component].id}'"
+            reason = f"it follows '{first[one.component]}'"
         if reason:
-            pending.append({**Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS).as_dict(),
-                            "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"})
+            pending.append(_pending(Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS), level, reason))
         else:
             left.append(one)
     return left, pending
 
 
+def _pending(step: Step, level: str, reason: str) -> dict[str, t.Any]:
+    return {**step.as_dict(),
+            "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"}
+
+
+def serves_gpu_clients(live: Object) -> bool:
+    """Whether GPU clients need the pods of a live object: the DaemonSets of a driver and of the MPS daemon."""
+    if live["kind"] != "DaemonSet":
+        return False
+    labels = live["spec"]["template"].get("metadata", {}).get("labels") or {}
+    return (component_of(live) == DRIVER or DRIVER_LABEL.items() <= labels.items()
+            or live["metadata"]["name"] == MPS_DAEMON)
+
+
 def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     """Why a change of a DaemonSet would end running pods; empty if it would not."""
     live = change.live
-    if (not change.writes or live is None or live["kind"] != "DaemonSet"
-            or not (change.component == DRIVER or live["metadata"]["name"] == MPS_DAEMON)):
+    if not change.writes or live is None or not serves_gpu_clients(live):
         return ""
     count = sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
     if not count:
         return ""
-    if change.action in ("delete", "replace") and not keeps_pods(change):
-        return f"all {count} pods of it would end at once"
+    if change.action == "delete" or (change.action == "replace" and not keeps_pods(change)):
+        return f"all {count} pods of it would end"
     moved = _moved(t.cast(Object, change.manifest), live, nodes)
     return f"its pods would end at once on {moved}" if moved else ""
 

@@ -31,6 +31,8 @@ PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
 # The annotation that says why the last maintenance failed.
 REASON = "gpuops.nvidia/maintenance-failed"
+# The annotation of a Node whose driver and MPS pods are being removed; it stays until that has succeeded.
+REMOVING = "gpuops.nvidia/removing"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
 _KEPT = 1000  # characters of a reason
@@ -46,7 +48,8 @@ class Request:
 
     drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
     uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
-    it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all.
+    it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all; removing:
+    whether the Node's driver and MPS pods are to be removed.
     """
 
     drain: drain.Request
@@ -54,6 +57,7 @@ class Request:
     clients: t.Sequence[t.Mapping[str, t.Any]] = ()
     reason: str = ""
     begun: t.Mapping[str, t.Any] = field(default_factory=dict)
+    removing: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +67,7 @@ class Request:
 
 def left_behind(annotations: t.Mapping[str, str]) -> bool:
     """Whether a run that was killed or failed has left its annotations on a Node."""
-    return HELD in annotations or REASON in annotations
+    return HELD in annotations or REASON in annotations or REMOVING in annotations
 
 
 class Maintenance:
@@ -82,6 +86,10 @@ class Maintenance:
         """
         one = self._node()
         self._refuse_upgrade(one)
+        if self._request.removing and not _ready(one):
+            raise ClusterError(f"Node {self._request.name} is not Ready, so that its pods would not end.",
+                               f"See why with kubectl describe node {self._request.name}, or delete the Node if it "
+                               "is gone for good.", verb="get", object=f"Node {self._request.name}", reason="NotReady")
         preview = self._drain(check=True)
         obstacles = self._obstacles(preview)
         if obstacles:
@@ -183,13 +191,16 @@ class Maintenance:
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
         """The patch by which this run holds the Node and pauses its operands."""
         refuse_held(self._request.holder, [live])
-        return {"metadata": {"annotations": {HELD: self._request.holder.text},
+        mark = {REMOVING: "true"} if self._request.removing else {}
+        return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark},
                              "labels": dict.fromkeys(_to_pause(live), PAUSED)}}
 
     def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
         refuse_held(self._request.holder, [live])
         patch = (None if reason else cordon.uncordon(live)) or {}
         annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None, REASON: reason or None}
+        if not reason and REMOVING in _annotations(live):
+            annotations[REMOVING] = None
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
 
 

@@ -39,7 +39,7 @@ class Change:
     a new object can have what is wanted), adopt (it was a GPU Operator's), delete, release (a foreign object that
     carries marks of ours loses them), stop and start (of an operator), or, without any write: keep (it is as wanted),
     reuse (a foreign object that does what we want).
-    reasons: the fields that differ.
+    reasons: the fields that differ. orphans: whether a DaemonSet that is deleted leaves its pods.
     """
 
     action: str
@@ -48,6 +48,7 @@ class Change:
     manifest: Object | None
     live: Object | None
     reasons: t.Sequence[str] = field(default=())
+    orphans: bool = False
 
     @property
     def writes(self) -> bool:
@@ -204,9 +205,10 @@ def _turned_headless(manifest: Object, have: Object) -> bool:
 
 
 def keeps_pods(change: Change) -> bool:
-    """Whether a DaemonSet that is replaced leaves its pods, as they go only when somebody deletes them (OnDelete)."""
+    """Whether a DaemonSet leaves its pods: one that is replaced, as they go only when somebody deletes them (OnDelete),
+    or one that is deleted before them."""
     spec = (change.manifest or {}).get("spec") or {}
-    return change.action == "replace" and (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
+    return change.orphans or change.action == "replace" and (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
 
 
 def _left_behind(changes: t.Sequence[Change]) -> list[str]:

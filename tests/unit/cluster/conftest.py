@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, removal, wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, node_by_node, removal, wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
@@ -33,6 +33,6 @@ def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
     """Where a test has a server nobody really waits: neither for objects nor before a request is tried again."""
     clock = Clock()
     if "api" in request.fixturenames:
-        for module in (apply, removal, wire):
+        for module in (apply, node_by_node, removal, wire):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     return clock

@@ -264,4 +264,5 @@ def _selected(item: Object, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels") or {}
     wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if "=" in part)
     field, _equals, value = query.get("fieldSelector", "").partition("=")
-    return wanted.items() <= labels.items() and (field != "metadata.name" or item["metadata"]["name"] == value)
+    fields = {"metadata.name": item["metadata"]["name"], "spec.nodeName": (item.get("spec") or {}).get("nodeName", "")}
+    return wanted.items() <= labels.items() and fields.get(field, value) == value

@@ -1,0 +1,131 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Driver pods that a removal ends Node by Node, on a real API server with its own controllers and budgets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import left_behind
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import Terms
+
+from tests import processes
+from tests.integration_cluster.test_drain import Yard, yard  # noqa: F401
+
+LABEL = "nvidia.com/gpu.deploy.driver"
+POD = {"app": "own-driver", "app.kubernetes.io/component": "nvidia-driver"}
+
+
+@pytest.fixture
+def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
+    """The yard with a driver pod on both Nodes, and objects that it needs."""
+    for node in yard.nodes:
+        yard.tool("label", "node", node, f"{LABEL}=true")
+    yard.open(yard.nodes[1])
+    marks = objects.marks("driver")
+    pod = {"metadata": {"labels": POD}, "spec": {"nodeSelector": {LABEL: "true", "yard": yard.name}, "containers": [
+        {"name": "x", "image": "example.org/x:1"}]}}
+    for one in ({"apiVersion": "v1", "kind": "ServiceAccount"},
+                {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {
+                    "selector": {"matchLabels": POD}, "updateStrategy": {"type": "OnDelete"}, "template": pod}}):
+        yard.client.apply({**one, "metadata": {"name": "driver", "namespace": yard.name, "labels": marks}})
+    yard.until(lambda: yard.get("daemonset", "driver").get("status", {}).get("numberReady") == 2)
+    yield yard
+
+
+def drivers(yard: Yard) -> list[str]:  # noqa: F811
+    """The Nodes with a driver pod."""
+    return sorted(one["spec"]["nodeName"] for one in yard.client.list("v1", "Pod", yard.name, "app=own-driver"))
+
+
+def as_before(yard: Yard) -> bool:  # noqa: F811
+    nodes = [yard.client.get("v1", "Node", name) or {} for name in yard.nodes]
+    return not any(one["spec"].get("unschedulable") or left_behind(one["metadata"].get("annotations") or {})
+                   for one in nodes)
+
+
+def remove(yard: Yard, check: bool = False, **more: Any) -> dict[str, Any]:  # noqa: F811
+    return deliver.absent(yard.client, ["driver"], 60, check, lambda line: None, Terms(
+        Holder.of_run(), "drain", **{"timeout": 60, "wish": Wish(), **more}))
+
+
+def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
+    """The workload has a pod on each Node, one of which must run at any time."""
+    driven.deploy("server", replicas=2, budget=1)
+    preview = remove(driven, check=True)
+    audit.start()
+    done = remove(driven)
+    assert drivers(driven) == [] and as_before(driven)
+    assert driven.client.list("apps/v1", "ControllerRevision", driven.name, "app=own-driver") == []
+    assert [one["id"] for one in done["plan"] if "evict" not in one["id"]] == [
+        one["id"] for one in preview["plan"] if "evict" not in one["id"]]
+    writes = [f"{one['verb']} {one['resource']} {one['name']}" for one in audit.writes
+              if one["agent"] == "gpuops.nvidia" and one["code"] < 400]
+    first, second = (one for one in writes if one.startswith("delete pods"))
+    assert writes.index("delete daemonsets driver") == 0
+    between = writes[writes.index(first) + 1:writes.index(second)]
+    assert between[0] == f"patch nodes {driven.nodes[0]}" and between[1] == f"patch nodes {driven.nodes[1]}"
+    assert writes[-1] == "delete serviceaccounts driver"
+    assert writes[-2].startswith("delete controllerrevisions driver-")
+
+
+def test_a_node_is_passed_over_and_the_next_run_finishes_it(driven: Yard) -> None:
+    """The budget needs the only pod of the workload."""
+    driven.deploy("server", budget=1)
+    (node,) = (name for name in driven.nodes if "server" in driven.pods(name))
+    with pytest.raises(ClusterError, match="disruption budget server") as caught:
+        remove(driven, timeout=2)
+    assert list(caught.value.details["nodes"]) == [node] == drivers(driven) and as_before(driven)
+    assert driven.client.get("apps/v1", "DaemonSet", "driver", driven.name) is None
+    assert driven.get("serviceaccount", "driver")
+    driven.tool("--namespace", driven.name, "delete", "poddisruptionbudget", "server")
+    remove(driven)
+    assert drivers(driven) == [] and as_before(driven)
+    assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
+
+
+def test_site_ends_a_driver_that_is_not_wanted_any_more_node_by_node(driven: Yard, audit: Any) -> None:
+    driven.deploy("server", replicas=2, budget=1)
+    wanted = objects.wanted({"other": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "other", "namespace": driven.name}}]})
+    deliver.present(driven.client, wanted, ["other"], False)
+    audit.start()
+    done = deliver.present(driven.client, wanted, ["driver", "other"], False, level="drain")
+    assert drivers(driven) == [] == done["pending"] and as_before(driven)
+    assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
+    writes = [f"{one['verb']} {one['resource']}" for one in audit.writes
+              if one["agent"] == "gpuops.nvidia" and one["code"] < 400]
+    first = writes.index("delete pods")
+    assert writes[0] == "delete daemonsets" and writes[first + 1:first + 3] == ["patch nodes", "patch nodes"]
+
+
+def test_a_killed_run_is_continued(driven: Yard) -> None:
+    """It waits for a budget, with the first Node out of service."""
+    driven.deploy("server", budget=1)
+    given = {"state": "absent", "components": ["driver"], "kubeconfig": str(driven.made.kubeconfig),
+             "disruption": "drain", "max_unavailable": "100%"}
+    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-m", "gpuops.nvidia.operands", "-a",
+               json.dumps(given)]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as run:
+        try:
+            driven.until(lambda: len(drivers(driven)) == 1)
+        finally:
+            processes.kill(run.pid)
+    assert not as_before(driven)
+    assert driven.client.get("apps/v1", "DaemonSet", "driver", driven.name) is None
+    driven.tool("--namespace", driven.name, "delete", "poddisruptionbudget", "server")
+    remove(driven)
+    assert drivers(driven) == [] and as_before(driven)
+    assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
