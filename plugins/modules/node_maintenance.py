@@ -9,9 +9,9 @@ module: node_maintenance
 short_description: Take a Node out of service while its host is changed, and put it back
 version_added: 0.1.0
 description:
-  - O(state=started) holds the Node for this run of Ansible, pauses its GPU operands by their deploy labels, and waits
-    until the pods of the operands have ended. With O(disruption=drain) or V(reboot) it then cordons the Node and evicts
-    the pods that use a GPU, as M(gpuops.nvidia.node_drain) does.
+  - O(state=started) holds the Node for this run of Ansible. With O(disruption=drain) or V(reboot) it cordons the Node
+    and evicts the pods that use a GPU, as M(gpuops.nvidia.node_drain) does. Then it pauses the GPU operands by their
+    deploy labels, and waits until the pods of the operands have ended.
   - O(state=ended) waits until the Node is Ready, if it was Ready before. It then resumes the operands, gives the Node
     back its former schedulability, and releases it.
   - The state of the maintenance is kept on the Node, so that another run can continue if a run was killed. The
@@ -22,7 +22,7 @@ description:
   - Below O(disruption=drain) no pod is evicted. If a pod or a process of the host uses a GPU, nothing is changed,
     RV(started) is false, and RV(pending) names what uses the GPU.
   - The module fails before it changes anything if a pod may not be evicted, if the GPU Operator upgrades the driver, or
-    if the MIG layout is changing. If an eviction fails, it puts the Node back as it was.
+    if its MIG manager changes the layout. If an eviction fails, it puts the Node back as it was.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)

@@ -227,8 +227,8 @@ plan:
       GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
       V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
       O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
-      - Also the steps on Nodes whose driver and MPS pods go; V(hold), V(pause), V(cordon),
-        V(evict), V(delete) of a pod, V(resume), V(uncordon) and V(release).
+      - Also the steps on Nodes whose driver and MPS pods go; V(hold), V(cordon), V(evict),
+        V(pause), V(delete) of a pod, V(resume), V(uncordon) and V(release).
   returned: success
   type: list
   elements: dict

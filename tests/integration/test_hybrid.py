@@ -349,9 +349,9 @@ def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, se
                 variables.get("driver_branch", ""))
             # No reboot, as a reload was enough.
             assert watcher.acts() == {"hold", "evict", "reload"} and not set(pod) & set(trainers())
-            # Held and paused; cordoned; evicted; back as it was. The level is also one for operands, which follow.
+            # Held; cordoned; evicted; paused; back as it was. The level is also one for operands, which follow.
             writes = watcher.writes()
-            assert writes[:4] == [FRESH, FRESH, "evict", FRESH] and FRESH not in writes[4:], writes
+            assert writes[:5] == [FRESH, FRESH, "evict", FRESH, FRESH] and FRESH not in writes[5:], writes
         after = settled.nodes()[FRESH]
         assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
     finally:

@@ -61,8 +61,8 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
     assert (site.instances(busy), site.instances(free)) == (first, second), done.output
     assert watcher.record.count("evict") == evictions
     for node, changed in ((busy, first), (free, second)):
-        # Out of service and back are one write each, a cordon is a third; who is not changed is not written.
-        assert watcher.record.count(f"Node {node}") == (2 + (level == "drain") if changed else 0)
+        # Held, cordoned, paused, put back; who is not changed is not written.
+        assert watcher.record.count(f"Node {node}") == (3 + (level == "drain") if changed else 0)
         assert site.state(node) == (False, None) and site.metadata(node)["labels"][PLUGIN] == "true"
         assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
         if not changed:
@@ -90,8 +90,8 @@ def test_a_removal_goes_through_the_node(site: Site, audit: Audit, level: str, f
     assert (site.instances(busy), site.instances(free)) == (first, second), done.output
     assert watcher.record.count("evict") == evictions and steps(done) == steps(preview)
     for node, left in ((busy, first), (free, second)):
-        # Held and paused, cordoned, put back.
-        assert watcher.record.count(f"Node {node}") == (0 if left else 2 + (level == "drain"))
+        # Held, cordoned, paused, put back.
+        assert watcher.record.count(f"Node {node}") == (0 if left else 3 + (level == "drain"))
         assert site.state(node) == (False, None) and site.metadata(node)["labels"][PLUGIN] == "true"
         assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
 
@@ -133,14 +133,15 @@ def test_a_node_that_was_left_behind_comes_back_where_nothing_may_be_disturbed(s
 def test_a_node_that_fails_stops_those_after_it_and_nobody_else(site: Site, audit: Audit) -> None:  # noqa: F811
     """A disruption budget keeps the first Node from being emptied."""
     site.deploy("server", budget=1)
+    first, second = site.nodes
+    plugin = site.plugin(first)
     watcher = Watcher(audit)
     done = run(site, maintenance_drain_timeout=3)
-    first, second = site.nodes
     assert done.rc == 2, done.output
     assert f"Not begun: {first} failed before" in done.output and "The disruption budget server needs 1" in done.output
     assert (site.instances(first), site.instances(second)) == (0, 0) and "server" in site.pods()
     assert site.state() == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
-    assert f"Node {second}" not in watcher.record
+    assert site.plugin(first) == plugin != "" and f"Node {second}" not in watcher.record
     done = run(site, maintenance_drain_timeout=3, gpu_max_fail_percentage=50)
     assert done.rc == 2 and (site.instances(first), site.instances(second)) == (0, 14), done.output
 

@@ -4,8 +4,8 @@
 """Takes a Node out of service before its host is disturbed, and puts it back as it was. PRIVATE to the collection.
 
 While a Node is out of service, one run holds it and its operands are paused by their deploy labels. If the level
-allows it, the Node is also cordoned and the pods that use GPUs are evicted. Labels and annotations of the Node keep
-this state, so that the next run can continue after a run was killed.
+allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. Labels and
+annotations of the Node keep this state, so that the next run can continue after a run was killed.
 
 The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
 Operator 26.7), so that other tools know what it means.
@@ -95,10 +95,10 @@ class Maintenance:
         if obstacles:
             return outcome([], obstacles, started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[],
                            staying=preview["staying"])
-        steps = _steps(self._request.name, one) + [_again(step) for step in preview["plan"]]
+        steps = _steps(self._request.name, one, [_again(step) for step in preview["plan"]])
         result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
                          paused=_to_pause(one), cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
-        return result if self._request.drain.check else {**result, **self._start()}
+        return result if self._request.drain.check else {**result, **self._start(one)}
 
     def ended(self) -> Result:
         """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned.
@@ -148,9 +148,10 @@ class Maintenance:
             raise ClusterError(f"A driver upgrade is under way on Node {self._request.name} ({UPGRADE}={state}).",
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {self._request.name}", reason="Upgrading")
-        if operand_pods.labels(one).get(mig.STATE) == mig.PENDING:
+        # Any other change of a layout holds its Node, and is settled by the next run if it was killed.
+        if mig.stand(one).managed and mig.stand(one).state == mig.PENDING:
             raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
-                               "Wait until it has ended. If it was killed, run the playbook mig.", verb="patch",
+                               "Wait until its MIG manager has ended it.", verb="patch",
                                object=f"Node {self._request.name}", reason="Changing")
 
     def _drain(self, check: bool) -> Result:
@@ -169,31 +170,50 @@ class Maintenance:
         return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs 'drain' or higher"}
                 for step in evictions + stops]
 
-    def _start(self) -> Result:
-        """Carries out the plan; returns what only the run knows. Puts everything back if something goes wrong."""
+    def _start(self, one: Object) -> Result:
+        """Carries out the plan; returns what only the run knows. If something goes wrong, the Node is as one again."""
         name = self._request.name
         node.write(self._client, name, self._taken)
         try:
-            operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
-                                   self._sleep)
             drained = self._drain(check=False) if allows(self._request.drain.level, "drain") else {}
+            if not drained.get("failed"):
+                # After the evictions, as the end of the MPS daemon ends its clients, whatever their budgets say.
+                node.write(self._client, name, self._pausing)
+                operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
+                                       self._sleep)
         except GpuopsError:
-            self._give_back()
+            self._give_back(one)
             raise
         if drained.get("failed"):
-            self._give_back()
+            self._give_back(one)
             return {key: drained[key] for key in ("failed", "msg", "blocked")}
         return {"evicted": drained.get("evicted", [])}
 
-    def _give_back(self) -> None:
-        node.write(self._client, self._request.name, lambda live: self._released(live, ""))
+    def _give_back(self, one: Object) -> None:
+        node.write(self._client, self._request.name, lambda live: self._as_before(live, one))
 
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
-        """The patch by which this run holds the Node and pauses its operands."""
+        """The patch by which this run holds the Node."""
         refuse_held(self._request.holder, [live])
         mark = {REMOVING: "true"} if self._request.removing else {}
-        return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark},
-                             "labels": dict.fromkeys(_to_pause(live), PAUSED)}}
+        return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
+
+    def _pausing(self, live: Object) -> dict[str, t.Any] | None:
+        """The patch that pauses the operands."""
+        refuse_held(self._request.holder, [live])
+        labels = dict.fromkeys(_to_pause(live), PAUSED)
+        return {"metadata": {"labels": labels}} if labels else None
+
+    def _as_before(self, live: Object, one: Object) -> dict[str, t.Any] | None:
+        """The patch that takes back what this run has written on the Node since it was one. What an earlier run has
+        left behind stays for the next run."""
+        refuse_held(self._request.holder, [live])
+        former = _annotations(one)
+        patch = {} if cordon.ANNOTATION in former else cordon.uncordon(live) or {}
+        annotations = {**patch.get("metadata", {}).get("annotations", {}),
+                       **{key: former.get(key) for key in (HELD, REMOVING) if key in _annotations(live)}}
+        resumed = [key for key in _paused(live) if key not in _paused(one)]
+        return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(resumed, "true")}}
 
     def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
         refuse_held(self._request.holder, [live])
@@ -209,8 +229,8 @@ def _ready(one: Object) -> bool:
                for condition in (one.get("status") or {}).get("conditions") or ())
 
 
-def _steps(name: str, one: Object) -> list[Step]:
-    return [Step("hold", f"Node {name}", "no other run works on it"),
+def _steps(name: str, one: Object, evictions: t.Sequence[Step]) -> list[Step]:
+    return [Step("hold", f"Node {name}", "no other run works on it"), *evictions,
             *(Step("pause", f"{key[len(DEPLOY):]} on Node {name}") for key in _to_pause(one))]
 
 

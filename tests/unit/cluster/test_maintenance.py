@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, maintenance, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
@@ -89,13 +89,13 @@ def ids(result: Object) -> list[str]:
 def test_out_of_service_and_back_as_it_was() -> None:
     site = Site(operand(), pod("job"))
     begun = site.run("started")
-    assert ids(begun) == ["hold: Node n1", "pause: device-plugin on Node n1", "cordon: Node n1", "evict: Pod work/job"]
+    assert ids(begun) == ["hold: Node n1", "cordon: Node n1", "evict: Pod work/job", "pause: device-plugin on Node n1"]
     assert begun["started"] and begun["evicted"] == [{"node": "n1", "pod": "work/job"}]
     assert site.labels == {**LABELS, f"{D}device-plugin": PAUSED}
     assert site.annotations == {HELD: MINE.text, cordon.ANNOTATION: "false"}
     assert site.nodes["n1"]["spec"]["unschedulable"]
-    # Held and paused by one patch, before anything is evicted.
-    assert set(site.bodies[0]["metadata"]) == {"annotations", "labels", "resourceVersion"}
+    assert [sorted({*body, *body["metadata"]} - {"metadata", "resourceVersion"}) for body in site.bodies] == [
+        ["annotations"], ["annotations", "spec"], ["labels"]]  # held, cordoned, paused
     writes = len(site.bodies)
     ended = site.run("ended")
     assert ids(ended) == ["resume: device-plugin on Node n1", "uncordon: Node n1", "release: Node n1"]
@@ -182,12 +182,94 @@ def test_a_failure_says_why_and_keeps_the_cordon_until_a_run_succeeds() -> None:
     assert not maintenance.left_behind(site.annotations)
 
 
-def test_a_budget_that_stays_gives_everything_back() -> None:
+def test_a_budget_that_stays_gives_everything_back_and_no_operand_was_ever_paused() -> None:
+    """Among them the MPS daemon, whose end would end the very pods that the budget protects."""
     site = Site(operand(), pod("job"))
     site.said["job"] = [BUSY] * 100
     result = site.run("started")
     assert result["failed"] and "job" in result["msg"] and result["blocked"][0]["budget"] == "web"
     assert (site.labels, site.annotations) == (LABELS, {}) and not site.nodes["n1"]["spec"].get("unschedulable")
+    assert not any(body["metadata"].get("labels") for body in site.bodies)
+
+
+def test_operands_are_paused_after_the_last_pod_that_uses_a_gpu_has_ended() -> None:
+    class Slow(Site):
+        def merge_patch(self, *words: Any) -> Object:
+            if PAUSED in words[-1]["metadata"].get("labels", {}).values():
+                assert list(self.pods) == ["plugin"] and self.clock.now >= self.asked[0][0] + 5
+            return super().merge_patch(*words)
+
+    site = Slow(operand(), pod("job"))
+    site.lasting = 5
+    site.run("started")
+    assert site.labels[f"{D}device-plugin"] == PAUSED
+
+
+def test_what_an_earlier_run_has_left_stays_when_an_eviction_is_refused() -> None:
+    """Its host may be changed by half, so that the Node must not come back into service."""
+    left = {HELD: OTHER.text, REASON: "it failed", maintenance.REMOVING: "true", cordon.ANNOTATION: "false"}
+    paused = {**LABELS, f"{D}device-plugin": PAUSED, f"{D}dcgm-exporter": "true"}
+    later = Holder("here", 7, 70, 1000.0 + EXPIRES)
+    site = Site(operand(), pod("job"), labels=paused, cordoned=("n1",))
+    site.nodes["n1"]["metadata"]["annotations"] = dict(left)
+    site.said["job"] = [BUSY] * 100
+    assert site.run("started", holder=later)["failed"]
+    assert (site.labels, site.annotations) == (paused, left) and site.nodes["n1"]["spec"]["unschedulable"]
+    site.said.clear()
+    site.run("started", holder=later)
+    site.run("ended", holder=later)
+    assert site.labels == {**paused, f"{D}device-plugin": "true"} and site.annotations == {}
+    assert not site.nodes["n1"]["spec"].get("unschedulable")
+
+
+class Killed(BaseException):
+    """The run ends here, as by SIGKILL."""
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_run_that_is_killed_at_any_request_is_resumed(refused: bool) -> None:
+    """The requests: each write of the Node and each eviction, before and after the server has carried it out."""
+    class Deadly(Site):
+        left = 0
+
+        def __init__(self) -> None:
+            super().__init__(operand(), pod("job"))
+            if refused:
+                self.said["job"] = [BUSY] * 100
+
+        def merge_patch(self, *words: Any) -> Object:
+            return self.deadly(super().merge_patch, *words)
+
+        def evict(self, *words: Any, **more: Any) -> Later | None:
+            return self.deadly(super().evict, *words, **more)
+
+        def deadly(self, act: Any, *words: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            answer = act(*words, **more)
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            return answer
+
+    later = Holder("here", 7, 70, 1000.0 + EXPIRES)
+    for at in range(1, 100):
+        site = Deadly()
+        site.left = at
+        try:
+            site.run("started", holder=OTHER)
+            site.run("ended", holder=OTHER)
+        except Killed:
+            assert maintenance.left_behind(site.annotations) or (site.labels, site.annotations) == (LABELS, {})
+        else:
+            break
+        site.left, site.said = 0, {}
+        assert site.run("started", holder=later)["started"] and "job" not in site.pods
+        assert site.labels[f"{D}device-plugin"] == PAUSED and site.nodes["n1"]["spec"]["unschedulable"]
+        site.run("ended", holder=later)
+        assert (site.labels, site.annotations) == (LABELS, {}) and not site.nodes["n1"]["spec"].get("unschedulable")
+    assert at > 10
 
 
 def test_an_operand_that_does_not_end_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +290,15 @@ def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None
 
 @pytest.mark.parametrize(("key", "value", "said"), [
     (maintenance.UPGRADE, "drain-required", "driver upgrade"),
-    ("nvidia.com/mig.config.state", "pending", "MIG layout")])
+    (mig.STATE, mig.PENDING, "MIG layout")])
 def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) -> None:
-    site = Site(labels={**LABELS, key: value})
+    site = Site(labels={**LABELS, key: value, MIG_MANAGER: "true"})
     with pytest.raises(ClusterError, match=said):
         site.run("started")
     assert not site.bodies
     assert Site(labels={**LABELS, maintenance.UPGRADE: "upgrade-done"}).run("started")["started"]
+    # A pending state of a run that was killed: no MIG manager serves this Node.
+    assert Site(labels={**LABELS, mig.STATE: mig.PENDING}).run("started", check=True)["started"]
 
 
 def test_a_node_that_another_run_holds_is_refused_until_that_has_gone() -> None:

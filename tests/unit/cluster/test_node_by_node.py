@@ -176,7 +176,7 @@ def test_one_node_after_the_other_and_then_the_rest(site: Site) -> None:
     assert done["plan"] == preview["plan"] and done["pending"] == []
     assert [one["id"] for one in done["plan"]][:10] == [
         "delete: DaemonSet s/driver", f"delete: DaemonSet s/{objects.MPS_DAEMON}",
-        "hold: Node n1", "pause: device-plugin on Node n1", "cordon: Node n1", "evict: Pod work/job-n1",
+        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "pause: device-plugin on Node n1",
         "delete: Pod s/mps-n1", "delete: Pod s/driver-n1", "resume: device-plugin on Node n1", "uncordon: Node n1"]
     assert site.ended == ORDER
     # Nothing that they need has gone before the last of them, nor the operands of the Nodes whose turn comes later.
@@ -351,8 +351,8 @@ def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> N
     site.budget = {"job-n2"}
     done = site.present([], timeout=30)
     assert done["plan"] == preview["plan"] and [one["id"] for one in done["plan"]][:5] == [
-        "delete: DaemonSet s/driver", "hold: Node n1", "pause: device-plugin on Node n1", "cordon: Node n1",
-        "evict: Pod work/job-n1"]
+        "delete: DaemonSet s/driver", "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1",
+        "pause: device-plugin on Node n1"]
     assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.as_before()
     (pending,) = done["pending"]
     assert pending["id"] == "delete: driver and MPS pods of n2" and "disruption budget b" in pending["pending_reason"]
