@@ -36,6 +36,8 @@ from tests.unit.cluster.clusters import plan
 from tests.waiting import until
 
 SPACE = "gpu-operator"
+# Secrets in variables, as the operator takes them over from its policy or from OpenShift's proxy.
+MARK = "pl4nted"
 # Node Feature Discovery is left to others, as where the operator's chart has brought it.
 ALIKE = "gpu-feature-discovery"
 PARTS = ("driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
@@ -107,7 +109,9 @@ class Land:
                     waits = pod["initContainers"][0]
                     waits["args"] = [waits["args"][0].replace("echo ", "echo well ")]
                 else:
-                    pod["containers"][0].setdefault("env", []).append({"name": "OF_THE_OPERATOR", "value": "1"})
+                    pod["containers"][0].setdefault("env", []).extend([
+                        {"name": "OF_THE_OPERATOR", "value": "1"}, {"name": "NGC_API_KEY", "value": f"{MARK}-key"},
+                        {"name": "HTTPS_PROXY", "value": f"http://me:{MARK}-proxy@proxy.example.com:3128"}])
             self.made[item["metadata"]["name"]] = item
             items.append(item)
         # What only the operator needs.
@@ -255,6 +259,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     land.audit.start()
     shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
     assert "-  replicas: 1" in shown and "+  replicas: 0" in shown and "OF_THE_OPERATOR" in shown
+    assert "http://(hidden)@proxy.example.com" in shown and "NGC_API_KEY" in shown and MARK not in shown
     assert not land.audit.writes
     for writes in (1, 2, 3, 10, 41):
         mortal = Mortal(land.kubeconfig, workers=1)
