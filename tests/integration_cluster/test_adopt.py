@@ -259,7 +259,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     land.audit.start()
     shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
     assert "-  replicas: 1" in shown and "+  replicas: 0" in shown and "OF_THE_OPERATOR" in shown
-    assert "http://(hidden)@proxy.example.com" in shown and "NGC_API_KEY" in shown and MARK not in shown
+    assert "http://(hidden, it differs)@proxy.example.com" in shown and "NGC_API_KEY" in shown and MARK not in shown
     assert not land.audit.writes
     for writes in (1, 2, 3, 10, 41):
         mortal = Mortal(land.kubeconfig, workers=1)

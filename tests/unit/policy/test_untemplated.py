@@ -92,6 +92,7 @@ WHOLE = {"server": "s", "version": "v1.36.3", "nfd": True, "service_monitors": F
     ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, 'x' is given."),
     ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}}, "cluster_facts.nodes.a: it lacks labels, annotations, ready"),
 ])
-def test_an_option_that_came_out_as_something_else_is_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_an_option_that_came_out_as_something_else_is_named(tmp_path: Path, options: dict[str, Any],
+                                                            words: str) -> None:
     told = act(gpu_policy.ActionModule, {**HYBRID, "facts": {}, **options}, task_vars(tmp_path, a={}))
     assert told["failed"] and words in told["msg"], told
