@@ -16,6 +16,8 @@ from tests.integration import user
 RECORDER = Path(__file__).parent / "recorder"
 # What Ansible itself keeps in ANSIBLE_HOME, and Python beside its sources.
 _ANSIBLES = ("tmp", "cp", "__pycache__")
+# Where modules keep their state, on hosts alone.
+STATE = Path("/var/lib/gpuops")
 
 
 class Controller:
@@ -41,7 +43,8 @@ class Controller:
     def files(self) -> dict[str, tuple[int, int, str]]:
         """By path mode, time of the last change and digest of all that is the user's; logs left out."""
         found = {}
-        for top in (self.project, self._home, self._temporary, user.collections()):
+        tops = (self.project, self._home, self._temporary, user.collections(), STATE)
+        for top in filter(Path.exists, tops):
             for path in (top, *top.rglob("*")):
                 if not set(_ANSIBLES).intersection(path.relative_to(top).parts):
                     about = path.lstat()

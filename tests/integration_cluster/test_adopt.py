@@ -269,7 +269,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
         # One that the patch has just made ours may lack only what we want of it.
         assert all(owned != ours for owned, ours in land.owned().values()), writes
         assert land.replicas() == 0
-    playbook(tmp_path, "adopt", inventory)
+    assert MARK not in playbook(tmp_path, "adopt", inventory, "-vvv", "--diff")
     assert set(land.owned().values()) == {(False, True)}
     assert land.pods() == drivers and land.pods(ALIKE) == alike
     # Switched off, and so not delivered: the operator labels for these too.
@@ -300,7 +300,8 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     playbook(tmp_path, "hand_back", inventory, "--check")
     assert not land.audit.writes and land.replicas() == 0
     (tmp_path / "cluster-policy.yml").write_text("of another cluster\n")
-    assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+    said = playbook(tmp_path, "hand_back", inventory, "-vvv", "--diff")
+    assert "The operator has the cluster" in said and MARK not in said
     assert [path.read_text() for path in tmp_path.glob("cluster-policy.yml.*")] == ["of another cluster\n"]
     written = yaml.safe_load((tmp_path / "cluster-policy.yml").read_text())
     live = land.kubectl.get("clusterpolicy", "cluster-policy")

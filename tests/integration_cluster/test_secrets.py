@@ -30,7 +30,8 @@ MARK, SPACE = "pl4nted", "gpu-operator"
 DRAIN = ("-e", "gpu_disruption=drain")
 # adopt comes where no GPU Operator runs: then it is a run of site.
 PLAYBOOKS: tuple[tuple[str, ...], ...] = (
-    ("preflight",), ("preflight", "--check"), ("site", "--check"), ("site",), ("mig", "--check"), ("mig",), ("verify",),
+    ("preflight",), ("preflight", "--check"), ("site", "--check"),
+    ("site", "--check", "-e", "gpu_render_to=manifests"), ("site",), ("mig", "--check"), ("mig",), ("verify",),
     ("status",), ("adopt", "--check"), ("adopt",), ("hand_back", "--check"), ("hand_back",),
     ("remove", "--check", *DRAIN), ("remove", *DRAIN))
 # Runs of site that fail: what is another user or cluster in the kubeconfig, and what the error says.
