@@ -247,8 +247,8 @@ def after_daemon_sets(act: Callable[[], object]) -> Callable[[int, str, str], No
 
 
 def test_two_releases_at_once(site: Site) -> None:
-    """Each has planned for an empty cluster. At its end, one says what the other has overwritten, and the other what this
-    one has left. A run of one release then has its own alone.
+    """Each has planned for an empty cluster. At its end one names what the other has overwritten, and the other what
+    that one has left. A run of one release then has its own alone.
     """
     whole = Audit(site.made.audit_log)
     begun, first_done, second_done = threading.Event(), threading.Event(), threading.Event()
