@@ -42,7 +42,7 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
     "type": "ClusterIP",
 }
 _METADATA = ("name", "namespace", "labels", "annotations")
-_IN_ADDRESS = re.compile(r"(\w+://)[^/@\s]+@")
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET = re.compile(r"passw|secret|token|api_?key|credential", re.IGNORECASE)
 
 
@@ -134,7 +134,7 @@ def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
     if isinstance(value, list):
         return [_covered(one, others) for one in value]
     if isinstance(value, str) and _IN_ADDRESS.search(value):
-        return _hidden(_IN_ADDRESS.sub(r"\1(hidden)@", value), not others or value in others)
+        return _hidden(_IN_ADDRESS.sub("(hidden)@", value), not others or value in others)
     return value
 
 
