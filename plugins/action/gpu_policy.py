@@ -121,12 +121,18 @@ class ActionModule(ControllerAction):
         known = gathered.same_shape(arguments["facts"]) if by_hand else gathered.facts(task_vars)
         facts = {host: told for host, told in known.items() if host not in rejected}
         overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
+        for host, mine in overrides.items():
+            gathered.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
         overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
                      for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
             gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
                            "the documentation of cluster_facts names")
+            gathered.whole(seen["nodes"], (), "cluster_facts.nodes", "gpu_policy itself reads of the Nodes")
+            for node, told in seen["nodes"].items():
+                gathered.whole(told, ("labels", "annotations", "ready", "gpu", "os"), f"cluster_facts.nodes.{node}",
+                               "gpu_policy itself reads of a Node")
         try:
             plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
                                  wanted["strict"])

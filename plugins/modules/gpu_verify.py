@@ -92,7 +92,7 @@ options:
   compare:
     description:
       - Whether to compare the objects of the cluster and the labels of its Nodes with O(cluster).
-      - A run that has just delivered them does not need this.
+      - A run that has just delivered them learns from this whether another run has overwritten them.
       - With O(components) the labels are not compared, because they belong to all components together.
     type: bool
     default: true

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Every secret that a user may give is in nothing that the playbooks print, return, log or leave behind.
 
-Each stands under its own mark. Looked at are -vvvv with differences, all results with their invocations, Ansible's log,
-its cache of facts, the reports, and on the host its journal, its temporary folders and everything below /etc, /var/lib
-and /run.
+Each stands under its own mark. Looked at are -vvvv with differences and tracebacks, all results with their invocations,
+Ansible's log, its cache of facts, the reports, the command lines of all programs on the controller and on the host, and
+on the host its journal, its temporary folders and everything below /etc, /var/lib and /run. The runs in check mode
+write none of the user's files on the controller.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import base64
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,40 @@ from lab.packages.runfile import runfile_name
 from lab.stages import ROOT
 from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
+from tests.integration.watched import RECORDER, Controller
 
 HOST, VERSION = "gpu-c1", "595.91.07"
-MARK = "pl4nted"
+# That of the address of a key stands in the command line of apt's helper; docs/container_toolkit.md says so.
+MARK, KEY_MARK = "pl4nted", "s1gned"
 PLAYBOOKS: tuple[tuple[str, ...], ...] = (
-    ("preflight",), ("site", "--check"), ("site",), ("site",), ("verify",), ("status",), ("remove", "--check"),
-    ("remove",))
+    ("preflight",), ("preflight", "--check"), ("site", "--check"), ("site",), ("site",), ("verify",), ("status",),
+    ("remove", "--check"), ("remove",))
+# Tasks on the fresh host that fail for what they are given: the module and its options. {repository}: a server that has
+# none of it.
+FAILING: dict[str, tuple[str, dict[str, Any]]] = {
+    "a .run file that is not there": ("nvidia_driver", {
+        "source": "runfile", "version": VERSION, "runfile": {
+            "src": f"http://{{repository}}/none/NVIDIA-Linux-x86_64-{VERSION}.run?sig={MARK}-query",
+            "checksum": f"sha256:{'0' * 64}"}}),
+    "a proxy that is not there": ("nvidia_driver", {
+        "source": "runfile", "version": VERSION, "proxy": {"http": f"http://me:{MARK}-proxy@127.0.0.1:9"}, "runfile": {
+            "src": f"http://mirror.example.com/NVIDIA-Linux-x86_64-{VERSION}.run?sig={MARK}-query",
+            "checksum": f"sha256:{'0' * 64}"}}),
+    "an address that is none": ("nvidia_driver", {
+        "source": "runfile", "version": VERSION, "runfile": {
+            "src": f"http://{{repository}}:none/NVIDIA-Linux-x86_64-{VERSION}.run?sig={MARK} query",
+            "checksum": f"sha256:{'0' * 64}"}}),
+    "a key that is not there": ("container_toolkit", {
+        "repository": {"url": "http://{repository}/none/", "key": f"http://{{repository}}/none/key?sig={KEY_MARK}",
+                       "fingerprint": "A" * 40}}),
+    "a repository behind a proxy that is not there": ("nvidia_software", {
+        "dcgm": {}, "proxy": {"http": f"http://me:{MARK}-proxy@127.0.0.1:9"},
+        "repository": {"url": "http://mirror.example.com/", "fingerprint": "A" * 40}}),
+    "a password in an address": ("nvidia_software", {
+        "dcgm": {}, "repository": {"url": f"http://me:{MARK}-password@{{repository}}/", "fingerprint": "A" * 40}}),
+    "a signing key that is none": ("nvidia_driver", {
+        "version": VERSION, "module_signing": {"key": f"{MARK}-key", "certificate": "-"}}),
+}
 TOKEN = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.tok"
 # Where secrets were before, and where they have to be: the user's own files, the token that the guest's driver reads,
 # and in the journal, for root alone, what a removal gives back.
@@ -66,12 +95,16 @@ journalctl --no-pager --output cat | grep -aF {MARK} || true
 @dataclass
 class Runs:
     """What was printed and returned, by playbook; files: what lay on the controller, by name; host: what SEARCH found
-    after each playbook."""
+    after each playbook. written: by run in check mode the files that it wrote. errors: by name of FAILING, and of the
+    site that fails. programs: the command lines on the controller and on the host."""
 
     printed: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     host: dict[str, str] = field(default_factory=dict)
     changed: dict[str, list[str]] = field(default_factory=dict)
+    written: dict[str, set[str]] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    programs: dict[str, str] = field(default_factory=dict)
 
 
 def planted(lab: LabHosts, folder: Path) -> dict[str, Any]:
@@ -93,33 +126,54 @@ def planted(lab: LabHosts, folder: Path) -> dict[str, Any]:
         "driver_licence_token": f"{MARK}-licence"}
 
 
+def refused(folder: Path, repository: str) -> Path:
+    """A playbook with the tasks of FAILING."""
+    tasks = [{"name": name, f"gpuops.nvidia.{module}": json.loads(
+        json.dumps(options).replace("{repository}", repository)), "ignore_errors": True}
+        for name, (module, options) in FAILING.items()]
+    path = folder / "refused.yml"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "become": True, "tasks": tasks}]))
+    return path
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runs, list[str]]]:
-    """All playbooks one after another on a host, and the marks and parts of keys to look for."""
-    folder = tmp_path_factory.mktemp("secrets")
+    """What fails, then all playbooks one after another on a host; the marks and parts of keys to look for."""
+    folder, controller = tmp_path_factory.mktemp("inputs"), Controller(tmp_path_factory.mktemp("secrets"))
     with own_lab("secrets", f"{HOST}=a100-80:1") as lab:
         lab.sh(HOST, f"echo {base64.b64encode(PREPARE.encode()).decode()} | base64 -d | sh")
         variables = planted(lab, folder)
         # In a file of the inventory, as users have them: those of a command line stand in its list of processes.
-        inventory = folder / "secrets.json"
-        inventory.write_text(json.dumps({"all": {"vars": variables}}))
+        inventory, other = folder / "secrets.json", folder / "other.json"
+        python = {"ansible_python_interpreter": lab.put_python(HOST, RECORDER)}
+        inventory.write_text(json.dumps({"all": {"vars": variables, "hosts": {HOST: python}}}))
+        repository = labs.load(lab.name).address("repo")
+        source = variables["driver_runfile_src"].replace(RUNFILE_PATH, "/none/")
+        other.write_text(json.dumps({"all": {"hosts": {HOST: {"driver_runfile_src": source}}}}))
         made = Runs()
+
+        def run(name: str, playbook: str, *words: str, more: Sequence[Path] = ()) -> user.Run:
+            before = controller.files()
+            done = controller.run(playbook, [*lab.hosts, inventory, *more], *words,
+                                  gpu_report_html=f"{name}.html", gpu_report_json=f"{name}.json")
+            made.printed[name] = done.output + json.dumps(done.results)
+            made.host[name] = lab.sh(HOST, SEARCH)
+            if "--check" in words:
+                made.written[name] = controller.written(before)
+            return done
+
+        done = run("refused", str(refused(folder, repository)))
+        made.errors = {name: [line["result"]["msg"] for line in done.results if line["task"] == name]
+                       for name in FAILING}
+        made.errors["site"] = run("failed", "site", more=[other]).errors()
         for number, (playbook, *words) in enumerate(PLAYBOOKS):
             name = f"{number} {playbook} {' '.join(words)}"
-            out = folder / str(number)
-            out.mkdir()
-            settings = {"ANSIBLE_LOG_PATH": str(out / "log"), "ANSIBLE_CACHE_PLUGIN": "jsonfile",
-                        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(out / "cache")}
-            run = user.playbook(playbook, [*lab.hosts, inventory], "-vvvv", "--diff", *words, cold=True,
-                                settings=settings, preflight_report_html=str(out / "report.html"),
-                                preflight_report_json=str(out / "report.json"))
-            assert run.rc == 0, run.output[-6000:]
-            made.printed[name] = run.output + json.dumps(run.results)
-            made.changed[name] = run.changed(HOST)
-            made.files.update({f"{name}: {path.relative_to(out)}": path.read_text(errors="replace")
-                               for path in sorted(out.rglob("*")) if path.is_file()})
-            made.host[name] = lab.sh(HOST, SEARCH)
-        yield made, [MARK, *variables["driver_signing_key"].splitlines()[1:4]]
+            done = run(name, playbook, *words)
+            assert done.rc == 0, done.output[-6000:]
+            made.changed[name] = done.changed(HOST)
+        made.files = controller.texts()
+        made.programs = {"controller": controller.programs(), "host": lab.sh(HOST, "cat /opt/recorder/acts")}
+        yield made, [MARK, KEY_MARK, *variables["driver_signing_key"].splitlines()[1:4]]
 
 
 def test_nothing_printed_or_returned(runs: tuple[Runs, list[str]]) -> None:
@@ -132,8 +186,29 @@ def test_nothing_printed_or_returned(runs: tuple[Runs, list[str]]) -> None:
 
 def test_nothing_left_on_the_controller(runs: tuple[Runs, list[str]]) -> None:
     made, marks = runs
-    assert {name.rpartition(": ")[2].partition("/")[0] for name in made.files} >= {"log", "report.html", "report.json"}
+    assert {"log", "3 site .html", "0 preflight .json"} <= made.files.keys()
+    assert any(name.startswith("cache/") for name in made.files)
     assert [name for name, text in made.files.items() if any(mark in text for mark in marks)] == []
+
+
+def test_nothing_in_a_command_line(runs: tuple[Runs, list[str]]) -> None:
+    """Every user of a machine sees those of all its processes."""
+    made, marks = runs
+    marks = [mark for mark in marks if mark != KEY_MARK]
+    for name, programs in made.programs.items():
+        assert [line for line in programs.splitlines() if any(mark in line for mark in marks)] == [], name
+    assert "ssh" in made.programs["controller"] and "NVIDIA-Linux-x86_64" in made.programs["host"]
+
+
+def test_check_mode_writes_nothing_on_the_controller(runs: tuple[Runs, list[str]]) -> None:
+    assert set(map(frozenset, runs[0].written.values())) == {frozenset()}, runs[0].written
+    assert len(runs[0].written) == sum("--check" in words for words in PLAYBOOKS)
+
+
+def test_what_was_to_fail_has_failed(runs: tuple[Runs, list[str]]) -> None:
+    for name, errors in runs[0].errors.items():
+        assert errors and not any("odule f" in error.lower() for error in errors), (name, errors)
+    assert "404" in str(runs[0].errors["site"]), runs[0].errors["site"]
 
 
 def test_nothing_on_the_host_but_where_it_has_to_be(runs: tuple[Runs, list[str]]) -> None:
@@ -146,8 +221,8 @@ def test_nothing_on_the_host_but_where_it_has_to_be(runs: tuple[Runs, list[str]]
 def test_the_secrets_were_used(runs: tuple[Runs, list[str]]) -> None:
     """What is not looked at cannot be seen: the runs changed the host, and the licence came and went."""
     made, _marks = runs
-    names = list(made.host)
-    assert all(made.changed[name] for name in (names[1], names[2], names[7]))
-    assert made.changed[names[3]] == []
-    assert TOKEN in made.host[names[2]].split() and TOKEN not in made.host[names[7]].split()
-    assert "/etc/containerd/config.toml" in made.host[names[7]].split()
+    names = list(made.changed)
+    assert all(made.changed[name] for name in (names[2], names[3], names[8]))
+    assert made.changed[names[4]] == []
+    assert TOKEN in made.host[names[3]].split() and TOKEN not in made.host[names[8]].split()
+    assert "/etc/containerd/config.toml" in made.host[names[8]].split()

@@ -144,11 +144,12 @@ def environment() -> dict[str, str]:
 
 
 def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = False,
-            settings: Mapping[str, str] | None = None) -> Run:
+            settings: Mapping[str, str] | None = None, cwd: Path = HOME) -> Run:
     """Runs a program of ansible from a folder outside the checkout's tree of collections.
 
     timeout: seconds after which a run is killed and fails. cold: start the program itself; else runs of
-    ansible-playbook share the import of Ansible. settings: further variables of the environment.
+    ansible-playbook share the import of Ansible. settings: further variables of the environment. cwd: the working
+    directory of a cold run.
     """
     record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
@@ -157,7 +158,7 @@ def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = Fa
     if program == "ansible-playbook" and not cold:
         code, output = WARM.run(argv, env, timeout)
     else:
-        done = subprocess.run(argv, cwd=HOME, timeout=timeout, check=False, env=env, stdin=subprocess.DEVNULL,
+        done = subprocess.run(argv, cwd=cwd, timeout=timeout, check=False, env=env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         code, output = done.returncode, done.stdout
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
@@ -176,8 +177,9 @@ def role(name: str, tasks: str = "host") -> str:
 
 
 def playbook(name: str, inventories: Sequence[Path], *arguments: str, cold: bool = False,
-             settings: Mapping[str, str] | None = None, **variables: Any) -> Run:
-    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold, settings: as of C(ansible)."""
+             settings: Mapping[str, str] | None = None, cwd: Path = HOME, **variables: Any) -> Run:
+    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold, settings, cwd: as of C(ansible).
+    """
     return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,
                    *(["-e", json.dumps(variables)] if variables else []),
-                   name if "/" in name else f"gpuops.nvidia.{name}", cold=cold, settings=settings)
+                   name if "/" in name else f"gpuops.nvidia.{name}", cold=cold, settings=settings, cwd=cwd)

@@ -36,6 +36,8 @@ from tests.unit.cluster.clusters import plan
 from tests.waiting import until
 
 SPACE = "gpu-operator"
+# Secrets in variables, as the operator takes them over from its policy or from OpenShift's proxy.
+MARK = "pl4nted"
 # Node Feature Discovery is left to others, as where the operator's chart has brought it.
 ALIKE = "gpu-feature-discovery"
 PARTS = ("driver", "container_toolkit", "validator", "device_plugin", "feature_discovery", "dcgm_exporter",
@@ -107,7 +109,9 @@ class Land:
                     waits = pod["initContainers"][0]
                     waits["args"] = [waits["args"][0].replace("echo ", "echo well ")]
                 else:
-                    pod["containers"][0].setdefault("env", []).append({"name": "OF_THE_OPERATOR", "value": "1"})
+                    pod["containers"][0].setdefault("env", []).extend([
+                        {"name": "OF_THE_OPERATOR", "value": "1"}, {"name": "NGC_API_KEY", "value": f"{MARK}-key"},
+                        {"name": "HTTPS_PROXY", "value": f"http://me:{MARK}-proxy@proxy.example.com:3128"}])
             self.made[item["metadata"]["name"]] = item
             items.append(item)
         # What only the operator needs.
@@ -255,6 +259,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     land.audit.start()
     shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
     assert "-  replicas: 1" in shown and "+  replicas: 0" in shown and "OF_THE_OPERATOR" in shown
+    assert "http://(hidden, it differs)@proxy.example.com" in shown and "NGC_API_KEY" in shown and MARK not in shown
     assert not land.audit.writes
     for writes in (1, 2, 3, 10, 41):
         mortal = Mortal(land.kubeconfig, workers=1)
@@ -264,7 +269,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
         # One that the patch has just made ours may lack only what we want of it.
         assert all(owned != ours for owned, ours in land.owned().values()), writes
         assert land.replicas() == 0
-    playbook(tmp_path, "adopt", inventory)
+    assert MARK not in playbook(tmp_path, "adopt", inventory, "-vvv", "--diff")
     assert set(land.owned().values()) == {(False, True)}
     assert land.pods() == drivers and land.pods(ALIKE) == alike
     # Switched off, and so not delivered: the operator labels for these too.
@@ -295,7 +300,8 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     playbook(tmp_path, "hand_back", inventory, "--check")
     assert not land.audit.writes and land.replicas() == 0
     (tmp_path / "cluster-policy.yml").write_text("of another cluster\n")
-    assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+    said = playbook(tmp_path, "hand_back", inventory, "-vvv", "--diff")
+    assert "The operator has the cluster" in said and MARK not in said
     assert [path.read_text() for path in tmp_path.glob("cluster-policy.yml.*")] == ["of another cluster\n"]
     written = yaml.safe_load((tmp_path / "cluster-policy.yml").read_text())
     live = land.kubectl.get("clusterpolicy", "cluster-policy")

@@ -4,14 +4,16 @@
 """Every secret of a cluster is in nothing that the playbooks print, return, log or write.
 
 These are the token of the kubeconfig, the contents of the Secrets that the policy names, the password of the proxy and
-the token of the licence. Looked at are -vvv with differences, all results with their invocations, Ansible's log, the
-reports, and what hand_back writes.
+the token of the licence. Looked at are -vvvv with differences and tracebacks, all results with their invocations,
+Ansible's log and cache, the reports, what hand_back writes, and the command lines of all programs on the controller.
+The runs in check mode write none of the user's files there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,25 @@ import yaml
 
 from lab.controlplane import cluster as clusters
 from tests.integration import user
+from tests.integration.watched import Controller
 from tests.integration_cluster.conftest import NAME, Kubectl, running
 from tests.integration_cluster.plays import LOCAL, install
 
 MARK, SPACE = "pl4nted", "gpu-operator"
+DRAIN = ("-e", "gpu_disruption=drain")
 # adopt comes where no GPU Operator runs: then it is a run of site.
 PLAYBOOKS: tuple[tuple[str, ...], ...] = (
-    ("site", "--check"), ("site",), ("mig",), ("verify",), ("status",), ("adopt",), ("hand_back",),
-    ("remove", "-e", "gpu_disruption=drain"))
+    ("preflight",), ("preflight", "--check"), ("site", "--check"),
+    ("site", "--check", "-e", "gpu_render_to=manifests"), ("site",), ("mig", "--check"), ("mig",), ("verify",),
+    ("status",), ("adopt", "--check"), ("adopt",), ("hand_back", "--check"), ("hand_back",),
+    ("remove", "--check", *DRAIN), ("remove", *DRAIN))
+# Runs of site that fail: what is another user or cluster in the kubeconfig, and what the error says.
+FAILING: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "refused token": ({"token": f"{MARK}-token"}, {}, "Unauthorized"),
+    "refused password": ({"username": "me", "password": f"{MARK}-password"}, {}, "has no credentials"),
+    "proxy that is not there": ({}, {"proxy-url": f"http://me:{MARK}-proxy@127.0.0.1:9"}, "cannot be asked to"),
+    "unknown kind of proxy": ({}, {"proxy-url": f"ftp://me:{MARK}-proxy@127.0.0.1:9"}, "proxy-url"),
+}
 POLICY = {"driver": {"version": "580.95.05", "secretEnv": "driver-proxy", "imagePullSecrets": ["pull"],
                      "licensingConfig": {"secretName": "licence", "nlsEnabled": True}}}
 SECRETS: dict[str, dict[str, str]] = {
@@ -56,47 +69,77 @@ def prepare(kubectl: Kubectl, made: clusters.Cluster, folder: Path) -> tuple[Pat
     return path, token
 
 
+@dataclass
+class Runs:
+    """What was printed, returned and written, by the run and the file; marks: to look for. codes: by run. written: by
+    run in check mode the files that it wrote. errors: by name of FAILING. programs: their command lines."""
+
+    found: dict[str, str] = field(default_factory=dict)
+    marks: list[str] = field(default_factory=list)
+    codes: dict[str, int] = field(default_factory=dict)
+    written: dict[str, set[str]] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    programs: str = ""
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], list[str], dict[str, int]]]:
-    """By playbook what it printed and returned, and by file what it wrote; the marks to look for; the exit codes."""
-    folder = tmp_path_factory.mktemp("secrets")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """All playbooks one after another, then those that fail."""
     install()
     with running(f"{NAME}-secrets", "--nodes", "plain", "--gpu", "1", "--os", "ubuntu22.04") as made:
-        kubectl = Kubectl(str(made.kubeconfig))
-        kubeconfig, token = prepare(kubectl, made, folder)
+        controller = Controller(tmp_path_factory.mktemp("secrets"))
+        project, kubectl = controller.project, Kubectl(str(made.kubeconfig))
+        kubeconfig, token = prepare(kubectl, made, project)
         variables: dict[str, Any] = {
             "gpu_placement": "cluster", "gpu_kubeconfig": str(kubeconfig), "gpu_policy": POLICY,
             "gpu_pull_secrets": ["pull"], "gpu_proxy": {"http": PROXY, "https": PROXY},
             "gpu_disruption": "idle", "driver_licence_token": f"{MARK}-licence"}
-        found: dict[str, str] = {}
-        codes: dict[str, int] = {}
-        for number, (playbook, *words) in enumerate(PLAYBOOKS):
-            name, out = " ".join([playbook, *words]), folder / str(number)
-            out.mkdir()
-            inventory = folder / "inventory.json"
-            inventory.write_text(json.dumps({"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}}))
-            run = user.playbook(playbook, [inventory], "-vvv", "--diff", *words, cold=True,
-                                settings={"ANSIBLE_LOG_PATH": str(out / "log")},
-                                gpu_report_html=str(out / "report.html"), gpu_report_json=str(out / "report.json"),
-                                hand_back_file=str(out / "cluster-policy.yml"))
-            codes[name] = run.rc
-            found[name] = run.output + json.dumps(run.results)
-            found.update({f"{name}: {path.name}": path.read_text(errors="replace") for path in out.iterdir()})
-        yield found, [MARK, *token.split(".")[1:]], codes
+        inventory = project / "inventory.json"
+        inventory.write_text(json.dumps({"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}}))
+        result = Runs(marks=[MARK, *token.split(".")[1:]])
+
+        def run(name: str, playbook: str, *words: str, **more: str) -> user.Run:
+            before = controller.files()
+            done = controller.run(playbook, [inventory], *words, gpu_report_html=f"{name}.html",
+                                  gpu_report_json=f"{name}.json", hand_back_file=str(project / f"{name}.yml"), **more)
+            result.found[name] = done.output + json.dumps(done.results)
+            if "--check" in words:
+                result.written[name] = controller.written(before)
+            return done
+
+        for words in PLAYBOOKS:
+            name = " ".join(words)
+            result.codes[name] = run(name, *words).rc
+        others = []
+        for name, (person, cluster, _said) in FAILING.items():
+            config = yaml.safe_load(kubeconfig.read_text())
+            config["users"][0]["user"] = person or {"token": token}
+            config["clusters"][0]["cluster"].update(cluster)
+            others.append(project / f"{name}.conf")
+            others[-1].write_text(yaml.safe_dump(config))
+            result.errors[name] = run(name, "site", gpu_kubeconfig=str(others[-1])).errors()
+        result.found.update(controller.texts(inventory, kubeconfig, *others))
+        result.programs = controller.programs()
+        yield result
 
 
-def test_no_secret_is_printed_returned_or_written(runs: tuple[dict[str, str], list[str], dict[str, int]]) -> None:
-    found, marks, _codes = runs
-    for name, text in found.items():
-        for mark in marks:
+def test_no_secret_is_printed_returned_or_written(runs: Runs) -> None:
+    for name, text in {**runs.found, "programs": runs.programs}.items():
+        for mark in runs.marks:
             at = text.find(mark)
             assert at < 0, (name, text[max(0, at - 300):at + 100])
 
 
-def test_the_playbooks_did_their_work(runs: tuple[dict[str, str], list[str], dict[str, int]]) -> None:
+def test_check_mode_writes_nothing_on_the_controller(runs: Runs) -> None:
+    assert runs.written == {" ".join(words): set() for words in PLAYBOOKS if "--check" in words}
+
+
+def test_the_playbooks_did_their_work(runs: Runs) -> None:
     """What is not looked at cannot be seen."""
-    found, _marks, codes = runs
-    assert codes == {" ".join(words): 0 for words in PLAYBOOKS}, {
-        name: found[name][-3000:] for name, code in codes.items() if code}
-    assert {"site: report.html", "site: report.json", "hand_back: cluster-policy.yml", "site: log"} <= found.keys()
-    assert "driver-proxy" in found["hand_back: cluster-policy.yml"] and "DaemonSet" in found["site --check"]
+    assert runs.codes == {" ".join(words): 0 for words in PLAYBOOKS}, {
+        name: runs.found[name][-3000:] for name, code in runs.codes.items() if code}
+    assert {"preflight.html", "site.html", "site.json", "hand_back.yml", "log"} <= runs.found.keys()
+    assert "driver-proxy" in runs.found["hand_back.yml"] and "DaemonSet" in runs.found["site --check"]
+    for name, (_person, _cluster, said) in FAILING.items():
+        assert said in str(runs.errors[name]), (name, runs.errors[name])
+    assert "ansible" in runs.programs

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import re
 import time
 import typing as t
 import urllib.error
@@ -73,7 +74,8 @@ def size_of(archive: Archive) -> int:
                              path="runfile.src", value=archive.src)
         return os.path.getsize(archive.src)
     with _open(archive.src + archive.query) as answer:
-        return int(answer.headers.get("Content-Length") or 0)
+        length = str(answer.headers.get("Content-Length"))
+        return int(length) if re.match(r"[0-9]{1,18}\Z", length) else 0
 
 
 def check_room(size: int) -> None:

@@ -76,8 +76,9 @@ class Spec:
 
 
 def branch_of(version: str) -> int:
-    """The branch of a version: 595 of C(595.91.07)."""
-    return int(version.split(".", 1)[0])
+    """The branch of a version: 595 of C(595.91.07); 0 for one that is not the vendor's."""
+    found = re.match(r"([0-9]{1,9})(\.|\Z)", version)
+    return int(found.group(1)) if found else 0
 
 
 def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -> str:

@@ -185,7 +185,13 @@ def _nameless(name: str) -> dict[str, t.Any]:
 
 def _references(root: Root, module: str) -> int:
     """References to a module that are not other modules (kernel: module_refcount)."""
-    return int(root.text(f"/sys/module/{module}/refcnt") or "0") - len(root.names(f"/sys/module/{module}/holders"))
+    return _refcount(root, module) - len(root.names(f"/sys/module/{module}/holders"))
+
+
+def _refcount(root: Root, module: str) -> int:
+    """What the kernel counts; 0 for a module without a count, and 1, which is in use, for a count that is no number."""
+    text = root.text(f"/sys/module/{module}/refcnt") or "0"
+    return int(text) if re.match(r"-?[0-9]{1,10}\Z", text) else 1
 
 
 def _open_devices(root: Root, pids: t.Iterable[int], module: str) -> int:
@@ -202,7 +208,7 @@ def _flavour(root: Root) -> str:
 def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
     """C(used): something but the device itself refers to it, the console or a display say."""
     if "nouveau" in root.names("/sys/module"):
-        return "used" if int(root.text("/sys/module/nouveau/refcnt") or "0") > 0 else "loaded"
+        return "used" if _refcount(root, "nouveau") > 0 else "loaded"
     if bound:
         return "loaded"
     index = root.text(f"/lib/modules/{kernel}/modules.dep") or ""

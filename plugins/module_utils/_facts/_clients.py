@@ -11,10 +11,10 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
 
-_DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
-_CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d+)$")
+_DEVICE = re.compile(r"^/dev/nvidia(\d{1,9})$")
+_CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d{1,9})$")
 # Lines of the driver's table: C(gpu0/gi7/ci0/access 12): GPU by minor, instance ids, minor of the capability device.
-_MINOR = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci\d+)?/access (\d+)$", re.M)
+_MINOR = re.compile(r"^gpu(\d{1,9})/gi(\d{1,9})(?:/ci\d+)?/access (\d{1,9})$", re.M)
 _MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
 # Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)

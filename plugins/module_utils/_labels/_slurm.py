@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 
 MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
-_MINOR = re.compile(r"^(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)$", re.M)
+_MINOR = re.compile(r"^(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d{1,9})$", re.M)
 # Letters that mean something in a request for generic resources or in a list of features.
 _SPECIAL = re.compile(r"[^a-z0-9._-]+")
 _SAID = "# slurm.conf: "

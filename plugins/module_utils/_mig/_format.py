@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._names import (
 
 # 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes behind one sign (go-nvlib, names of MIG profiles).
 _ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
-_DEVICE = re.compile(rf"(?:(\d+)c\.)?(\d+)g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
+_DEVICE = re.compile(rf"(?:(\d{{1,9}})c\.)?(\d{{1,9}})g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
 _FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
 _KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 

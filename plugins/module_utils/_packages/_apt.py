@@ -33,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     apt_get,
     apt_install,
     is_list_of,
+    left_copies,
     parse_simulation,
     parse_state,
     source_text,
@@ -64,8 +65,8 @@ class Apt:
         native = re.search(r"^dpkg\t(\S+)\t", text, re.MULTILINE)
         state = parse_state(text, native.group(1) if native else "")
         # dpkg keeps a numbered file for each change that it has not merged yet: then apt refuses to work.
-        pending = (os.path.isdir(DPKG_JOURNAL) and any(name.isdigit() for name in os.listdir(DPKG_JOURNAL))
-                   and not _at_work())
+        notes = os.listdir(DPKG_JOURNAL) if os.path.isdir(DPKG_JOURNAL) else []
+        pending = (any(name.isdigit() for name in notes) or bool(left_copies())) and not _at_work()
         return PackageState(state.installed, state.broken, state.residual, pending)
 
     def is_consistent(self) -> bool:
@@ -167,6 +168,8 @@ class Apt:
 
     def repair(self, names: t.Sequence[str]) -> None:
         """dpkg --remove without asking for dependencies, then dpkg --configure -a for what others left."""
+        for path in left_copies():
+            os.unlink(path)
         before = self.read()
         there = [name for name in names if name in {**before.installed, **before.broken}]
         if there:

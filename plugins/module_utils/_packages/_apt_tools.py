@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import tempfile
@@ -28,6 +29,7 @@ KEYRINGS = "/usr/share/keyrings"
 DPKG_JOURNAL = "/var/lib/dpkg/updates"
 STATUS = "/var/lib/dpkg/status"
 DPKG_LOCK = "/var/lib/dpkg/lock"
+_COPY = "gpuops-"
 # Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
 LOCK_LIMIT = 300
 TRANSACTION_LIMIT = 3600
@@ -151,10 +153,15 @@ def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[
         return
     heads = {f"Package: {name.split(':')[0]}" for name in names}
     stanzas = (read_bytes(STATUS) or b"").decode("utf-8", "replace").split("\n\n")
-    with tempfile.NamedTemporaryFile(prefix="gpuops-", dir=folder) as copy:
+    with tempfile.NamedTemporaryFile(prefix=_COPY, dir=folder) as copy:
         copy.write("\n\n".join(stanza for stanza in stanzas if stanza.split("\n", 1)[0] not in heads).encode())
         copy.flush()
         yield ["-o", f"Dir::State::status={copy.name}"]
+
+
+def left_copies() -> list[str]:
+    """The paths of the copies of dpkg's status that killed runs have left."""
+    return glob.glob(f"{glob.escape(os.path.dirname(STATUS))}/{_COPY}*")
 
 
 def source_text(repository: Repository, keyring: str) -> bytes:

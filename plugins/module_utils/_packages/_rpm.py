@@ -102,11 +102,13 @@ def said(error: CommandError) -> str:
 def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settings: str) -> None:
     """Downloads by curl, which rpm depends on. Raises RepositoryError.
 
-    options: of curl; they may hold passwords, so they are in no command line. settings: where the proxy is set.
+    options: of curl; they may hold passwords, and the query of the URL may be a signature, so they are in no command
+    line. settings: where the proxy is set.
     """
-    config = "".join('{} = "{}"\n'.format(name, re.sub(r'(["\\])', r"\\\1", options[name])) for name in options)
+    config = "".join('{} = "{}"\n'.format(name, re.sub(r'(["\\])', r"\\\1", value))
+                     for name, value in {"url": url, **options}.items())
     done = run(["curl", "--fail", "--silent", "--show-error", "--location", "--retry", "1", "--max-time", "60",
-                "--config", "-", "--output", path, "--", url], timeout=150, check=False, stdin=config)
+                "--config", "-", "--output", path], timeout=150, check=False, stdin=config)
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"curl ended with {done.rc}"]
         raise RepositoryError(f"{url} cannot be fetched: {lines[-1].rstrip('.')}.",

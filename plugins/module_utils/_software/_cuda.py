@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Host, Options, Wish
 
 PROFILE = "/etc/profile.d/gpuops-cuda.sh"
-_LEVEL = re.compile(r"(\d+)(?:\.(\d+)(\.\d+\S*)?)?\Z")
+_LEVEL = re.compile(r"(\d{1,9})(?:\.(\d{1,9})(\.\d+\S*)?)?\Z")
 _PROFILE_TEXT = b"""\
 # Written by gpuops.nvidia: the CUDA toolkit's programs on the path.
 PATH="${PATH:+$PATH:}/usr/local/cuda/bin"

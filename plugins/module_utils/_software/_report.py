@@ -71,7 +71,7 @@ def metrics(root: Root, snapshot: t.Mapping[str, t.Any], former: str, now: float
 
 
 def _former(text: str, name: str) -> int:
-    found = re.search(rf"^{name}\{{[^}}]*\}} (\d+)$", text, re.M)
+    found = re.search(rf"^{name}\{{[^}}]*\}} (\d{{1,18}})$", text, re.M)
     return int(found.group(1)) if found else 0
 
 

@@ -4,11 +4,13 @@
 """Before and after of an object as a reader wants to see them. Pure. PRIVATE to the collection.
 
 What we did not write and nobody added inside what is ours (defaults, identity, status) is left out on both sides. The
-values of a Secret are never shown.
+values of a Secret are never shown, nor is a user or password in an address, or a variable that is called a secret:
+others may have written these into an object.
 """
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
@@ -40,6 +42,8 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
     "type": "ClusterIP",
 }
 _METADATA = ("name", "namespace", "labels", "annotations")
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(r"passw|secret|token|api_?key|credential", re.IGNORECASE)
 
 
 def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
@@ -113,9 +117,34 @@ def _shown_items(have: t.Sequence[t.Any], want: t.Sequence[t.Any], mine: fields.
 
 
 def _masked(item: Object, other: Object) -> Object:
-    """Values of a Secret are hidden; only that they differ from the other side is shown."""
+    """Secret values are hidden; only that they differ from the other side is shown."""
     if item.get("kind") != "Secret":
-        return item
+        return t.cast(Object, _covered(item, {*_texts(other)}))
     former = other.get("data") or {}
-    return {**item, "data": {name: "(hidden)" if not other or former.get(name) == value else "(hidden, it differs)"
+    return {**item, "data": {name: _hidden("(hidden)", not other or former.get(name) == value)
                              for name, value in (item.get("data") or {}).items()}}
+
+
+def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
+    """A part of an object without secrets. others: all texts of the other side, empty where that is not there."""
+    if isinstance(value, dict):
+        secret = isinstance(value.get("value"), str) and _SECRET.search(str(value.get("name")))
+        return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"
+                else _covered(one, others) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_covered(one, others) for one in value]
+    if isinstance(value, str) and _IN_ADDRESS.search(value):
+        return _hidden(_IN_ADDRESS.sub("(hidden)@", value), not others or value in others)
+    return value
+
+
+def _hidden(shown: str, same: bool) -> str:
+    return shown if same else shown.replace("(hidden)", "(hidden, it differs)")
+
+
+def _texts(value: t.Any) -> t.Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)

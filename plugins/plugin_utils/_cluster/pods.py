@@ -13,7 +13,7 @@ from dataclasses import dataclass
 Pod = t.Mapping[str, t.Any]
 # Reasons of a waiting container that say nothing more than that its turn has not come.
 _TURN = ("PodInitializing", "ContainerCreating", "")
-_AGO = re.compile(r"\((?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)? ago\)")
+_AGO = re.compile(r"\((?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)? ago\)")
 _LONGEST_PAUSE = 359  # seconds, of the kubelet between two starts of a container that crashes: 5 minutes, cut off
 # Characters of what a kubelet or a program says that are kept. Both may say as much as a request holds.
 _LONGEST_WORD, _LONGEST_MESSAGE = 256, 4096

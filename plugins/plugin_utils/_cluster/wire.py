@@ -195,6 +195,10 @@ def _existing(kubeconfig: str) -> str:
                          "kubeconfig; KUBECONFIG, ~/.kube/config and service accounts are not used.",
                          path="kubeconfig", value=kubeconfig, allowed="the path of a file")
     path = os.path.abspath(os.path.expanduser(kubeconfig))
+    if os.pathsep in path:  # the library would take it for several files, and for that of another cluster
+        raise InputError(f"{path} has a {os.pathsep!r} in it, which the Kubernetes library takes as the end of a path.",
+                         "Give one file, in a folder and with a name without it.", path="kubeconfig", value=kubeconfig,
+                         allowed="the path of a file")
     if not os.path.isfile(path):
         raise InputError(f"There is no file {path}.", "Give the path of a kubeconfig on the controller.",
                          path="kubeconfig", value=kubeconfig, allowed="the path of a file")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
@@ -383,7 +384,7 @@ def _hook(context: Context) -> str:
 
 def _number(text: t.Any) -> int | str:
     """C(1) or C(25%), as a DaemonSet has them."""
-    return int(text) if str(text).isdigit() else str(text)
+    return int(text) if re.fullmatch("[0-9]{1,9}", str(text)) else str(text)
 
 
 def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],

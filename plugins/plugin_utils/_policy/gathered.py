@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, brief
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import (
@@ -227,7 +227,7 @@ def same_shape(found: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 def whole(data: t.Any, needed: t.Sequence[str], path: str, source: str) -> None:
     """Raises InputError if data given by hand lacks keys that their source always has."""
     if not isinstance(data, t.Mapping):
-        raise InputError(f"a mapping is expected, this is a {type(data).__name__}.", f"Give what {source}.", path=path)
+        raise InputError(f"a mapping is expected, {brief(data)} is given.", f"Give what {source}.", path=path)
     lacking = [name for name in needed if name not in data]
     if lacking:
         raise InputError(f"it lacks {', '.join(lacking)}.", f"Give all of what {source}.", path=path,

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software._sources import source_for
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Asked, switched
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refused
 
 Facts = t.Mapping[str, t.Any]
@@ -112,7 +113,7 @@ def _packaged(asked: Asked, name: str, pattern: str, said: list[str]) -> str | N
         said.append(f"{section}.version {text!r} is none of a package; hosts get the newest.")
         return None
     # DCGM 3 came as other packages, and the exporter of its time as none.
-    return found.group(1) if int(text.lstrip("v").split(".", 1)[0]) >= _FIRST_SPLIT else None
+    return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
 
 
 def cuda(asked: Asked, facts: Facts, mine: Mine, place: str, why: str, said: list[str]) -> Plan:

@@ -171,4 +171,5 @@ def _vgpu(labels: t.Mapping[str, str]) -> Facts | None:
 def _driver_version(labels: t.Mapping[str, str]) -> str | None:
     full = labels.get("nvidia.com/cuda.driver-version.full")
     parts = [labels.get(f"nvidia.com/cuda.driver.{part}") for part in ("major", "minor", "rev")]
-    return full or (".".join(part for part in parts if part) or None)
+    version = full or ".".join(part for part in parts if part)
+    return version if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}", version) else None

@@ -58,11 +58,11 @@ NAMES = frozenset({
     "nfd_cluster", "nfd_result", "node_status_exporter_cluster", "node_status_exporter_folder",
     "node_status_exporter_interval", "node_status_exporter_plan", "node_status_exporter_result", "operands_result",
     "preflight_ask", "preflight_checked", "preflight_cluster", "preflight_cuda_samples", "preflight_cuda_timeout",
-    "preflight_disruption", "preflight_enforce", "preflight_failure", "preflight_found", "preflight_labelled",
-    "preflight_placement", "preflight_plan", "preflight_policy", "preflight_release", "preflight_report",
-    "preflight_report_html", "preflight_report_json", "preflight_reported_taint", "preflight_startup_taint",
-    "preflight_timeout", "remove_from", "software_components", "software_driver_cuda", "software_plan",
-    "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
+    "preflight_delivered", "preflight_disruption", "preflight_enforce", "preflight_failure", "preflight_found",
+    "preflight_labelled", "preflight_placement", "preflight_plan", "preflight_policy", "preflight_release",
+    "preflight_report", "preflight_report_html", "preflight_report_json", "preflight_reported_taint",
+    "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components", "software_driver_cuda",
+    "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
     "software_repository_url", "software_result", "validator_cluster", "validator_result", "validator_timeout",
 })
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import typing as t
 from dataclasses import asdict, dataclass
 
@@ -421,7 +422,7 @@ def _feature_discovery(want: Expected, facts: Facts) -> Check:
 
 def _labelled(labels: t.Mapping[str, str]) -> Check:
     count = labels.get("nvidia.com/gpu.count", "0")
-    if not count.isdigit() or int(count) == 0:
+    if not re.fullmatch("[0-9]{1,9}", count) or int(count) == 0:
         return Check("feature_discovery", "failed", "the labels count no GPU", "Make the driver work first.")
     return Check("feature_discovery", "ok", f"{len(labels)} labels, {counted(int(count), 'GPU')}")
 

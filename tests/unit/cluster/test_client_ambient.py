@@ -120,6 +120,17 @@ def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, mes
         Client(str(path))
 
 
+@pytest.mark.parametrize("path", ["{named}:x/config", "{named}:{named}"])
+def test_a_path_is_never_taken_for_several(named: Trap, path: str) -> None:
+    """The library would read those of them that exist, so another cluster might be meant."""
+    file = Path(path.format(named=named.kubeconfig))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("")
+    with pytest.raises(InputError, match="has a ':' in it, .* Give one file") as caught:
+        Client(str(file))
+    assert caught.value.details["path"] == "kubeconfig"
+
+
 def test_an_unknown_context_and_a_missing_server(named: Trap) -> None:
     with pytest.raises(InputError, match="has no context 'nowhere'. Name one of ") as caught:
         Client(str(named.kubeconfig), "nowhere")

@@ -181,6 +181,25 @@ def test_what_the_server_would_fill_in_again_is_no_difference() -> None:
     assert diff.pair(want, have)[0]["spec"] == {"replicas": 2, "restartPolicy": "Never"}
 
 
+def test_secrets_in_variables_and_addresses_are_hidden() -> None:
+    """That they differ from the other side is shown."""
+    def item(**values: str) -> dict[str, Any]:
+        return {**MANIFEST, "spec": {"env": [{"name": name, "value": value} for name, value in values.items()]}}
+
+    def shown(side: dict[str, Any]) -> dict[str, str]:
+        return {one["name"]: one["value"] for one in side["spec"]["env"]}
+
+    plain = {"PORT": "80", "AT": "https://me@example.com"}
+    have = item(**plain, NGC_API_KEY="k1", PROXY="http://me:k2@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="")
+    want = item(**plain, NGC_API_KEY="k4", PROXY="http://me:k5@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="")
+    have["metadata"] = {**have["metadata"], "managedFields": [entry({"f:spec": {"f:env": {}}})]}
+    common = {"PORT": "80", "AT": "https://(hidden)@example.com", "SAME_TOKEN": "(hidden)", "SECRET_NAME": "(hidden)"}
+    expected = {**common, "NGC_API_KEY": "(hidden, it differs)", "PROXY": "http://(hidden, it differs)@proxy:3128"}
+    assert [shown(side) for side in diff.pair(want, have)] == [expected, expected]
+    assert shown(diff.pair(want, None)[1]) == {**common, "NGC_API_KEY": "(hidden)",
+                                               "PROXY": "http://(hidden)@proxy:3128"}
+
+
 def test_scripts_are_blocks() -> None:
     assert diff.text({"data": {"run.sh": "#!/bin/sh\nset -e\n"}}) == "data:\n  run.sh: |\n    #!/bin/sh\n    set -e\n"
     assert diff.text({}) == ""

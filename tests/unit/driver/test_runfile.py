@@ -142,6 +142,11 @@ def test_digest_files() -> None:
 # -- fetching
 
 
+# What a server says of its files that cannot be.
+LENGTHS = {f"/{name}.run": length for name, length in (
+    ("huge", "9" * 5000), ("negative", "-1"), ("words", "many"), ("spaced", "1 2"))}
+
+
 class Web(t.NamedTuple):
     """A server and what it has."""
 
@@ -157,7 +162,8 @@ def web() -> t.Iterator[Web]:
         def do_GET(self) -> None:
             data = files.get(self.path)
             self.send_response(200 if data is not None else 404)
-            self.send_header("Content-Length", str(len(data or b"")))
+            length = LENGTHS.get(self.path, str(len(data or b"")))
+            self.send_header("Content-Length", length)
             self.end_headers()
             with contextlib.suppress(OSError):
                 self.wfile.write(data or b"")
@@ -190,6 +196,12 @@ def test_fetched_and_verified(web: Web, folder: Path) -> None:
     assert path.read_bytes() == DATA and path.stat().st_mode & 0o777 == 0o600 and path.parent == folder
     assert fetching.is_here(archive, digest) and not fetching.is_here(archive, SHA)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("path", LENGTHS)
+def test_a_length_that_cannot_be_is_unknown(web: Web, path: str) -> None:
+    web.files[path] = DATA
+    assert fetching.size_of(Archive(NEW, f"{web.url}{path}", SHA)) == 0
 
 
 def test_a_file_that_is_not_what_it_should_be_does_not_stay(web: Web, folder: Path) -> None:

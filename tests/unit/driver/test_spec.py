@@ -84,6 +84,7 @@ def test_bad_options(options: dict[str, str], path: str) -> None:
 @pytest.mark.parametrize(("spec", "version", "expected"), [
     (Spec(), "580.95.05", True), (Spec(), None, False),
     (Spec(branch="580"), "580.95.05", True), (Spec(branch="580"), "595.91.07", False),
+    (Spec(branch="580"), "9" * 5000, False), (Spec(branch="580"), "", False), (Spec(branch="580"), "x580.1", False),
     (Spec(version="580.95.05"), "580.95.05", True), (Spec(version="580.95.05"), "580.95.0", False),
 ])
 def test_accepts(spec: Spec, version: str | None, expected: bool) -> None:

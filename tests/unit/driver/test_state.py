@@ -49,7 +49,7 @@ class Host(Tree):
         rc, text = next((answer for start, answer in self.answers.items() if words.startswith(start)), (127, ""))
         return Completed(tuple(argv), rc, text, "")
 
-    def module(self, name: str, refcnt: int = 0, users: t.Sequence[str] = ()) -> None:
+    def module(self, name: str, refcnt: int | str = 0, users: t.Sequence[str] = ()) -> None:
         self.put(f"sys/module/{name}/refcnt", f"{refcnt}\n")
         for user in users:
             self.put(f"sys/module/{name}/holders/{user}")
@@ -198,8 +198,9 @@ def test_no_nouveau(host: Host) -> None:
     assert read_situation(host.root, host.run).nouveau is None
 
 
-@pytest.mark.parametrize(("refcnt", "expected"), [(0, "loaded"), (1, "used")])
-def test_nouveau_loaded(host: Host, refcnt: int, expected: str) -> None:
+@pytest.mark.parametrize(("refcnt", "expected"), [
+    (0, "loaded"), (1, "used"), (-1, "loaded"), ("9" * 5000, "used"), ("-", "used")])
+def test_nouveau_loaded(host: Host, refcnt: int | str, expected: str) -> None:
     host.module("nouveau", refcnt)
     assert read_situation(host.root, host.run).nouveau == expected
 

@@ -128,6 +128,12 @@ def test_driver_and_vgpu_labels() -> None:
     assert found["vgpu"] == {"version": "580.65.05", "branch": "r580_00"}
 
 
+@pytest.mark.parametrize("label", ["cuda.driver-version.full", "cuda.driver.major"])
+@pytest.mark.parametrize("version", ["unknown", "", "9" * 63, "\u0668.1", "580.x"])
+def test_a_label_that_is_no_version_tells_none(label: str, version: str) -> None:
+    assert facts_of_node("n1", node({f"nvidia.com/{label}": version}))["driver"]["loaded"] is None
+
+
 @pytest.mark.parametrize(("count", "gpus"), [("8", 8), ("257", 1), ("9" * 63, 1), ("\u0668", 1), ("0", 1), ("x", 1)])
 def test_a_label_that_no_machine_can_have_takes_no_memory(count: str, gpus: int) -> None:
     labels = {**A100, "nvidia.com/gpu.count": count, "nvidia.com/gpu.memory": "9" * 63}

@@ -448,6 +448,18 @@ def test_clients(tmp_path: Path) -> None:
                      {"pid": 12, "name": "nvidia-smi", "gpu": None, "instance": None}]
 
 
+def test_numbers_that_no_device_has_name_no_client(tmp_path: Path) -> None:
+    """Python converts no more than 4,300 digits."""
+    digits = "9" * 5000
+    trees.put(tmp_path, "/dev/nvidia0", "")
+    trees.put(tmp_path, "/proc/driver/nvidia-caps/mig-minors",
+              f"gpu{digits}/gi7/access 66\ngpu0/gi{digits}/access 67\ngpu0/gi7/access {digits}\ngpu0/gi3/access 68\n")
+    trees.process(tmp_path, 10, "python3", *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (66, 67, 68)))
+    trees.process(tmp_path, 11, "python3", f"/dev/nvidia{digits[:4000]}")
+    found = _clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
+    assert [(one["pid"], one["gpu"], one["instance"]) for one in found] == [(10, "0000:07:00.0", 3), (11, None, None)]
+
+
 # -- GPUs
 
 

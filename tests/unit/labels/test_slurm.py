@@ -62,6 +62,8 @@ def test_without_a_driver_nothing_can_be_handed_out() -> None:
 def test_a_mig_device_without_its_capability_is_refused() -> None:
     with pytest.raises(HostError, match="gpu7/gi7"):
         resources(samples.a100_converged(), "")
+    with pytest.raises(HostError, match="gpu7/gi7"):
+        resources(samples.a100_converged(), f"gpu7/gi7/access {'9' * 5000}\n")
 
 
 @pytest.mark.parametrize(("text", "type_"), [

@@ -49,6 +49,7 @@ def resolve(config: dict[str, t.Any], *gpus: _names.Target) -> dict[str, _names.
     (document(entry(devices=[True])), "mig-configs.one[0].devices: [True] is neither"),
     (document(entry(device_filter="20B2")), "mig-configs.one[0].device-filter: '20B2' is not a GPU's PCI id"),
     (document(entry(mig_devices={"10gb": 1})), "mig-configs.one[0].mig-devices: '10gb' is not the name"),
+    (document(entry(mig_devices={f"{'9' * 5000}g.10gb": 1})), "g.10gb' is not the name"),
     (document(entry(mig_devices={"4c.3g.40gb": 1})), "'4c.3g.40gb' is not the name"),
     (document(entry(mig_devices={"1g.10gb+me,me": 1})), "'1g.10gb+me,me' is not the name"),
     (document(entry(mig_devices={"1g.10gb": 0})), "mig-configs.one[0].mig-devices: all counts are 0"),

@@ -371,6 +371,15 @@ def test_what_was_cut_off_is_repaired_or_removed(host: Host) -> None:
     assert host.installed() == {"tool-lib": "1.0-1"}
 
 
+def test_a_copy_of_the_status_that_a_killed_run_has_left_goes(host: Host) -> None:
+    """apt takes its locks beside it, so it is not in the temporary folder."""
+    left = host.root / "var/lib/dpkg/gpuops-x1"
+    left.write_text("")
+    assert host.manager.read().interrupted
+    host.manager.repair([])
+    assert not left.exists() and not host.manager.read().interrupted
+
+
 def test_a_repair_that_is_not_enough_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     run = host.run
     (host.root / "var/lib/dpkg/updates/0001").write_text("")

@@ -11,6 +11,7 @@ import shutil
 import typing as t
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
@@ -364,7 +365,7 @@ def test_a_subkey_that_the_key_has_not_signed_reaches_no_host(paths: Path) -> No
 
 @pytest.mark.parametrize(("key", "asked"), [
     ("k.pub", ['proxy = "http://proxy:3128"', 'proxy-user = "gate:k\\"ey"', 'user = "site:p w"']),
-    ("https://elsewhere.example.com/k.pub", ['proxy = "http://proxy:3128"', 'proxy-user = "gate:k\\"ey"']),
+    ("https://elsewhere.example.com/k.pub?sig=x", ['proxy = "http://proxy:3128"', 'proxy-user = "gate:k\\"ey"']),
 ])
 def test_passwords_of_dnf_serve_for_the_key_and_stand_in_no_command_line(
         paths: Path, key: str, asked: list[str]) -> None:
@@ -374,8 +375,8 @@ def test_passwords_of_dnf_serve_for_the_key_and_stand_in_no_command_line(
     with manager.probe(replace(repository, key=key)):
         pass
     [(argv, config)] = [(call, text) for call, text in zip(host.calls, host.inputs) if call[0] == "curl"]
-    assert config.splitlines() == asked
-    assert not any(secret in " ".join(argv) for secret in ("gate", "site", "proxy"))
+    assert config.splitlines() == [f'url = "{urljoin("https://example.com/r/", key)}"', *asked]
+    assert not any(secret in " ".join(argv) for secret in ("gate", "site", "proxy", "sig"))
 
 
 def test_why_a_transaction_cannot_be(paths: Path) -> None:

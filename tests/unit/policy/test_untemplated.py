@@ -81,3 +81,18 @@ def test_variables_of_others_and_registered_results_are_not_templated(tmp_path: 
     plan = act(gpu_policy.ActionModule, {}, task_vars(tmp_path, a={"theirs": "{{ undefined_thing }}",
                                                                    "cuda_result": "{{ undefined_thing }}"}, b={}))
     assert list(plan["hosts"]) == ["a", "b"] and plan["rejected"] == {}
+
+
+WHOLE = {"server": "s", "version": "v1.36.3", "nfd": True, "service_monitors": False}
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"overrides": {"a": 1}}, "overrides.a: a mapping is expected, 1 is given."),
+    ({"cluster_facts": {**WHOLE, "nodes": 3}}, "cluster_facts.nodes: a mapping is expected, 3 is given."),
+    ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, 'x' is given."),
+    ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}}, "cluster_facts.nodes.a: it lacks labels, annotations, ready"),
+])
+def test_an_option_that_came_out_as_something_else_is_named(tmp_path: Path, options: dict[str, Any],
+                                                            words: str) -> None:
+    told = act(gpu_policy.ActionModule, {**HYBRID, "facts": {}, **options}, task_vars(tmp_path, a={}))
+    assert told["failed"] and words in told["msg"], told

@@ -232,7 +232,8 @@ def test_only_what_is_asked_and_delivered() -> None:
 
 
 @pytest.mark.parametrize(("labels", "state"), [
-    ({"nvidia.com/gpu.count": "8", "a": "b"}, "ok"), ({"nvidia.com/gpu.count": "0"}, "failed"), ({}, "failed")])
+    ({"nvidia.com/gpu.count": "8", "a": "b"}, "ok"), ({"nvidia.com/gpu.count": "0"}, "failed"), ({}, "failed"),
+    ({"nvidia.com/gpu.count": "\u00b2"}, "failed"), ({"nvidia.com/gpu.count": "9" * 5000}, "failed")])
 def test_labels(labels: dict[str, str], state: str) -> None:
     check, = verify({"feature_discovery": LABELS}, facts("A100"), labels=labels)
     assert check.state == state

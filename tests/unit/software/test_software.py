@@ -71,6 +71,8 @@ def test_cuda_and_the_driver() -> None:
         Cuda.wish({"version": None}, host(None))
     with pytest.raises(InputError, match="cuda.version: 'newest' is no CUDA level"):
         Cuda.wish({"version": "newest"}, host())
+    with pytest.raises(InputError, match="is no CUDA level"):
+        Cuda.wish({"version": "9" * 5000}, host())
     assert Cuda.wish({"version": "13.0", "profile": True}, host()).files
 
 
