@@ -5,8 +5,8 @@
 
 When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
 Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
-propagation). Then each Node is taken out of service (L(maintenance)): held, its operands paused, cordoned, its GPU pods
-evicted. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
+propagation). Then each Node is taken out of service (L(maintenance)): held, cordoned, its GPU pods evicted, its
+operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
 A Node whose pods do not end in time is passed over, and so is one that is not Ready, without a wait. The next run finds
