@@ -16,20 +16,31 @@ import secrets
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import LOAD
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, STARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import MAKE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN, INSTALL
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, limited, received, refuse
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, explained, interpreter
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.gathered import driver_actions, refuse_forged
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fault
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry, _seen, _settings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import (
+    AnswerError,
+    limited,
+    received,
+    refuse,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, explained, interpreter
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.gathered import driver_actions, refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
+    host_answer,
+    owners,
+    planning,
+    registry,
+    settings_file,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 
 # Actions of the driver that change what nvidia-ctk says of the devices: of modules, files, nodes, sockets of services.
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
@@ -76,7 +87,7 @@ class ActionModule(Asking):
         self._judge(seen, options, proposal, runtime)
         # A whole removal also forgets what the journal still holds, after a run that was stopped at its very end too.
         settle = options["state"] == "absent" and not forbidden
-        diff = [*_settings.diffs(steps), *_plan.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
+        diff = [*settings_file.diffs(steps), *planning.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
         if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
             seen, left = self._apply(steps, options, settle, prove=not forbidden)
             pending = [*forbidden, *left]
@@ -85,7 +96,7 @@ class ActionModule(Asking):
             del result["diff"]
         warnings = [*filter(None, [proposal.told]), *proposal.warnings, *seen["cdi"]["warnings"]]
         if options["state"] == "present":
-            warnings += _settings.warnings(options["settings"], seen["settings"]["text"])
+            warnings += settings_file.warnings(options["settings"], seen["settings"]["text"])
         if warnings:
             result["warnings"] = warnings
         return result
@@ -97,14 +108,14 @@ class ActionModule(Asking):
         What the host says then, and what waits for something else.
         """
         now = [step for step in steps if not step.assumed]
-        seen: dict[str, t.Any] = self._ask("apply", steps=_plan.as_request(now), settle=settle)["seen"]
+        seen: dict[str, t.Any] = self._ask("apply", steps=planning.as_request(now), settle=settle)["seen"]
         left, pending = self._plan(seen, options)[:2]
-        again = [step for step in left if step.action == _settings.EDIT]
+        again = [step for step in left if step.action == settings_file.EDIT]
         if again:
-            seen = self._ask("apply", steps=_plan.as_request(again), settle=settle)["seen"]
+            seen = self._ask("apply", steps=planning.as_request(again), settle=settle)["seen"]
             left, pending = self._plan(seen, options)[:2]
         if prove:
-            _plan.prove(steps, left)
+            planning.prove(steps, left)
         return seen, pending
 
     def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
@@ -116,25 +127,25 @@ class ActionModule(Asking):
             names |= {name for name, view in seen["runtimes"].items()
                       if view and view["unit"] in seen["journal"]["restart"]}
             names &= {name for name, view in seen["runtimes"].items() if view}
-            proposals = {name: _registry.RUNTIMES[name].withdraw(seen["runtimes"][name], _plan.journal_of(seen, name))
-                         for name in _registry.RUNTIMES if name in names}
+            proposals = {name: registry.RUNTIMES[name].withdraw(seen["runtimes"][name], planning.journal_of(seen, name))
+                         for name in registry.RUNTIMES if name in names}
             whole = Proposal([change for one in proposals.values() for change in one.changes],
                              previous_default=next((one.previous_default for one in proposals.values()), None),
                              warnings=[warning for one in proposals.values() for warning in one.warnings])
-            return _plan.absent(seen, proposals), [], whole, next(iter(proposals), None)
-        runtime = _registry.choose(options["runtime"], seen["runtimes"], _registry.KUBELET in seen["markers"])
+            return planning.absent(seen, proposals), [], whole, next(iter(proposals), None)
+        runtime = registry.choose(options["runtime"], seen["runtimes"], registry.KUBELET in seen["markers"])
         proposal = Proposal()
         if runtime:
             view = seen["runtimes"][runtime]
-            _registry.check_paths(runtime, view, options["drop_in_path"])
-            kept = _plan.journal_of(seen, runtime)
-            proposal = _registry.RUNTIMES[runtime].propose(view, kept, self._wish(options))
+            registry.check_paths(runtime, view, options["drop_in_path"])
+            kept = planning.journal_of(seen, runtime)
+            proposal = registry.RUNTIMES[runtime].propose(view, kept, self._wish(options))
             if proposal.changes and not options["config_path"]:
-                told = _owners.refuse_foreign(seen["markers"], runtime, view, self._wish(options))
+                told = owners.refuse_foreign(seen["markers"], runtime, view, self._wish(options))
                 if told:
                     proposal = Proposal(act="none", previous_default=proposal.previous_default, told=told)
-        steps = _plan.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})
-        return steps, _plan.waiting(seen, runtime, proposal.told), proposal, runtime
+        steps = planning.present(seen, runtime, proposal, {**proposal.settings, **options["settings"]})
+        return steps, planning.waiting(seen, runtime, proposal.told), proposal, runtime
 
     @staticmethod
     def _wish(options: dict[str, t.Any]) -> Options:
@@ -148,7 +159,7 @@ class ActionModule(Asking):
         results = self._ask("try", trials=[{"files": one.files, "argv": one.argv} for one in proposal.trials],
                             paths=[change.path for change in proposal.changes])["trials"]
         if results:
-            _registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], results, self._wish(options), proposal)
+            registry.RUNTIMES[runtime].judge(seen["runtimes"][runtime], results, self._wish(options), proposal)
 
     @staticmethod
     def _facts(seen: dict[str, t.Any], steps: t.Sequence[Step], proposal: Proposal, runtime: str | None
@@ -162,8 +173,8 @@ class ActionModule(Asking):
                 "restart_required": owed or bool(view.get("stale")) or (restarts and _differs(seen, proposal))}
 
     def _ask(self, phase: str, **more: t.Any) -> dict[str, t.Any]:
-        request = {"phase": phase, "runtimes": [one.probe for one in _registry.RUNTIMES.values()],
-                   "markers": [*_owners.markers(), _registry.KUBELET], "check": self._task.check_mode,
+        request = {"phase": phase, "runtimes": [one.probe for one in registry.RUNTIMES.values()],
+                   "markers": [*owners.markers(), registry.KUBELET], "check": self._task.check_mode,
                    "driver": self._driver_actions(), **more}
         # Ansible prints what a host answers from -vvv on, and the files of runtimes, which are needed whole, hold
         # credentials of registries. The key is new for each question, and no log shows the option that brings it.
@@ -176,7 +187,7 @@ class ActionModule(Asking):
             raise _HostFailed(result)
         if "sealed" in result:
             result = {**result, **_opened(str(result.pop("sealed")), key)}
-        refuse("", _seen.fault(phase, limited(result)))
+        refuse("", host_answer.fault(phase, limited(result)))
         return result
 
     def _driver_actions(self) -> list[str]:

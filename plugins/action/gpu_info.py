@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 
 
 class ActionModule(HostAction):

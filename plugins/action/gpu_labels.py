@@ -9,12 +9,12 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import GONE_AFTER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, gathered
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printed
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._told import FACT, told
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import GONE_AFTER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.told import FACT, told
 
 Result = t.Dict[str, t.Any]
 IN_CLUSTER = ("node", "node_feature", "startup_taint")
@@ -23,7 +23,7 @@ IN_CLUSTER = ("node", "node_feature", "startup_taint")
 class ActionModule(HostAction):
     """See the documentation of the module gpu_labels."""
 
-    FACTS = tuple(answers.OWN_FACTS)
+    FACTS = tuple(answer_shapes.OWN_FACTS)
     CLUSTER_ARGUMENTS = {
         "state": {"type": "str", "choices": ["gathered", "present", "absent"], "default": "gathered"},
         "target": {"type": "str", "choices": list(IN_CLUSTER), "required": True},
@@ -58,9 +58,9 @@ class ActionModule(HostAction):
     def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
         """One task for all Nodes, on the controller."""
         # Loading the client's library takes longer than the whole task on a host, which has no use for it.
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import fold, label_nodes
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_feature import publish
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.startup import release
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold, label_nodes
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_feature import publish
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.startup import release
 
         arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
         if arguments["target"] == "startup_taint":
@@ -87,7 +87,7 @@ class ActionModule(HostAction):
         """While a GPU cannot be read, what the fact has said before for the same strategy stays."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
         strategy = self._task.args.get("mig_strategy", "none")
-        if answers.LABELS.fault(former) is not None or FACT not in result.get("ansible_facts", {}):
+        if answer_shapes.LABELS.fault(former) is not None or FACT not in result.get("ansible_facts", {}):
             return result
         if result.get("unread") and former and former.get("nvidia.com/mig.strategy", "none") == strategy:
             result["labels"] = result["ansible_facts"][FACT] = dict(former)

@@ -9,30 +9,25 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_sharing import config_map_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, host_nodes, reserved, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import namespace_of, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    cluster_driver,
     cluster_references,
     differences,
     export,
     formats,
-    gathered,
-    host_nodes,
-    matrix,
     mig_document,
-    monitoring,
-    preflight,
-    reserved,
-    settings,
     sharing,
-    yamltext,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import namespace_of, resolve_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_sharing import config_map_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import check_level, resolve
 
 Data = t.Dict[str, t.Any]
 
@@ -206,7 +201,8 @@ def _left_behind(wanted: Data, seen: Data | None) -> dict[str, bool] | None:
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     # Here, as the library costs half a second, which a run without a cluster need not pay.
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, maintenance
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 
     if seen is None:
         found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
@@ -242,7 +238,7 @@ def _read(source: t.Any, wanted: Data, task_vars: Data, release: matrix.Release)
     if not wanted["kubeconfig"]:
         raise InputError("the policy is to be read from a cluster (live), and none is named.",
                          "Name the file of the cluster that is meant.", path="gpu_kubeconfig")
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, read_policy
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, read_policy
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     return formats.read(read_policy.read_policy(server), release, f"the policy in {server.server}")
@@ -261,7 +257,8 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
     """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it and is to keep it.
     """
     # Here, as the library costs half a second, which a run without a cluster need not pay.
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import client, guard, operator, read
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, guard, operator
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     if not wanted["take_over"]:
@@ -282,9 +279,9 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:
     """Whether any Node, as it was read for the plan, lacks a label; if none does, nobody has to read them again."""
-    nodes = [_deploy.Node(name, node["labels"], node["annotations"], node["ready"])
+    nodes = [deploy_labels.Node(name, node["labels"], node["annotations"], node["ready"])
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
-    return _deploy.differs(nodes, _deploy.parse_deploy(deploy), time.time())
+    return deploy_labels.differs(nodes, deploy_labels.parse_deploy(deploy), time.time())
 
 
 def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:

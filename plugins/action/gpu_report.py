@@ -10,19 +10,21 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, write_atomic
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, preflight, report_data, webpage
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import counts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight_cluster import CLUSTER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_cluster import CLUSTER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_preflight,
     render_result,
     render_state,
     verdict,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, style
 
 _RENDER = {"plan": render_plan, "preflight": render_preflight, "result": render_result, "state": render_state}
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, gathered, mig_document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import printable
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_cluster import progress, title_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_answers, with_pending
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import display, piped, style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, piped, style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_answers, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_cluster import progress, title_of
 
 Data = t.Dict[str, t.Any]
 # Seconds between two lines on the way, on a terminal and in a file.
@@ -89,12 +91,12 @@ class ActionModule(ControllerAction):
     def _cluster(self, arguments: Data, task_vars: Data) -> Data:
         """C({checks, verified}) of a cluster: waits, and says on the way how it goes."""
         # Here, as the library costs a third of a second, which the task of a host need not pay.
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import rights
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drift import differences, startup_taint
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import compared, verified
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
         cluster, only = arguments["cluster"], arguments["components"]
         path = arguments["kubeconfig"] or cluster.get("kubeconfig")

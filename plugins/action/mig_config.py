@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import SHIP
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import UNLOAD
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import SHIP
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import UNLOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, mig_document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 
 Data = t.Dict[str, t.Any]
 

@@ -8,15 +8,15 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_layouts import refuse_unknown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_layouts import refuse_unknown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol, Request
 
 
 class ActionModule(ControllerAction):

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction as ActionModule
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction as ActionModule
 
 __all__ = ["ActionModule"]

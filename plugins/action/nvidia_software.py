@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import SHIP
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import ADD, INSTALL
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import SHIP
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
 
 
 class ActionModule(HostAction):

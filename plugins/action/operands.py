@@ -8,15 +8,16 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, files, objects, ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import Terms
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._controller_action import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, files
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 
 
 class ActionModule(ControllerAction):

@@ -111,10 +111,10 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.deploy import SHOWN, fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import SHOWN, fold
 
 # What these mean to Ansible, no Node may become: tasks for the controller would go to it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)

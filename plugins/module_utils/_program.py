@@ -16,7 +16,7 @@ import re
 import typing as t
 import zipfile
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYTHON_PATH, PYTHON_PATH_VARIABLE, source
 

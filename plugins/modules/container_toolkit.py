@@ -250,9 +250,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._read import observe, trials
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._work import Work, plan, unpack
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import observe, trials
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.work import Work, plan, unpack
 
 
 def answer(params: dict[str, t.Any]) -> dict[str, t.Any]:

@@ -288,9 +288,9 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import nvml_snapshot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._collect import collect
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 

@@ -376,11 +376,11 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import collect_devices, nvml_snapshot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import STRATEGIES, compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Reading
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import STRATEGIES, compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Reading
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome
 
 ON_HOSTS = ["facts", "nfd_file", "slurm"]
@@ -392,7 +392,7 @@ def gather(module: AnsibleModule) -> Reading:
         return Reading({"gpus": []}, {}, [])
     sharing = None
     if module.params["sharing"]:
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
 
         sharing = parse_sharing(module.params["sharing"])
     facts = collect_devices(Root(), nvml_snapshot(clients=False))
@@ -417,7 +417,7 @@ def work(module: AnsibleModule) -> dict[str, t.Any]:
         return outcome([], labels=reading.labels, added={}, changed_labels={}, removed={}, unread=reading.unread,
                        ansible_facts={"gpu_labels": reading.labels,
                                       "gpu_labels_unread": [gpu["gpu"] for gpu in reading.unread]})
-    from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._publish import publish
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.publish import publish
 
     return publish(module.params, module.check_mode, reading, module.warn)
 

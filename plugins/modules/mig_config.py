@@ -239,8 +239,8 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._boot import LastingWork
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import LastingWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 
@@ -272,7 +272,7 @@ def main() -> None:
                           asked["files_before"] if module.check_mode else ())
         nvml = Nvml()
         if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
-            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._shown import Shown
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.shown import Shown
 
             job: Work = Shown(request, nvml)
         else:

@@ -327,10 +327,10 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 
-# The options that say what is wanted, as L(_spec.Spec) has them.
+# The options that say what is wanted, as L(spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
           "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile",
           "lock_timeout")

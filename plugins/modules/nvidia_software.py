@@ -191,7 +191,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import NAMES, Software
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import NAMES, Software
 
 
 def main() -> None:

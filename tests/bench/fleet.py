@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab.controlplane import binary
 from tests.bench.cluster import inventory_of, lab_cluster

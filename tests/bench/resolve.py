@@ -13,8 +13,9 @@ import sys
 HOSTS, ROUNDS, BUDGET_SECONDS, BUDGET_RATIO, BUDGET_MIB = 5000, 3, 5, 5, 300
 # In a process of its own, whose memory is nobody else's. Each host has facts of its own, as from as many machines.
 TASK = """import json, resource, sys, time
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
 
 count = int(sys.argv[1])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import render
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.nfd import render
 from ansible_collections.gpuops.nvidia.tests.unit.facts import trees
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations
 from ansible_collections.gpuops.nvidia.tests.unit.labels.test_gfd import labels_of
@@ -24,11 +24,11 @@ from tests.conformance.conftest import Machine
 # pynvml binds to one library for a process's life, so each machine is read by a process of its own.
 READ = """
 import json, sys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._brief import collect_devices, nvml_snapshot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 root, strategy, sharing = sys.argv[1:]
 node, unread = node_from_facts(collect_devices(Root(root), nvml_snapshot(clients=False)))
 print(json.dumps([compute_labels(node, strategy, parse_sharing(json.loads(sharing))), unread]))

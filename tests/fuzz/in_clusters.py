@@ -12,23 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import received
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import causes, fleet, pods, read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.wire import Wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    answers,
-    cluster_nodes,
-    drivers,
-    kernel_modules,
-    matrix,
-    monitoring,
-    node_facts,
-    printable,
-    refusals,
-    terminal,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import received
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, printable, refusals
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import drivers
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, cluster_nodes, node_facts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_modules
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import terminal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import causes, pods
 from hypothesis import strategies as st
 
 from tests.fuzz import spoil
@@ -47,8 +42,8 @@ KEYS = st.sampled_from([
     "nvidia.com/gpu.deploy.operands", "feature.node.kubernetes.io/pci-10de.present", "kubernetes.io/hostname",
     "feature.node.kubernetes.io/system-os_release.ID", "feature.node.kubernetes.io/system-os_release.VERSION_ID",
     "feature.node.kubernetes.io/kernel-version.full", "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR"])
-NOTES = st.sampled_from([_deploy.ANNOTATION, _deploy.GONE, _deploy.HOST_GONE, "nfd.node.kubernetes.io/feature-labels",
-                         "nfd.node.kubernetes.io/extended-resources"])
+NOTES = st.sampled_from([deploy_labels.ANNOTATION, deploy_labels.GONE, deploy_labels.HOST_GONE,
+                         "nfd.node.kubernetes.io/feature-labels", "nfd.node.kubernetes.io/extended-resources"])
 TEXT = st.one_of(FOREIGN, st.sampled_from(["true", "false", "8", "2026-11-23T10:00:00Z", "mixed"]))
 CONDITIONS = st.lists(st.fixed_dictionaries({"type": st.sampled_from(["Ready", "PodScheduled", "x"]),
                                              "status": st.sampled_from(["True", "False", "Unknown"])},
@@ -90,10 +85,10 @@ COLUMNS = ("Name", "Ready", "Status", "Restarts", "Age", "IP", "Node")
 TABLES = st.fixed_dictionaries({
     "columnDefinitions": st.just([{"name": name} for name in COLUMNS])},
     optional={"rows": st.lists(st.fixed_dictionaries({"cells": st.lists(CELLS, min_size=7, max_size=7)}), max_size=3)})
-DEPLOY = _deploy.parse_deploy({"components": {"driver": True, "mig_manager": True, "device_plugin": True},
-                               "mig_default": "all-disabled", "plugin_configs": {"a": "b"}})
+DEPLOY = deploy_labels.parse_deploy({"components": {"driver": True, "mig_manager": True, "device_plugin": True},
+                                     "mig_default": "all-disabled", "plugin_configs": {"a": "b"}})
 RELEASES = [matrix.release(version) for version in matrix.available()]
-TERMS = _deploy.Terms(1_795_000_000.0)
+TERMS = deploy_labels.Terms(1_795_000_000.0)
 
 
 def calm(text: str) -> None:
@@ -125,10 +120,10 @@ def _facts(node: Mapping[str, Any]) -> None:
 
 def _labels(node: Mapping[str, Any]) -> None:
     meta = node["metadata"]
-    one = _deploy.Node("a", meta.get("labels") or {}, meta.get("annotations") or {}, True)
-    change = _deploy.plan_present(one, DEPLOY, TERMS)
-    _deploy.plan_absent(one)
-    _deploy.undecided(one, DEPLOY)
+    one = deploy_labels.Node("a", meta.get("labels") or {}, meta.get("annotations") or {}, True)
+    change = deploy_labels.plan_present(one, DEPLOY, TERMS)
+    deploy_labels.plan_absent(one)
+    deploy_labels.undecided(one, DEPLOY)
     json.dumps(change.patch() if change else None)
 
 
@@ -152,7 +147,7 @@ def _answer(answer: dict[str, Any]) -> None:
     calm(json.dumps(told, ensure_ascii=False, default=repr, skipkeys=True))  # all keys of JSON are texts
     if set(told.get("ansible_facts", {})) - {"gpu_labels"} or "add_host" in told:
         raise AssertionError(told)
-    if told.get("failed") and told.get("error", {}).get("kind") == answers.KIND:
+    if told.get("failed") and told.get("error", {}).get("kind") == answer_shapes.KIND:
         raise GpuopsError(str(told["msg"]))
 
 
@@ -208,7 +203,7 @@ TARGETS: dict[str, Target] = {
     "labels of Nodes": Target(NODES, _labels),
     "pods": Target(st.tuples(PODS, st.lists(TEXT, max_size=3)), _stuck),
     "tables of pods": Target(TABLES, _table),
-    "answers": Target(st.dictionaries(st.sampled_from([*answers.ANSWER, "ansible_facts", "add_host", "x"]), data(
+    "answers": Target(st.dictionaries(st.sampled_from([*answer_shapes.ANSWER, "ansible_facts", "add_host", "x"]), data(
         "id", "action", "target", "reason", "needs", "never", "assumed", "gpu_labels", "gpu_disruption", "host", "gpus",
         "schema", "kind", "message", "\x1b[2J"), max_size=5), _answer),
     "monitoring": Target(data("rules", "dashboards", "counters", "vendor", "thresholds", "rule_labels", "temperature",

@@ -13,39 +13,41 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy, _units
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _failures, _options, _runfile_options
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import failures, options, runfile_options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
-    _clients,
-    _gpus,
-    _kernel,
-    _mig_boot,
-    _nodes,
-    _package_files,
-    _pci,
-    _runtimes,
-    _software,
-    _system,
-    _unit_files,
+    clients,
+    gpus,
+    kernel,
+    mig_boot,
+    nodes,
+    package_files,
+    pci,
+    runtimes,
+    software,
+    unit_files,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
+    system as system_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _nfd, _sharing
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm_files import SlurmFiles
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import format
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
-    _apt_archive,
-    _apt_probe,
-    _apt_tools,
-    _dnf_tools,
-    _openpgp,
-    _rpm,
-    _zypper_tools,
+    apt_archive,
+    apt_probe,
+    apt_tools,
+    dnf_tools,
+    openpgp,
+    rpm,
+    zypper_tools,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._registry import RUNTIMES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
 from hypothesis import strategies as st
 
@@ -82,7 +84,7 @@ def prints(text: str) -> Runner:
 
 def shaped(fact: str, value: Any) -> None:
     """What a sound host reads of an odd file, the controller believes. fact: with a dot, a part of one."""
-    shape: Any = answers.FACTS
+    shape: Any = answer_shapes.FACTS
     for name in fact.split("."):
         shape = shape.needed[name]
     fault = shape.fault(json.loads(json.dumps(value)))
@@ -98,18 +100,18 @@ def _journal(document: Any) -> None:
 
 
 def _mig_boot_file(document: Any) -> None:
-    shaped("mig_boot", _mig_boot.read_mig_boot(tree(_mig_boot.STATE, written(document))))
+    shaped("mig_boot", mig_boot.read_mig_boot(tree(mig_boot.STATE, written(document))))
 
 
 def _release(text: str) -> None:
-    system = _system.system_of(_system.os_release(tree("/etc/os-release", text)))
+    system = system_module.system_of(system_module.os_release(tree("/etc/os-release", text)))
     if system["family"] not in ("debian", "redhat", "suse", "other"):
         raise AssertionError(system)
 
 
 def _kernels(given: tuple[str, str | None, str | None]) -> None:
-    _kernel.flavour_of(given[0], given[1])
-    _kernel.headers_package(*given)
+    kernel.flavour_of(given[0], given[1])
+    kernel.headers_package(*given)
 
 
 def _unit_states(text: str) -> None:
@@ -117,15 +119,15 @@ def _unit_states(text: str) -> None:
     if set(found) != {"a.service", "b.service"}:
         raise AssertionError(found)
     (Path(folder().name) / "run/systemd/system").mkdir(parents=True, exist_ok=True)
-    for unit in (*_runtimes.shown_units(Root(folder().name), prints(text), ["a.service"]).values(),
-                 *_read._units(["a.service"], prints(text)).values()):
-        _unit_files.is_stale(["/"], unit)
-        _unit_files.at_boot(unit)
+    for unit in (*runtimes.shown_units(Root(folder().name), prints(text), ["a.service"]).values(),
+                 *read._units(["a.service"], prints(text)).values()):
+        unit_files.is_stale(["/"], unit)
+        unit_files.at_boot(unit)
 
 
 def _lost(family: str, said: str = "") -> None:
     shaped("driver.missing_files",
-           (_package_files.lost_files(Root(folder().name), prints(said), family, ["a"]) or {}).get("a", []))
+           (package_files.lost_files(Root(folder().name), prints(said), family, ["a"]) or {}).get("a", []))
 
 
 def _dpkg_files(given: tuple[str, str, str]) -> None:
@@ -138,10 +140,10 @@ def _dpkg_files(given: tuple[str, str, str]) -> None:
 def _cgroup(text: str) -> None:
     root = tree("/proc/7/cgroup", text)
     tree("/var/log/pods/space_pod_01234567-0123-0123-0123-0123456789ab/x", "")
-    owner = _clients.owner_of(root, 7)
+    owner = clients.owner_of(root, 7)
     shaped("clients", [{"pid": 7, "name": "a", "gpu": None, "instance": None, **owner}])
-    _clients.pod_of(root, 7)
-    _clients.stoppable(root, [{"pid": 7, **owner}])
+    clients.pod_of(root, 7)
+    clients.stoppable(root, [{"pid": 7, **owner}])
 
 
 def _module_parameters(given: tuple[str, str]) -> None:
@@ -149,20 +151,20 @@ def _module_parameters(given: tuple[str, str]) -> None:
     tree("/proc/driver/nvidia/params", given[1])
     tree("/proc/driver/nvidia/gpus/0000:07:00.0/information", given[1])
     for name in ("NVreg_A", "NVreg_RestrictProfilingToAdminUsers"):
-        _options.same(_options.loaded_value(root, "nvidia", name) or "", "1")
-    shaped("driver.nodes", _nodes.node_faults(root))
-    _gpus.minors(root, [{"minor": None, "pci": "0000:07:00.0"}])
+        options.same(options.loaded_value(root, "nvidia", name) or "", "1")
+    shaped("driver.nodes", nodes.node_faults(root))
+    gpus.minors(root, [{"minor": None, "pci": "0000:07:00.0"}])
 
 
 def _config_space(space: bytes) -> None:
-    found = _pci.vgpu_host_driver(space)
+    found = pci.vgpu_host_driver(space)
     shaped("vgpu", dict(zip(("version", "branch"), found)) if found else None)
 
 
 def _keys(content: bytes | str) -> None:
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    for one in _openpgp.keys(content).values():
-        _openpgp.bound(one)
+    for one in openpgp.keys(content).values():
+        openpgp.bound(one)
 
 
 def _slurm(text: str) -> None:
@@ -190,13 +192,13 @@ def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
 
 
 def _setting(text: str) -> None:
-    _settings.plan({"nvidia-container-runtime.debug": "x"}, {"text": text, "ours": {}}, False)
-    _settings.warnings({}, text)
+    settings_file.plan({"nvidia-container-runtime.debug": "x"}, {"text": text, "ours": {}}, False)
+    settings_file.warnings({}, text)
 
 
 def _digests(text: str) -> None:
-    _runfile_options.parse_digest(text)
-    _runfile_options.version_in(text)
+    runfile_options.parse_digest(text)
+    runfile_options.version_in(text)
 
 
 TOML = words("a", "version = 2\n", "[plugins]\n", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n',
@@ -222,28 +224,28 @@ _CAPABILITY = st.tuples(st.sampled_from([9, 1, 0x10]), st.sampled_from([0, 0x40,
 TARGETS: dict[str, Target] = {
     "dpkg status": Target(words("Package: ", "nvidia-driver", "\n", "\n\n", "Status: install ok installed\n",
                                 "Version: ", "Maintainer: ", " ", "1", ": "),
-                          lambda text: _software.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
-    "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), _software.parse_rpm_list),
+                          lambda text: software.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
+    "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), software.parse_rpm_list),
     "rpm files": Target(lines(st.sampled_from(["a", "b"]), words("0", "1"), words("0", "64", "9", "-", "(none)"), _PATH,
                               words("1", "0", "9", ".", "-", "e"), words("8", "1", "(none)"), _DIGEST),
                         lambda text: _lost("redhat", text)),
     "dpkg files": Target(st.tuples(lines(_PATH), lines(_PATH), lines(_DIGEST, _PATH, separator="  ")), _dpkg_files),
     "dpkg-query": Target(lines(NAME, ARCH, VERSION, st.sampled_from(["ii ", "rc ", "iHR", "", "un "])),
-                         lambda text: _apt_tools.parse_state(text, "amd64")),
+                         lambda text: apt_tools.parse_state(text, "amd64")),
     "apt-get -s": Target(words("Inst ", "Remv ", "Purg ", "nvidia-driver ", "[", "]", "(", "1.2", ")", " ", "\n"),
-                         _apt_tools.parse_simulation),
+                         apt_tools.parse_simulation),
     "apt index": Target(words("Package: ", "Package:", "nvidia-driver", "Version: ", "Version:", "1", "\n", "\n\n",
-                              " x\n", "Depends: a\n"), _apt_probe.parse_packages),
+                              " x\n", "Depends: a\n"), apt_probe.parse_packages),
     "apt index, matched": Target(words("Package: ", "nvidia-driver\n", "Version: ", "1\n", "\n", " x\n",
-                                        "Depends: a\n"), lambda text: _apt_archive.parse_matching(text, "nvidia|cuda")),
-    "rpm -qa": Target(lines(NAME, ARCH, VERSION), _rpm.parse_state),
+                                        "Depends: a\n"), lambda text: apt_archive.parse_matching(text, "nvidia|cuda")),
+    "rpm -qa": Target(lines(NAME, ARCH, VERSION), rpm.parse_state),
     "dnf decisions": Target(words("---> Package ", "nvidia", ".", "x86_64", " ", "1:2-3", " will be ", "installed",
-                                  "erased", "an upgrade", "\n"), lambda text: _dnf_tools.parse_decisions(text, {})),
-    "dnf candidates": Target(lines(NAME, ARCH, st.sampled_from(["0", "3", ""]), VERSION), _dnf_tools.parse_candidates),
+                                  "erased", "an upgrade", "\n"), lambda text: dnf_tools.parse_decisions(text, {})),
+    "dnf candidates": Target(lines(NAME, ARCH, st.sampled_from(["0", "3", ""]), VERSION), dnf_tools.parse_candidates),
     "zypper": Target(words("<stream>", "</stream>", "<install-summary>", "</install-summary>", "<to-remove>",
                            "</to-remove>", '<solvable type="package" name="a" edition="1" arch="x86_64"/>', "<", ">",
                            "/", "&lt;", "&x;", '<!DOCTYPE a [<!ENTITY x "', '">]>', "<?xml", "?>", "a", "\n"),
-                     lambda text: (_zypper_tools.parse_changes(text), _zypper_tools.parse_candidates(text))),
+                     lambda text: (zypper_tools.parse_changes(text), zypper_tools.parse_candidates(text))),
     "OpenPGP keys": Target(st.one_of(st.binary(max_size=64), st.lists(_PACKET, max_size=6).map(b"".join), words(
         "-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "-----END PGP PUBLIC KEY BLOCK-----", "\n", "mQEN", "=abcd\n", "BGE",
         "a", "Version: 1\n").map(lambda text: text.encode("utf-8", "surrogatepass"))), _keys, ValueError),
@@ -265,7 +267,7 @@ TARGETS: dict[str, Target] = {
                                    "mig-enabled": st.booleans(), "device-filter": st.sampled_from(["0x20B210DE", []]),
                                    "mig-devices": st.dictionaries(st.sampled_from(["1g.10gb", "1c.1g.10gb+me", "x"]),
                                                                   st.integers(-1, 9), max_size=2)}, _ODD),
-                           max_size=2)), max_size=2)}, _ODD)), _format.parse),
+                           max_size=2)), max_size=2)}, _ODD)), format.parse),
     "os-release": Target(words("ID=", "ID_LIKE=", "VERSION_ID=", "debian", "ubuntu", '"', "'", "\\", "\n", "#", "=",
                                "24.04"), _release),
     "kernels": Target(st.tuples(words("6.8.0", "-", "generic", ".el9", "+64k", ".amzn2023.", "uek", "1"),
@@ -285,21 +287,21 @@ TARGETS: dict[str, Target] = {
     "PCI configuration": Target(st.tuples(st.sampled_from([0, 0x10]), st.sampled_from([0, 0x40, 0x41, 0xff]), st.one_of(
         st.lists(_CAPABILITY, max_size=3).map(b"".join), st.binary(max_size=200))).map(
             lambda one: bytes([0] * 6 + [one[0]] + [0] * 45 + [one[1]] + [0] * 11) + one[2]), _config_space),
-    "feature files": Target(words("nvidia.com/gpu.count", "=", "8", "\n", "#", " "), _nfd.parse),
+    "feature files": Target(words("nvidia.com/gpu.count", "=", "8", "\n", "#", " "), nfd.parse),
     "proxies": Target(data("http", "https", "no_proxy", "HTTP_PROXY", "http://u:p@h:3128", "http://[", "http://h:99999",
                            "http://h:x"), _proxy.read),
     "CDI": Target(words("{", "}", '"devices": [', '{"name": "', '0"}', "]", "\n", "- name: ", "all", '"', "libcuda.so.",
                         "595.91.07", "cdiVersion: 0.5.0\n"), _cdi.parse),
     "kernel messages": Target(words("NVRM: ", "Xid (", "PCI:0000", "): 79", "due to ", "alternate driver installation",
                                     "kernel headers for kernel ", " cannot be found", "Module nvidia", " is in use",
-                                    "\n", "could not insert '", "is not supported by the NVIDIA "), _failures.explain),
+                                    "\n", "could not insert '", "is not supported by the NVIDIA "), failures.explain),
     "digests": Target(words("0123456789abcdef", "  ", "*", "NVIDIA-Linux-x86_64-595.91.07.run", "\n", "?", "/"),
                       _digests),
     "gres.conf": Target(words("Name=gpu ", "NodeName=", "gpu", "[", "]", "1", "-", ",", "a", "File=/dev/nvidia0", "\n",
                               "\\\n", "#", "Include ", "/etc/x", " "), _slurm),
     "GFD sharing": Target(data("version", "v1", "sharing", "timeSlicing", "mps", "resources", "name", "nvidia.com/gpu",
                                "replicas", "flags", "renameByDefault").filter(lambda one: isinstance(one, dict)),
-                          _sharing.parse_sharing),
+                          sharing.parse_sharing),
     "toolkit settings": Target(TOML, _setting),
     **{name: Target(st.tuples(JSON if name == "docker" else TOML, TOML, RELEASE), _runtime(name)) for name in RUNTIMES},
 }

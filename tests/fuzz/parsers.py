@@ -22,14 +22,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import parse_record
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _checkpoint, _names, _plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key, rpm_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_mig, sharing, yamltext
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _json, _toml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._plan import mask
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import parse_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, checkpoint_file, planning, profile_names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key, rpm_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_mig, sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import json_text, toml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.planning import mask
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ LIMIT, ROOM = 2.0, 200 * 2**20
 
 
 def _toml_edit(text: str) -> None:
-    document = _toml.Document(text, "f")
+    document = toml.Document(text, "f")
     if document.text != text:
         raise AssertionError("reading has changed the text")
     document.set(("a", "b"), ["x"])
@@ -52,7 +53,7 @@ def _toml_edit(text: str) -> None:
 
 
 def _json_edit(text: str) -> None:
-    document = _json.Document(text, "f")
+    document = json_text.Document(text, "f")
     document.set(("a", "b"), ["x"])
     document.remove(("a", "b"))
 
@@ -69,23 +70,23 @@ def _versions(pair: tuple[str, str]) -> None:
             raise AssertionError("no order")
 
 
-def _gpu() -> _plan.Gpu:
-    profiles = _boards.profiles_of("20b2") or []
-    target = _names.Target("0000:07:00.0", 0, "20b2", "10de:0000", "A100", profiles)
-    return _plan.Gpu(target, Board(profiles), (True, True))
+def _gpu() -> planning.Gpu:
+    profiles = boards.profiles_of("20b2") or []
+    target = profile_names.Target("0000:07:00.0", 0, "20b2", "10de:0000", "A100", profiles)
+    return planning.Gpu(target, Board(profiles), (True, True))
 
 
 def _mig(document: Any) -> None:
     gpu = _gpu()
     if not isinstance(document, dict):
         return  # the module's options take mappings only
-    for path, device in _checkpoint.read(document).values():
-        _checkpoint.goal_of(gpu, path, device)
+    for path, device in checkpoint_file.read(document).values():
+        checkpoint_file.goal_of(gpu, path, device)
 
 
 def _layout(entry: Any) -> None:
-    goal = _plan.unshape(_gpu(), entry, "f")
-    if not Board(_boards.profiles_of("20b2") or []).holds(goal.layout):
+    goal = planning.unshape(_gpu(), entry, "f")
+    if not Board(boards.profiles_of("20b2") or []).holds(goal.layout):
         raise AssertionError("a layout that no GPU can have")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 COLLECTION = "ansible_collections.gpuops.nvidia."
 RUNS_PLAYBOOKS = "tests/integration/user.py"  # what imports it runs roles and playbooks by their names
 RUNNERS = {"playbook", "run"}  # functions of tests that take a playbook's name
-RENDER = "plugins/plugin_utils/_cluster/render.py"  # reads the templates and scripts of all roles
+RENDER = "plugins/plugin_utils/_operands/render.py"  # reads the templates and scripts of all roles
 AFFECTS_ALL = ("requirements.txt", "tests/requirements.txt", "lab/venv.py", "pyproject.toml", "ansible.cfg",
                "galaxy.yml", "meta/")
 # The lab's command line imports the commands for all that a lab has. Those beside the hosts' are inputs only of tests

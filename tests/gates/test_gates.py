@@ -245,7 +245,7 @@ ROWS: list[tuple[str, set[str], set[str]]] = [
      {"ruff", "kill", "sources", "machine with a kernel", "molecule", "site"}),
     ("roles/dcgm_exporter/files/gpu-fleet.json", {"unit", "cluster"}, {"kill", "sources", "molecule", "site"}),
     ("plugins/modules/mig_config.py", {"ruff", "sanity", "unit", "toolkit", "kill"}, {"sources", "molecule", "site"}),
-    ("plugins/module_utils/_facts/_dkms.py", {"unit", "lab tests"}, {"site"}),
+    ("plugins/module_utils/_facts/dkms.py", {"unit", "lab tests"}, {"site"}),
     ("plugins/modules/gpu_info.py", {"lab tests"}, {"site"}),
     ("plugins/inventory/gpu_nodes.py", {"unit", "cluster"}, {"kill", "site"}),
     # A unit test looks for the variables of all playbooks.
@@ -303,7 +303,7 @@ def test_a_link_to_what_is_gone_affects_the_documentation(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("test", "on"), [
     ("tests/integration_cluster/test_fleet.py", {"plugins/inventory/gpu_nodes.py", "plugins/action/gpu_labels.py"}),
-    ("tests/lab/test_facts.py", {"plugins/modules/gpu_info.py", "plugins/module_utils/_facts/_dkms.py"}),
+    ("tests/lab/test_facts.py", {"plugins/modules/gpu_info.py", "plugins/module_utils/_facts/dkms.py"}),
     ("tests/unit/policy/test_action.py", {"plugins/action/gpu_policy.py"}),
     ("tests/unit/cluster/test_client_ambient.py", {"plugins/action/operands.py"}),
     ("tests/conformance/mig/test_mig.py", {"tests/unit/mig/published_layouts.yml"}),

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab.stages import ROOT
 from tests.integration import user

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import shape
 
 from lab.stages import ROOT

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab.controlplane.cluster import wait_established
 from tests.integration_cluster.conftest import Kubectl

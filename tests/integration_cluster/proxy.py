@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 
 
 class Flaky:

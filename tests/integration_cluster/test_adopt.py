@@ -16,17 +16,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
-    deliver,
-    guard,
-    hand_back,
-    objects,
-    operator,
-    read,
-)
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, hand_back
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import NAME, Audit, Kubectl, running

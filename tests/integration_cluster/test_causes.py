@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit

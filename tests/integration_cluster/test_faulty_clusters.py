@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import MANAGER, Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes

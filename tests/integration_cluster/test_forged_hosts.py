@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes

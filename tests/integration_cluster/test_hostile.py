@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.fleet import is_address
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.fleet import is_address
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes

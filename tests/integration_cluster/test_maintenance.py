@@ -10,7 +10,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 
 from tests.integration import user
 from tests.integration_cluster.conftest import Audit

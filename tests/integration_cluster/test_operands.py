@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, objects, ready, wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects, ready, wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.plays import LOCAL, run

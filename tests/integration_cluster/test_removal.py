@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import left_behind
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import left_behind
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 
 from tests import processes
 from tests.integration_cluster.test_drain import Yard, yard  # noqa: F401

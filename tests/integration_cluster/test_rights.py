@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, drift, guard, read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.unit.cluster.clusters import facts, node, plan

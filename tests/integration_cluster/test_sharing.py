@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster, read_named
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring, sharing
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read import read_cluster, read_named
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl

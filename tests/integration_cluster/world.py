@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, kinds, live, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, live, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 
 from tests.integration_cluster.conftest import Kubectl
 

@@ -9,8 +9,8 @@ import functools
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, profile_names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
 
 Entry = t.Dict[str, t.Any]
 
@@ -26,11 +26,11 @@ def default_config() -> dict[str, list[Entry]]:
         "all-disabled": [{"devices": "all", "mig-enabled": False}],
         "all-enabled": [{"devices": "all", "mig-enabled": True, "mig-devices": {}}],
     }
-    for device in _boards.known():
-        target = _names.Target("gpu", 0, device, "", device, _boards.profiles_of(device))
+    for device in boards.known():
+        target = profile_names.Target("gpu", 0, device, "", device, boards.profiles_of(device))
         names = ["all-balanced", *(f"all-{profile.name.replace('+', '.')}" for profile in target.profiles or ())]
         for name in names:
-            wish = _names.generate(name, [target])["gpu"]
+            wish = profile_names.generate(name, [target])["gpu"]
             counts = {profile: count for (profile, _slices), count in (wish.devices or {}).items()}
             _add(configs.setdefault(name, []), f"0x{device.upper()}10DE", counts)
     return configs

@@ -14,11 +14,12 @@ import copy
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields, matrix, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import known, says
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, keys, translate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import known, says
 
 Data = t.Dict[str, t.Any]
 
@@ -83,7 +84,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     driver.update({key: value for key, value in (said.get("daemonsets") or {}).items() if key in _SHARED})
     driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
-    driver, _empty = known(driver, fields.NVIDIA_DRIVER)
+    driver, _empty = known(driver, keys.NVIDIA_DRIVER)
     # Nothing stands in for a part of the image that an NVIDIADriver does not name.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"), ("version",
                                                                                release.components["driver"])):
@@ -113,7 +114,7 @@ def left_out(policy: Policy, form: str) -> t.List[str]:
 
 def _object(kind: str, name: str, spec: t.Mapping[str, t.Any]) -> Data:
     metadata = {} if name == "without a name" else {"name": name}
-    return {"apiVersion": fields.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
+    return {"apiVersion": keys.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _of_kind(policy: Policy, kind: str) -> list[Source]:
@@ -139,7 +140,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
             _complete(stated, policy.release)
         if not look(stated, "driver.useNvidiaDriverCRD"):
             take(stated, "driver.nvidiaDriverCRD")
-        return known(stated, fields.CLUSTER_POLICY)
+        return known(stated, keys.CLUSTER_POLICY)
     if len(policy.sources) > 1 or policy.pools or policy.get("driver.nodeAffinity"):
         raise InputError(f"{policy.origin}: NVIDIADrivers for some nodes cannot become a ClusterPolicy, which has one "
                          "driver for all.", "Export each NVIDIADriver by itself, without its selector.", path="export")
@@ -151,7 +152,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
     for key in ("default", "driverType", "nodeSelector"):
         take(spec, f"driver.{key}")
     translate.complete("NVIDIADriver", spec)
-    spec, lost = known(spec, fields.CLUSTER_POLICY)
+    spec, lost = known(spec, keys.CLUSTER_POLICY)
     return ({**spec, "daemonsets": shared} if shared else spec), lost
 
 

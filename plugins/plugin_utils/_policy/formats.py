@@ -11,17 +11,17 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check, nearest, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     defaults,
-    fields,
     kernel_modules,
+    keys,
     rules,
     translate,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.matrix import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import check, nearest, shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, load_data, parse
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
              "(gpu.nvidia.com/v1), values of the GPU Operator's Helm chart")
@@ -205,11 +205,11 @@ def _detect(data: t.Any, origin: str) -> str:
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None and "spec" not in data:
         return "values"
-    form = fields.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
+    form = keys.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
     if form is None:
         if kind is None:
             raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
-        hint = nearest(str(kind)[:60], [name for name in fields.FORMS if name != "values"])
+        hint = nearest(str(kind)[:60], [name for name in keys.FORMS if name != "values"])
         told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
         raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")
@@ -271,11 +271,11 @@ def _spec(document: Document, kind: str) -> Data:
 
 def _faults(document: Document, kind: str, origin: str) -> list[str]:
     """All faults of one document."""
-    schema, data = fields.FORMS[kind].schema, document.data
+    schema, data = keys.FORMS[kind].schema, document.data
     if kind != "values":
         if data.get("spec") is None and any(key in schema for key in data):
             raise _indentation_lost(origin)
-        faults = check(document, fields.ENVELOPE)
+        faults = check(document, keys.ENVELOPE)
         if not isinstance(data.get("spec"), dict):
             return [*faults, f"spec: a mapping is expected; known here: {', '.join(sorted(schema)[:12])}"]
         faults += check(document, schema, ("spec",))

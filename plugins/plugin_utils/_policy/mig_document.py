@@ -12,8 +12,8 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import parse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 
 _KEY = "config.yaml"
 _NAMED = "mig-configs"

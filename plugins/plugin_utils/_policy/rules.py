@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import say
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import say
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
 
 Spec = t.Mapping[str, t.Any]
 

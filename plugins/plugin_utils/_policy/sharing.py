@@ -19,8 +19,8 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import Needed, check, nearest, say, shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, check, nearest, say, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import (
     Document,
     Path,
     dotted,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import merge
 
 from tests.conformance.cluster.forms import facts_of, flat

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
 
 from tests.conformance.conftest import Machine
@@ -34,7 +34,7 @@ class Host:
         self.folder = folder
         (folder / "etc" / "gpuops").mkdir(parents=True)
         (folder / "lib").mkdir()
-        (folder / "mig-boot.pyz").write_bytes(program(_at_boot.__name__))
+        (folder / "mig-boot.pyz").write_bytes(program(at_boot.__name__))
 
     def want(self, **gpus: Any) -> None:
         """gpus: C(gpu0=[instances]), None for MIG off."""

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _shown, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, shown, work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 
 from tests.conformance.conftest import ROOT, Machine
@@ -32,8 +32,8 @@ NAMES = yaml.safe_load((ROOT / "tests/unit/mig/published_layouts.yml").read_text
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: Path) -> None:
     """A journal of the test's own, and the machine's nvidia-smi for resets."""
-    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
-    monkeypatch.setattr(_work, "Root", lambda: Root(str(tmp_path)))
+    monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
+    monkeypatch.setattr(work, "Root", lambda: Root(str(tmp_path)))
     monkeypatch.setenv("PATH", f"{nvml_folder}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_folder))
 
@@ -41,9 +41,9 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
 def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None,
        devices: list[str] | None = None) -> dict[str, Any]:
     """One run of the module's work at gpu_disruption idle."""
-    kind = _shown.Shown if state == "gathered" else _work.Work
+    kind = shown.Shown if state == "gathered" else work.Work
     with Nvml() as nvml:
-        return kind(_work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
+        return kind(work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
 
 
 def devices(host: Machine) -> list[dict[str, int]]:
@@ -65,7 +65,7 @@ def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
     with Nvml() as nvml:
         device = nvml.devices()[0]
         reported = nvml.profiles(device)
-    assert sorted(reported) == sorted(_boards.profiles_of(device.device_id) or [])
+    assert sorted(reported) == sorted(boards.profiles_of(device.device_id) or [])
 
 
 def layouts_of(board: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -298,9 +298,9 @@ def test_a_pending_mode_of_somebody_else_is_taken_up(machine: Make) -> None:
     host = machine("a100-80=2")
     host.sim("fault", "set", "mode-pending", "all")
     host.run("nvidia-smi", "-mig", "1", "-i", "0")
-    request = _work.Request("present", None, "all-disabled", None, "never", False)
+    request = work.Request("present", None, "all-disabled", None, "never", False)
     with Nvml() as nvml:
-        waiting = _work.Work(request, nvml).run()
+        waiting = work.Work(request, nvml).run()
     assert waiting["reset_required"] == ["0000:07:00.0"]
     assert [step["id"] for step in waiting["pending"]] == ["disable MIG mode: 0000:07:00.0"]
     assert [step["id"] for step in go("all-disabled")["plan"]] == ["disable MIG mode: 0000:07:00.0"]
@@ -310,14 +310,14 @@ def test_a_pending_mode_of_somebody_else_is_taken_up(machine: Make) -> None:
 
 def test_a_reset_is_of_that_gpu_alone(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     host, resets = machine("a100-80=4"), []
-    run = _work.run
+    run = work.run
 
     def watch(argv: list[str], **options: Any) -> Any:
         if argv[0] == "nvidia-smi":
             resets.append(argv)
         return run(argv, **options)
 
-    monkeypatch.setattr(_work, "run", watch)
+    monkeypatch.setattr(work, "run", watch)
     host.sim("fault", "set", "mode-pending", "2")
     go("all-3g.40gb")
     assert resets == [["nvidia-smi", "--gpu-reset", "-i", "0000:47:00.0"]]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 
 UBUNTU = ("ubuntu", "22.04")
 

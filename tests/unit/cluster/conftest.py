@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import apply, node_by_node, removal, wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, node_by_node, removal
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 

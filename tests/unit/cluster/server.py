@@ -20,7 +20,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.merging import merged, pruned, tree_of, unlike
 
 Object = Dict[str, Any]

@@ -9,18 +9,13 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
-    apply,
-    deliver,
-    kinds,
-    live,
-    objects,
-    operator,
-)
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change, plan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, live, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request, status
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import Stuck, where_it_stands
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import explain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import fakes
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import kinds, wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client, Later
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client, Later
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request, status
 

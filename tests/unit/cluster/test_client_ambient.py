@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 MANIFESTS = {"component": "demo",
              "manifests": [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}]}

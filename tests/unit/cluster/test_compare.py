@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import compare, diff, fields
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare, diff, field_owners
 
 TREE = {"f:spec": {"f:replicas": {}, "f:containers": {'k:{"name":"a"}': {
     ".": {}, "f:name": {}, "f:image": {}, "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': {
@@ -21,7 +21,8 @@ def live(spec: dict[str, Any], *entries: dict[str, Any]) -> dict[str, Any]:
         "name": "x", "namespace": "y", "managedFields": list(entries)}}
 
 
-def entry(tree: fields.Tree, manager: str = "gpuops.nvidia", operation: str = "Apply", **more: str) -> dict[str, Any]:
+def entry(tree: field_owners.Tree, manager: str = "gpuops.nvidia", operation: str = "Apply",
+          **more: str) -> dict[str, Any]:
     return {"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsV1": tree, **more}
 
 
@@ -97,28 +98,28 @@ def test_foreign_fields_by_manager() -> None:
             'k:{"name":"a"}': {"f:image": {}, "f:env": {".": {}, 'k:{"name":"B"}': {".": {}, "f:name": {}}}}}}}
     seen = live(SPEC, entry(TREE), entry(added, "kubectl-edit", "Update"),
                 entry({"f:spec": {"f:minReadySeconds": {}}}, "hpa", "Update", subresource="scale"))
-    found = fields.foreign(seen)
+    found = field_owners.foreign(seen)
     assert list(found) == ["kubectl-edit"]
-    assert fields.paths(found["kubectl-edit"]) == ["spec.paused", "spec.containers[name=a].env[name=B]"]
+    assert field_owners.paths(found["kubectl-edit"]) == ["spec.paused", "spec.containers[name=a].env[name=B]"]
 
 
 def test_taking_over_moves_exactly_what_was_added() -> None:
     theirs = {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}, "f:paused": {}}}
     scale = entry({"f:spec": {"f:minReadySeconds": {}}}, "hpa", "Update", subresource="scale")
-    own, edited, kept = fields.taken_over(live(SPEC, entry(TREE), entry(theirs, "edit", "Update"), scale))
+    own, edited, kept = field_owners.taken_over(live(SPEC, entry(TREE), entry(theirs, "edit", "Update"), scale))
     assert own["fieldsV1"]["f:spec"]["f:paused"] == {} and own["manager"] == "gpuops.nvidia"
     assert edited["fieldsV1"] == {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}}}
     assert kept == scale
     again = live(SPEC, own, edited, kept)
-    assert fields.foreign(again) == {}
+    assert field_owners.foreign(again) == {}
 
 
 def key(**keys: Any) -> str:
     return "k:" + json.dumps(keys, separators=(",", ":"))
 
 
-OWNED: fields.Tree = {"f:env": {key(name="A"): {".": {}, "f:name": {}}}, "f:probe": {"f:period": {}},
-                      "f:tolerations": {}, "f:volumes": {key(name="v"): {".": {}, "f:name": {}}}, "f:data": {}}
+OWNED: field_owners.Tree = {"f:env": {key(name="A"): {".": {}, "f:name": {}}}, "f:probe": {"f:period": {}},
+                            "f:tolerations": {}, "f:volumes": {key(name="v"): {".": {}, "f:name": {}}}, "f:data": {}}
 
 
 @pytest.mark.parametrize(("want", "have", "theirs", "after"), [
@@ -139,25 +140,26 @@ OWNED: fields.Tree = {"f:env": {key(name="A"): {".": {}, "f:name": {}}}, "f:prob
     ({"emptyDir": {}}, {"emptyDir": {"medium": "Memory"}}, {"f:emptyDir": {"f:medium": {}}}, {"emptyDir": {}}),
 ])
 def test_what_a_repair_leaves_is_ours_and_what_nobody_owns(
-        want: dict[str, Any], have: dict[str, Any], theirs: fields.Tree, after: dict[str, Any]) -> None:
+        want: dict[str, Any], have: dict[str, Any], theirs: field_owners.Tree, after: dict[str, Any]) -> None:
     """A field that may not stand beside ours is gone; defaults of the server stay."""
     entries = entry({"f:spec": OWNED}), entry({"f:spec": theirs}, "edit", "Update")
     after = {**after, "address": "10.1.2.3"}
-    assert fields.repaired({**MANIFEST, "spec": want}, live({**have, "address": "10.1.2.3"}, *entries))["spec"] == after
+    repaired = field_owners.repaired({**MANIFEST, "spec": want}, live({**have, "address": "10.1.2.3"}, *entries))
+    assert repaired["spec"] == after
 
 
 def test_an_entry_with_nothing_left_goes() -> None:
-    entries = fields.taken_over(live(SPEC, entry({"f:spec": {"f:paused": {}}}, "edit", "Update")))
+    entries = field_owners.taken_over(live(SPEC, entry({"f:spec": {"f:paused": {}}}, "edit", "Update")))
     assert [one["manager"] for one in entries] == ["gpuops.nvidia"]
 
 
 def test_a_restart_by_kubectl_is_not_drift_but_what_comes_with_it_is() -> None:
     stamp = {"f:kubectl.kubernetes.io/restartedAt": {}}
     tree = {"f:spec": {"f:template": {"f:metadata": {"f:annotations": {".": {}, **stamp}}}}}
-    assert fields.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-rollout", "Update"))) == {}
+    assert field_owners.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-rollout", "Update"))) == {}
     tree["f:spec"]["f:template"]["f:metadata"]["f:annotations"]["f:x"] = {}
-    found = fields.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-edit", "Update")))
-    assert fields.paths(found["kubectl-edit"]) == ["spec.template.metadata.annotations.x"]
+    found = field_owners.foreign(live(SPEC, entry(TREE), entry(tree, "kubectl-edit", "Update")))
+    assert field_owners.paths(found["kubectl-edit"]) == ["spec.template.metadata.annotations.x"]
 
 
 def test_before_shows_no_defaults_and_our_spelling() -> None:
@@ -217,15 +219,15 @@ def test_a_mapping_that_has_lost_its_fields_is_no_leaf() -> None:
     theirs = entry({"f:spec": {"f:groups": {}}}, "kubectl-edit", "Update")
     have = {**live({"groups": [{"name": "a", "rules": []}]}, entry({"f:spec": {}}), theirs), "kind": "PrometheusRule"}
     assert compare.drifted(rules, have) == ["spec.groups[0].rules"]
-    assert fields.foreign(have) == {"kubectl-edit": {"f:spec": {"f:groups": {}}}}
+    assert field_owners.foreign(have) == {"kubectl-edit": {"f:spec": {"f:groups": {}}}}
 
 
 def test_what_is_added_inside_an_empty_mapping_is_foreign() -> None:
     ours = {"f:spec": {"f:emptyDir": {}}}
     have = live({"emptyDir": {"medium": "Memory"}}, entry(ours), entry(
         {"f:spec": {"f:emptyDir": {"f:medium": {}}}}, "kubectl-patch", "Update"))
-    assert fields.foreign(have) == {"kubectl-patch": {"f:spec": {"f:emptyDir": {"f:medium": {}}}}}
-    assert fields.foreign(live({"emptyDir": {}}, entry(ours), entry(ours, "kubectl-patch", "Update"))) == {}
+    assert field_owners.foreign(have) == {"kubectl-patch": {"f:spec": {"f:emptyDir": {"f:medium": {}}}}}
+    assert field_owners.foreign(live({"emptyDir": {}}, entry(ours), entry(ours, "kubectl-patch", "Update"))) == {}
 
 
 @pytest.mark.parametrize("value", [

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.drain import Drain, Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish, sort, uses_gpu
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish, sort, uses_gpu
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, one_by_one
 
 Object = dict[str, Any]

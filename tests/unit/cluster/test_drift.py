@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, drift, findings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import report_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import checks, drift
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import clusters
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Request, status
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
@@ -228,13 +230,13 @@ def test_what_cannot_be_read_is_not_called_as_planned(world: dict[str, Any], api
 
 
 def test_a_component_that_does_not_come_up_keeps_its_words() -> None:
-    slow = {**findings._NOTHING, "component": "dcgm", "ok": False, "state": "failed", "desired": 2, "ready": 1,
+    slow = {**checks._NOTHING, "component": "dcgm", "ok": False, "state": "failed", "desired": 2, "ready": 1,
             "detail": "1/2 ready when the time was over", "hint": "Raise the timeout."}
     other = drift.Difference("dcgm", "DaemonSet a/b differs in spec", "Run site.yml.")
-    check, = findings.compared([slow], [other])
+    check, = checks.compared([slow], [other])
     assert check["detail"] == "1/2 ready when the time was over; DaemonSet a/b differs in spec"
     assert [cause["text"] for cause in check["causes"]] == ["1/2 ready when the time was over", other.cause]
     gone = {**slow, "state": "absent", "detail": "nothing of it is in the cluster"}
-    assert findings.compared([gone], [other]) == [gone]
-    pending = findings.compared([{**slow, "state": "pending"}], [other])[0]
+    assert checks.compared([gone], [other]) == [gone]
+    pending = checks.compared([{**slow, "state": "pending"}], [other])[0]
     assert pending["state"] == "failed" and pending["hint"] == "Run site.yml."

@@ -9,9 +9,10 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_driver import lasting
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_driver import lasting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan
 
 NFD = "feature.node.kubernetes.io"

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, fields
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys as keys_module
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan
 
 MAIN, MANAGER = "containers[nvidia-driver-ctr]", "initContainers[k8s-driver-manager]"
@@ -168,7 +169,7 @@ def leaves(schema: Any, path: str) -> Iterator[str]:
 
 def test_every_field_has_an_effect_or_a_reason() -> None:
     every = {path for section in ("driver", "gds", "gdrcopy")
-             for path in leaves(fields.CLUSTER_POLICY[section], section)}
+             for path in leaves(keys_module.CLUSTER_POLICY[section], section)}
     shown = {path for path, *_rest in [*SHARED, *SECTION]}
     without = sorted(path for path in every - shown if not path.startswith(tuple(REASONS)))
     # Off, nothing of the driver is left.
@@ -176,7 +177,7 @@ def test_every_field_has_an_effect_or_a_reason() -> None:
     assert not any("DaemonSet/nvidia-driver" in name for name in objects({"driver": {"enabled": False}}))
     assert shown <= every
     mine = {path if path.startswith(("gds.", "gdrcopy.")) else f"driver.{path}"
-            for path in leaves(fields.NVIDIA_DRIVER, "")}
+            for path in leaves(keys_module.NVIDIA_DRIVER, "")}
     shown = {own_path(path) for path, *_rest in SHARED} | {f"driver.{path}" for path, *_rest in OF_NVIDIA_DRIVER}
     assert sorted(path for path in mine - shown if not path.startswith(tuple(REASONS))) == []
 
@@ -184,8 +185,8 @@ def test_every_field_has_an_effect_or_a_reason() -> None:
 def test_no_reason_is_for_a_field_that_has_an_effect() -> None:
     for reason in REASONS:
         assert not [path for path, *_rest in [*SHARED, *SECTION] if path.startswith(reason)]
-        assert any(path.startswith(reason) for schema in ({"driver": fields.CLUSTER_POLICY["driver"]},
-                                                          {"driver": fields.NVIDIA_DRIVER})
+        assert any(path.startswith(reason) for schema in ({"driver": keys_module.CLUSTER_POLICY["driver"]},
+                                                          {"driver": keys_module.NVIDIA_DRIVER})
                    for path in leaves(schema, ""))
 
 

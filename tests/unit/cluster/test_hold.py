@@ -10,11 +10,13 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import driver
@@ -214,26 +216,26 @@ def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: C
 def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str], key: str) -> None:
     label = f"nvidia.com/{key}"
     gpu = {**labels, **GPU}
-    one = _deploy.Node("n1", {**gpu, label: "true"}, {_deploy.ANNOTATION: label})
+    one = deploy_labels.Node("n1", {**gpu, label: "true"}, {deploy_labels.ANNOTATION: label})
     for level in ("never", "idle", "drain"):
         made = plan(policy, facts(node(**gpu)), disruption=level)
         now, notes = labelled(one, made)
         assert (label in now.labels) == (level != "drain") == bool(notes)
 
 
-def labelled(one: _deploy.Node, made: dict[str, Any]) -> tuple[_deploy.Node, list[str]]:
+def labelled(one: deploy_labels.Node, made: dict[str, Any]) -> tuple[deploy_labels.Node, list[str]]:
     """(the Node after gpu_labels, what is said of labels that stay). A second run has nothing more to do."""
-    asked, terms = _deploy.parse_deploy(made["deploy"]), _deploy.Terms(NOW)
+    asked, terms = deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(NOW)
     notes = [note for note in deploy.notes([one], asked, terms) if "Set gpu_disruption: drain" in note]
-    change = _deploy.plan_present(one, asked, terms)
+    change = deploy_labels.plan_present(one, asked, terms)
     now = patched(one, change.patch() if change else {"metadata": {}})
-    assert _deploy.plan_present(now, asked, terms) is None
+    assert deploy_labels.plan_present(now, asked, terms) is None
     return now, notes
 
 
-OURS = {_deploy.ANNOTATION: LABEL}
+OURS = {deploy_labels.ANNOTATION: LABEL}
 HYBRID: dict[str, Any] = {"placement": "hybrid", "hosts": {"a": "n1"}}
-LOST = {_deploy.GONE: "2026-11-22T06:48:20Z"}
+LOST = {deploy_labels.GONE: "2026-11-22T06:48:20Z"}
 
 
 @pytest.mark.parametrize(("labels", "annotations", "stays"), [
@@ -249,7 +251,7 @@ LOST = {_deploy.GONE: "2026-11-22T06:48:20Z"}
 def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
         labels: dict[str, str], annotations: dict[str, str], stays: bool, level: str) -> None:
     """On all Nodes at once by a changed gpu_placement, or where NFD sees no PCI devices any more."""
-    one = _deploy.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
+    one = deploy_labels.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
     cluster = facts({**node(**labels), "annotations": annotations, "gpu": GPU.items() <= labels.items()}, node())
     made = plan(cluster=cluster, disruption=level, **HYBRID)
     now, notes = labelled(one, made)
@@ -270,7 +272,7 @@ def test_a_driver_that_is_planned_is_not_said_to_stay(placed: dict[str, Any]) ->
 
 
 def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
-    one = _deploy.Node("n1", {**GPU, LABEL: "pre-installed"}, OURS)
+    one = deploy_labels.Node("n1", {**GPU, LABEL: "pre-installed"}, OURS)
     now, notes = labelled(one, plan(cluster=facts(node(), node()), **HYBRID))
     assert now.labels[LABEL] == "pre-installed" and LABEL not in now.ours and not notes
 
@@ -282,10 +284,10 @@ def test_a_node_that_no_driver_is_planned_for_gets_no_label_of_one() -> None:
         made = plan(cluster=cluster, strict=False, disruption=level)
         assert list(made["rejected"]) == ["n2"]
         for name in ("n1", "n2"):
-            fresh, notes = labelled(_deploy.Node(name, GPU), made)
+            fresh, notes = labelled(deploy_labels.Node(name, GPU), made)
             assert fresh.labels["nvidia.com/gpu.deploy.device-plugin"] == "true" and not notes
             assert (LABEL in fresh.labels) == (name == "n1")
-        now, notes = labelled(_deploy.Node("n2", {**GPU, LABEL: "true"}, OURS), made)
+        now, notes = labelled(deploy_labels.Node("n2", {**GPU, LABEL: "true"}, OURS), made)
         assert (LABEL in now.labels) == (level == "never") == bool(notes)
 
 

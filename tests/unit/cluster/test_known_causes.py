@@ -13,9 +13,9 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import known_causes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.causes import Cause, explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import known_causes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import where_it_stands
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME
 
 INITS = {

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, gate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import hold, kinds, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import fields, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases
 from hypothesis import given, settings
@@ -88,8 +90,8 @@ def test_no_policy_gets_what_its_level_forbids(level: str) -> None:
 @pytest.mark.parametrize("now", [{}, {"nvidia.com/mig.config": "all-1g.10gb"}, {"nvidia.com/mig.config": ""}])
 def test_no_node_is_asked_for_another_layout_below_idle(level: str, now: dict[str, str]) -> None:
     made = plan(policy("true", [], {}), facts(node(**CAPABLE, **now)), disruption=level)
-    change = _deploy.plan_present(_deploy.Node("n1", {**CAPABLE, **now}), _deploy.parse_deploy(made["deploy"]),
-                                  _deploy.Terms(0))
+    change = deploy_labels.plan_present(deploy_labels.Node("n1", {**CAPABLE, **now}),
+                                        deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(0))
     assert change is not None
     asked = change.labels.get("nvidia.com/mig.config")
     assert asked == (None if level == "never" or any(now.values()) else "all-disabled")
@@ -152,7 +154,7 @@ def policies(draw: st.DrawFn) -> Any:
     """A good document by chance, also with NVIDIADrivers, in which the managers are given any values for what
     disturbs."""
     chance = random.Random(draw(st.sampled_from(range(10_000))))
-    form = fields.FORMS[draw(st.sampled_from(["values", "ClusterPolicy"]))]
+    form = keys.FORMS[draw(st.sampled_from(["values", "ClusterPolicy"]))]
     # Most examples with these are refused.
     spec = {name: one for name, one in fuzz.good(chance, form.schema).items()
             if name not in ("extraObjects", "sandboxWorkloads", "gpuCluster")}
@@ -278,13 +280,14 @@ def test_no_label_moves_a_driver_or_asks_for_a_layout(before: Any, after: Any, r
         return
     for name, labels in PLACES.items():
         bare = {key: value for key, value in labels.items() if "deploy" not in key}
-        first = _deploy.plan_present(_deploy.Node(name, bare), _deploy.parse_deploy(old["deploy"]), _deploy.Terms(0))
+        first = deploy_labels.plan_present(deploy_labels.Node(name, bare), deploy_labels.parse_deploy(old["deploy"]),
+                                           deploy_labels.Terms(0))
         assert first is not None
         assert level != "never" or "nvidia.com/mig.config" not in first.labels
         now = {**bare, **{key: value for key, value in first.labels.items() if value is not None}}
         marks = {key: value for key, value in first.annotations.items() if value is not None}
-        change = _deploy.plan_present(_deploy.Node(name, now, marks), _deploy.parse_deploy(new["deploy"]),
-                                      _deploy.Terms(0))
+        change = deploy_labels.plan_present(deploy_labels.Node(name, now, marks),
+                                            deploy_labels.parse_deploy(new["deploy"]), deploy_labels.Terms(0))
         then = dict(now) if change is None else {**now, **change.labels}
         if now.get("nvidia.com/mig.config"):
             assert then.get("nvidia.com/mig.config") == now["nvidia.com/mig.config"]

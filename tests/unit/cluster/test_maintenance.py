@@ -12,15 +12,15 @@ import time
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import MIG_MANAGER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, drain, maintenance, mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Later
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import EXPIRES, HELD, Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import PAUSED, REASON, Maintenance
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Request as MigRequest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import MIG_MANAGER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import EXPIRES, HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, Maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Request as MigRequest
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_drain import Cluster, pod
 
 Object = dict[str, Any]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.action import node_mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig_work
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_work
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import names_in
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Request, status

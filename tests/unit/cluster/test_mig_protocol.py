@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import HELD, Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.mig_work import Protocol, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol, Request
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock, one_by_one
 
 Object = dict[str, Any]

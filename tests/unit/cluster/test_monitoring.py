@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import read_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read import read_cluster
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_read import MONITORS, Fake
 

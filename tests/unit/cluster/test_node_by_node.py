@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import cordon, deliver, node_by_node, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.holder import HELD, Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.maintenance import PAUSED, REASON, REMOVING
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.node_by_node import Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, node_by_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request, status
 
 Object = dict[str, Any]

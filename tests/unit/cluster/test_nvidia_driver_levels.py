@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import render
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import (
@@ -30,7 +31,7 @@ A, B, RACK = ({"nodeSelector": one} for one in ({"zone": "a"}, {"zone": "b"}, {"
 BUILT = {"usePrecompiled": True, "version": "580"}
 CLUSTER = {**facts(labelled(UBUNTU22, zone="a", rack="1", **GPU), labelled(UBUNTU22, zone="a", **GPU),
                    labelled(UBUNTU24, "6.8.0-45-generic", zone="b", x="y", **GPU)), "nfd": "foreign"}
-Nodes = dict[str, _deploy.Node]
+Nodes = dict[str, deploy_labels.Node]
 
 
 def resolved(given: Any, level: str) -> dict[str, Any]:
@@ -46,8 +47,8 @@ def delivered(client: Client, made: dict[str, Any]) -> dict[str, Any]:
 
 def labels_of(nodes: Nodes, made: dict[str, Any]) -> Nodes:
     """The Nodes after gpu_labels."""
-    asked = _deploy.parse_deploy(made["deploy"])
-    changes = {name: _deploy.plan_present(one, asked, _deploy.Terms(0)) for name, one in nodes.items()}
+    asked = deploy_labels.parse_deploy(made["deploy"])
+    changes = {name: deploy_labels.plan_present(one, asked, deploy_labels.Terms(0)) for name, one in nodes.items()}
     return {name: patched(nodes[name], change.patch()) if change else nodes[name] for name, change in changes.items()}
 
 
@@ -84,7 +85,7 @@ AFTER: dict[str, Any] = {
 def test_no_driver_pod_ends_below_drain(api: ApiServer, client: Client, before: str, after: str) -> None:
     old = resolved(BEFORE[before], "drain")
     assert not delivered(client, old)["pending"]
-    bare = {name: _deploy.Node(name, {key: value for key, value in one["labels"].items() if key != LABEL})
+    bare = {name: deploy_labels.Node(name, {key: value for key, value in one["labels"].items() if key != LABEL})
             for name, one in CLUSTER["nodes"].items()}
     nodes = labels_of(bare, old)
     there = runs(api, nodes)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import files, kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import files
 
 
 def item(kind: str = "ConfigMap", name: str = "x", namespace: str = "ns", **more: Any) -> dict[str, Any]:

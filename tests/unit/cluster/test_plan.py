@@ -9,9 +9,10 @@ import copy
 from typing import Any, List
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import objects, plan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_switching import Cluster, applied
 
 ENFORCE = "pod-security.kubernetes.io/enforce"

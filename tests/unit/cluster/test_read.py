@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read import (
     read_cluster,
     read_drivers,
     read_kernels,

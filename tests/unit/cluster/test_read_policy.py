@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.kinds import find
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.read_policy import read_policy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import export, formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.kinds import find
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.read_policy import read_policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import export, formats
 
 
 class Fake:

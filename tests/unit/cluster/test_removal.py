@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import List
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, objects, removal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, removal
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_apply import DAEMONS, MAPS, SPACE, SPACES, pods, settings

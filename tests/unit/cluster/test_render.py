@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
 
 PLUGIN, MPS = "nvidia-device-plugin-daemonset", "nvidia-device-plugin-mps-control-daemon"

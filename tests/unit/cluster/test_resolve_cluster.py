@@ -8,17 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    cluster_nodes,
-    components,
-    formats,
-    matrix,
-    sharing,
-)
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan, pod
 
 NAMES = [component.name for component in components.IN_CLUSTERS]

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deliver, deploy, drift, guard, read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import clusters, server
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request, status
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_removal import kinds_asked
@@ -139,7 +142,7 @@ def test_who_removes_all_needs_the_right_for_nodes_that_are_labelled(
         api: ApiServer, client: Client, plan: dict[str, Any], labelled: bool) -> None:
     """The labels go after the operands."""
     deliver.present(client, *deliver.of_plan(plan, None), check=False)
-    marks = {_deploy.ANNOTATION: "nvidia.com/gpu.present"} if labelled else {}
+    marks = {deploy_labels.ANNOTATION: "nvidia.com/gpu.present"} if labelled else {}
     api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "annotations": marks}})
     api.allowed = lambda asked: asked["resource"] != "nodes"
     api.before = kinds_asked

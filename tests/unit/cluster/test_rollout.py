@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.rollout import Rollout
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import Workload, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import (
     Clock,
     FakeClient,

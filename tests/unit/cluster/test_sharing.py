@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_sharing, sharing
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
 
 PLUGIN, MPS, GFD = ("nvidia-device-plugin-daemonset", "nvidia-device-plugin-mps-control-daemon",
@@ -160,10 +161,10 @@ def test_a_label_that_names_nothing_is_said() -> None:
 
 def labelled(labels: dict[str, str], wanted: dict[str, str], ours: str = "") -> dict[str, str | None]:
     """What the label's Node is given, beside deploy labels."""
-    one = _deploy.Node("n1", {"feature.node.kubernetes.io/pci-10de.present": "true", **labels},
-                       {_deploy.ANNOTATION: ours} if ours else {}, True)
-    deploy = _deploy.parse_deploy({"components": {"device_plugin": True}, "plugin_configs": wanted})
-    change = _deploy.plan_present(one, deploy, _deploy.Terms(0))
+    one = deploy_labels.Node("n1", {"feature.node.kubernetes.io/pci-10de.present": "true", **labels},
+                             {deploy_labels.ANNOTATION: ours} if ours else {}, True)
+    deploy = deploy_labels.parse_deploy({"components": {"device_plugin": True}, "plugin_configs": wanted})
+    change = deploy_labels.plan_present(one, deploy, deploy_labels.Terms(0))
     return {key: value for key, value in (change.labels if change else {}).items() if key == LABEL}
 
 
@@ -181,9 +182,9 @@ def test_ours_follows_the_inventory() -> None:
 def test_that_of_others_stays_and_is_named() -> None:
     assert labelled({LABEL: "theirs"}, {"n1": "plain"}) == {}
     assert labelled({LABEL: "theirs"}, {}) == {}
-    one = _deploy.Node("n1", {"feature.node.kubernetes.io/pci-10de.present": "true", LABEL: "theirs"})
-    deploy = _deploy.parse_deploy({"components": {"device_plugin": True}, "plugin_configs": {"n1": "plain"}})
-    assert _deploy.foreign(one, deploy) == {LABEL}
+    one = deploy_labels.Node("n1", {"feature.node.kubernetes.io/pci-10de.present": "true", LABEL: "theirs"})
+    deploy = deploy_labels.parse_deploy({"components": {"device_plugin": True}, "plugin_configs": {"n1": "plain"}})
+    assert deploy_labels.foreign(one, deploy) == {LABEL}
 
 
 def test_no_label_where_the_plugin_is_not_delivered() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import spelling
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import spelling
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import pod as pod_of
 

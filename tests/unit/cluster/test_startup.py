@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import startup
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.findings import verified
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import startup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import verified
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one, plan
 
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/gpu"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import objects as marks
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import plan as planning
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.objects import Key, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.render import ORDER, render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects as marks
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import plan as planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 
 NAMES = [one.name for one in components.IN_CLUSTERS]

@@ -8,16 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import (
-    hand_back,
-    kinds,
-    objects,
-    operator,
-    take_over,
-)
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.operator import Operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.plan import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator import Operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hand_back, take_over
 
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
 POLICIES = [{"metadata": {"name": "cluster-policy", "uid": "p"}}]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster.workloads import workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import workload
 from ansible_collections.gpuops.nvidia.tests.unit.cluster import fakes
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act

@@ -10,7 +10,7 @@ import ssl
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 from urllib3.connection import HTTPSConnection
 
 

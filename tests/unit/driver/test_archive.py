@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._deb import HOLD_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._source import Source
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.deb import HOLD_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Archive
 
 ARCHIVE = "580.173.02-0ubuntu0.24.04.1"
 KERNEL = "6.8.0-88-generic"

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._containers import Containers
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import MAKE, Nodes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import plan_present
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import RESTART, RESUME_CLIENT, START
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import AGAIN
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers import Containers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import MAKE, Nodes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import plan_present
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, RESUME_CLIENT, START
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, PERSISTENCED
 

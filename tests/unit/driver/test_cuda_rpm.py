@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import CudaRpm, stream_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import CudaRpm, stream_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
 KEY = {"key": "https://mirror.example.com/key", "fingerprint": "A" * 40}

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_suse import HOLD_FILE, CudaSuse, generation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_suse import HOLD_FILE, CudaSuse, generation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import rpm_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 
 
 def source(os_id: str = "sles", os_version: str = "15.7", arch: str = "x86_64") -> CudaSuse:

@@ -9,11 +9,11 @@ import re
 import typing as t
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_rpm import FOLDERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._failures import explain
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import SOURCES, source_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.packages import installs
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import FOLDERS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import SOURCES, source_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import installs
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
 PAGE = (HOME / "docs" / "driver.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import Extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 KERNEL = "6.1.0-28-amd64"

@@ -9,10 +9,10 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._extras import wanted_extras
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._fabric import NODES, Fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric as fabric_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import NODES, Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 NEW = "595.91.07"
@@ -78,7 +78,7 @@ def test_the_run_file_brings_no_manager(made: t.Any) -> None:
     (NEW, "In Progress", ["the fabric of 1 GPUs is 'In Progress' after 0 s"]),
 ])
 def test_truth(made: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, expected: list[str]) -> None:
-    monkeypatch.setattr(_fabric, "_PATIENCE", 0)
+    monkeypatch.setattr(fabric_module, "_PATIENCE", 0)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     made.aim = replace(made.aim, fabric="nvswitch")
     made.answers = {"nv-fabricmanager": (0, f"Fabric Manager version is : {version}\n"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._kernels import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
     NextKernel,
     lost_headers,
     missing_headers,

@@ -11,13 +11,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import DENY_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import Services, restart
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import DENY_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import Services, restart
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, IMEX, PERSISTENCED

@@ -9,9 +9,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _licence
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import RESTORE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import licence as licence_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import (
     SETTINGS_FILE,
     TEMPLATE,
     TOKEN_FILE,
@@ -20,10 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._licence imp
     merged,
     settings,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
@@ -58,8 +58,8 @@ def test_a_fresh_guest_begins_with_the_template(made: t.Any) -> None:
 def test_a_key_that_is_wanted_no_more_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "gridd.conf"
     path.write_text("LogLevel=2\nServerAddress=a\n")
-    monkeypatch.setattr(_licence, "SETTINGS_FILE", str(path))
-    monkeypatch.setattr(_licence, "TEMPLATE", str(tmp_path / "none"))
+    monkeypatch.setattr(licence_module, "SETTINGS_FILE", str(path))
+    monkeypatch.setattr(licence_module, "TEMPLATE", str(tmp_path / "none"))
     write = Step(WRITE_SETTINGS, str(path))
     with Journal("driver", root=str(tmp_path / "journal")) as journal:
         def run_with(**wanted: t.Any) -> str:
@@ -88,8 +88,8 @@ def test_the_plan_names_keys_that_are_wanted_no_more(made: t.Any) -> None:
 def test_of_settings_that_somebody_edits_since_only_ours_are_taken_out(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
     path = tmp_path / "gridd.conf"
-    monkeypatch.setattr(_licence, "SETTINGS_FILE", str(path))
-    monkeypatch.setattr(_licence, "TEMPLATE", str(tmp_path / "none"))
+    monkeypatch.setattr(licence_module, "SETTINGS_FILE", str(path))
+    monkeypatch.setattr(licence_module, "TEMPLATE", str(tmp_path / "none"))
     if before:
         path.write_text(before)
     with Journal("driver", root=str(tmp_path / "journal")) as journal:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 
 FULL = "595.91.07-1"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07"

@@ -12,10 +12,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nodes import RULES_FILE, Nodes, rules_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import RULES_FILE, Nodes, rules_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._nodes import node_faults
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
 
 def test_packages_bring_their_own(made: t.Any) -> None:

@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import (
     BOOT_FILE,
     OPTIONS_FILE,
     Options,
@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options imp
     same,
     written,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
 BOOT = f"configure/list modules for boot: {BOOT_FILE}"

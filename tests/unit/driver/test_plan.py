@@ -10,29 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._initramfs import Initramfs, owe
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import PARTS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._modules import must_reload
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._nouveau import DENY_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import BOOT_FILE, boot_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Aim, Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import PYNVML
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import PARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import must_reload
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import DENY_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import (
     changes_modules,
     gate_driver,
     plan_absent,
     plan_present,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    SERVICES,
-    Service,
-    Situation,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import disagreements
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run

@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _runfile_fetch as fetching
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile import UNIT_FILE, RunfileDelivery
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import runfile_fetch as fetching
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import UNIT_FILE, RunfileDelivery
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import (
     Archive,
     archive_of,
     install_options,
@@ -30,16 +30,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_opt
     parse_digest,
     parse_record,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_record import read_record, take_away
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_tools import missing_packages, signing_key
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_record import read_record, take_away
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_tools import missing_packages, signing_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     GpuopsError,
     HostError,
     InputError,
     RepositoryError,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 

@@ -9,10 +9,10 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._fabric import Fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import in_order
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._plan import gate_driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import in_order
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
     Services,
     owe_restart,
     pause,
@@ -21,13 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._services im
     running,
     wanted_units,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
-    SERVICES,
-    InUse,
-    Service,
-    read_services,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, InUse, Service, read_services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed

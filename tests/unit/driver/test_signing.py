@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import (
     CERTIFICATE,
     FRAMEWORK,
     KEY,
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._signing imp
     certificate,
     mok_state,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 VERSION = "595.91.07"

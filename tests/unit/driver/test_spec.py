@@ -9,13 +9,9 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import sources_for
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import (
-    Spec,
-    check_version,
-    kernel_module_type,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import sources_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec, check_version, kernel_module_type
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 
 V100, T4, A100, GH200, B200, UNKNOWN = "1db5", "1eb8", "20b2", "2342", "2901", "ffff"

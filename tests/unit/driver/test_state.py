@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     SERVICES,
     Service,
     modinfo,
@@ -21,8 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state impor
     read_services,
     read_situation,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._verify import ask_smi
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, PERSISTENCED
 

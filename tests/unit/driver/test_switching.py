@@ -16,23 +16,25 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
-    _attempt,
-    _manage,
-    _options,
-    _removal,
-    _rollback,
+    attempt,
+    manage,
+    removal,
+    rollback,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import PYNVML
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._manage import Driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._options import BOOT_FILE, boot_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
+    options as options_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import PYNVML
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt import Apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt import Apt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
@@ -193,12 +195,12 @@ class Delivery:
 
 def place(made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the module reads and writes is the model's."""
-    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(made.folder / "journal")))
-    monkeypatch.setattr(_manage, "check_room", made.check_room)
-    monkeypatch.setattr(_attempt, "choose", lambda host, _now: (Delivery(host, made), []))
-    monkeypatch.setattr(_rollback, "installed",
+    monkeypatch.setattr(manage, "Journal", functools.partial(Journal, root=str(made.folder / "journal")))
+    monkeypatch.setattr(manage, "check_room", made.check_room)
+    monkeypatch.setattr(attempt, "choose", lambda host, _now: (Delivery(host, made), []))
+    monkeypatch.setattr(rollback, "installed",
                         lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
-    monkeypatch.setattr(_removal, "removable", lambda host, _now: [Delivery(host, made)])
+    monkeypatch.setattr(removal, "removable", lambda host, _now: [Delivery(host, made)])
 
 
 @pytest.fixture
@@ -231,9 +233,9 @@ def actions(result: dict[str, t.Any]) -> list[str]:
 def test_a_converged_host_is_asked_twice(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """One dpkg-query, one systemctl show; apt not at all."""
     monkeypatch.undo()
-    monkeypatch.setattr(_manage, "Journal", functools.partial(Journal, root=str(model.folder / "journal")))
+    monkeypatch.setattr(manage, "Journal", functools.partial(Journal, root=str(model.folder / "journal")))
     monkeypatch.setattr(Apt, "is_configured", lambda *_words: True)
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work.PackageWork."
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work.PackageWork."
                         "_has_repository", lambda _self: True)
     model.begin(NEW)
     source = CudaRepository.for_distribution("debian", "12", "x86_64")
@@ -374,7 +376,7 @@ def test_a_value_that_a_module_refuses_leads_back_to_the_values_that_worked(
         model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model.begin(OLD)
     path = str(model.folder / "zz-gpuops-nvidia.conf")
-    monkeypatch.setattr(_options, "OPTIONS_FILE", path)
+    monkeypatch.setattr(options_module, "OPTIONS_FILE", path)
     answer = model._answer
 
     def refuse(argv: list[str]) -> tuple[int, str, str]:
@@ -559,8 +561,8 @@ def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monke
             what(*words)
         return later
 
-    monkeypatch.setattr(_attempt.Attempt, "apply", start(_attempt.Attempt.apply))
-    monkeypatch.setattr(_removal.Removal, "carry_out", start(_removal.Removal.carry_out))
+    monkeypatch.setattr(attempt.Attempt, "apply", start(attempt.Attempt.apply))
+    monkeypatch.setattr(removal.Removal, "carry_out", start(removal.Removal.carry_out))
     model.lines.clear()
     with pytest.raises(HostError) as caught:
         getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()

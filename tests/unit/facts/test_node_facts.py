@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.node_facts import facts_of_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
 from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 
 NFD = "feature.node.kubernetes.io"

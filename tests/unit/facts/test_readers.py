@@ -16,23 +16,27 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
-    _clients,
-    _driver,
-    _gpus,
-    _nodes,
-    _package_files,
-    _package_names,
-    _pci,
-    _runtimes,
-    _software,
-    _system,
-    _unit_files,
-    _versions,
+    clients,
+    nodes,
+    package_files,
+    package_names,
+    pci,
+    runtimes,
+    software,
+    system,
+    unit_files,
+    versions,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
+    driver as driver_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
+    gpus as gpus_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
 
-Package = _software.Package
+Package = software.Package
 
 
 # -- the bus
@@ -44,7 +48,7 @@ def test_virtual_functions_and_audio_are_no_gpus(tmp_path: Path) -> None:
     trees.pci(tmp_path, "0000:07:00.1", "22ba", pci_class="0403", driver="snd_hda_intel")
     trees.pci(tmp_path, "0000:07:00.4", "26b9", pci_class="0302")
     trees.link(tmp_path, "/sys/bus/pci/devices/0000:07:00.4/physfn", "../0000:07:00.0")
-    bus = _pci.read_bus(Root(str(tmp_path)))
+    bus = pci.read_bus(Root(str(tmp_path)))
     assert [(gpu.address, gpu.pci_class, gpu.driver) for gpu in bus.gpus] == [("0000:07:00.0", "0300", "vfio-pci")]
     assert bus.switches == () and bus.mellanox is False and bus.vgpu is None
 
@@ -74,7 +78,7 @@ RECORD = b"\x00\x16" + b"580.65.06\0" + b"r580_00\0\0\0"
 ], ids=["guest", "second record", "other signature", "cut", "record of no length", "loop", "no list", "not readable"])
 def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
     """The host driver's version, as the capability of a vGPU tells it."""
-    assert _pci.vgpu_host_driver(space) == found
+    assert pci.vgpu_host_driver(space) == found
 
 
 # -- the host
@@ -90,20 +94,20 @@ def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
 def test_families(tmp_path: Path, text: str, family: str, version: str | None) -> None:
     """Families by ID, then by ID_LIKE."""
     trees.put(tmp_path, "/etc/os-release", text)
-    found = _system.read_os(Root(str(tmp_path)))
+    found = system.read_os(Root(str(tmp_path)))
     assert (found["family"], found["version_id"]) == (family, version)
 
 
 def test_headers(tmp_path: Path) -> None:
     """A dangling build link is no headers; nor is a folder without a Makefile."""
     root = Root(str(tmp_path))
-    assert not _system.has_headers(root, "6.1")
+    assert not system.has_headers(root, "6.1")
     trees.link(tmp_path, "/lib/modules/6.1/build", "/usr/src/linux-headers-6.1")
-    assert not _system.has_headers(root, "6.1")
+    assert not system.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/include/x.h", "")
-    assert not _system.has_headers(root, "6.1")
+    assert not system.has_headers(root, "6.1")
     trees.put(tmp_path, "/usr/src/linux-headers-6.1/Makefile", "")
-    assert _system.has_headers(root, "6.1")
+    assert system.has_headers(root, "6.1")
 
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\x00", False), (None, None)])
@@ -112,7 +116,7 @@ def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) ->
     (tmp_path / "sys/firmware/efi").mkdir(parents=True)
     if value is not None:
         trees.put(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", value)
-    assert _system.secure_boot(Root(str(tmp_path))) is state
+    assert system.secure_boot(Root(str(tmp_path))) is state
 
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", False), (b"\x06\0\0\0\x00", True)])
@@ -121,12 +125,12 @@ def test_shim_that_validates_nothing(tmp_path: Path, value: bytes, state: bool) 
     for name, data in (("SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\x06\0\0\0\x01"),
                        ("MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23", value)):
         trees.put(tmp_path, f"/sys/firmware/efi/efivars/{name}", data)
-    assert _system.secure_boot(Root(str(tmp_path))) is state
+    assert system.secure_boot(Root(str(tmp_path))) is state
 
 
 def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
     """BIOS machines cannot have it."""
-    assert _system.secure_boot(Root(str(tmp_path))) is False
+    assert system.secure_boot(Root(str(tmp_path))) is False
 
 
 # -- packages and driver
@@ -143,24 +147,24 @@ def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
 def test_whose_package(name: str, driver: bool, toolkit: bool) -> None:
     """Driver, toolkit or neither."""
     packages = {name: Package("1", "")}
-    assert bool(_package_names.driver_packages(packages)) is driver
-    assert bool(_package_names.toolkit_packages(packages)) is toolkit
+    assert bool(package_names.driver_packages(packages)) is driver
+    assert bool(package_names.toolkit_packages(packages)) is toolkit
 
 
 def test_rpm_list() -> None:
     """Epochs are kept, vendors tell the source."""
     text = "bash\t5.1-9\tRocky\nnvidia-driver-cuda\t3:580.105.08-1.el9\tNVIDIA\nkernel\t5.14\tRocky\n"
-    assert _software.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
-    assert _software.upstream("3:580.105.08-1.el9") == "580.105.08"
+    assert software.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
+    assert software.upstream("3:580.105.08-1.el9") == "580.105.08"
 
 
 def test_rpm_is_asked_once(tmp_path: Path) -> None:
     """On such a distribution one rpm command lists all."""
     (tmp_path / "var/lib/rpm").mkdir(parents=True)
     run = trees.Answers({("rpm", "-qa"): "nvidia-open\t3:595.91.07-1\tNVIDIA\n"})
-    assert list(_software.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
+    assert list(software.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
     assert len(run.asked) == 1
-    assert _software.read_packages(Root(str(tmp_path)), run, "debian") == {}
+    assert software.read_packages(Root(str(tmp_path)), run, "debian") == {}
 
 
 @pytest.mark.parametrize(("packages", "wanted"), [
@@ -173,13 +177,13 @@ def test_rpm_is_asked_once(tmp_path: Path) -> None:
 ])
 def test_source(tmp_path: Path, packages: dict[str, Package], wanted: str | None) -> None:
     """Who built the packages tells where they came from."""
-    assert _driver.source(Root(str(tmp_path)), packages, None) == wanted
+    assert driver_module.source(Root(str(tmp_path)), packages, None) == wanted
 
 
 def test_source_runfile(tmp_path: Path) -> None:
     """The installer's log, no package."""
     trees.put(tmp_path, "/var/lib/nvidia/log", "")
-    assert _driver.source(Root(str(tmp_path)), {}, "580.65.06") == "runfile"
+    assert driver_module.source(Root(str(tmp_path)), {}, "580.65.06") == "runfile"
 
 
 @pytest.mark.parametrize(("text", "wanted"), [
@@ -191,9 +195,9 @@ def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
     trees.put(tmp_path, "/proc/driver/nvidia/version", text)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     root = Root(str(tmp_path))
-    loaded = _versions.loaded_version(root)
+    loaded = versions.loaded_version(root)
     assert loaded == text.split()[-3 if wanted == "open" else -4]
-    assert _driver.flavour(root, loaded, {"nvidia-dkms-open": Package("1", "")}) == wanted
+    assert driver_module.flavour(root, loaded, {"nvidia-dkms-open": Package("1", "")}) == wanted
 
 
 @pytest.mark.parametrize(("names", "wanted"), [
@@ -203,17 +207,17 @@ def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
 def test_installed_flavour(tmp_path: Path, names: list[str], wanted: str | None) -> None:
     """Before the module is loaded the packages tell."""
     packages = dict.fromkeys(names, Package("1", ""))
-    assert _driver.flavour(Root(str(tmp_path)), None, packages) == wanted
+    assert driver_module.flavour(Root(str(tmp_path)), None, packages) == wanted
 
 
 def test_mismatch_needs_reboot(tmp_path: Path) -> None:
     """Another library than the loaded module, or the distribution's own request."""
     root = Root(str(tmp_path))
-    assert _versions.reboot_pending(root, "580.65.06", "595.91.07")
-    assert not _versions.reboot_pending(root, "595.91.07", "595.91.07")
-    assert not _versions.reboot_pending(root, None, "595.91.07")
+    assert versions.reboot_pending(root, "580.65.06", "595.91.07")
+    assert not versions.reboot_pending(root, "595.91.07", "595.91.07")
+    assert not versions.reboot_pending(root, None, "595.91.07")
     trees.put(tmp_path, "/run/reboot-required.pkgs", "linux-image-6.1\nnvidia-dkms-open\n")
-    assert _versions.reboot_pending(root, None, None)
+    assert versions.reboot_pending(root, None, None)
 
 
 # -- runtimes
@@ -228,7 +232,7 @@ def test_runtime_without_package(tmp_path: Path) -> None:
         ("containerd",): "containerd github.com/containerd/containerd v2.1.4 75cb2b7\n",
         tuple(trees.SYSTEMCTL):
             "Id=containerd.service\nActiveState=active\n\nId=docker.service\nActiveState=inactive\n"})
-    found = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
+    found = runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
     unknown = {"boot": None, "stale": None}
     assert found == {"containerd": {"version": "2.1.4", "running": True, "nvidia": False, **unknown},
                      "docker": {"version": "28.1.1", "running": False, "nvidia": True, **unknown}, "crio": None,
@@ -248,14 +252,14 @@ def test_service_of_a_runtime(tmp_path: Path, shown: str, running: bool | None, 
     trees.put(tmp_path, "/usr/bin/containerd", "")
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     run = trees.Answers({tuple(trees.SYSTEMCTL): f"Id=containerd.service\n{shown}\n"})
-    found = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"podman": Package("4.3", "")}, [])
+    found = runtimes.read_runtimes(Root(str(tmp_path)), run, {"podman": Package("4.3", "")}, [])
     assert (found["containerd"]["running"], found["containerd"]["boot"]) == (running, boot)
     assert (found["podman"]["running"], found["podman"]["boot"]) == (None, None)  # it has no service
 
 
 def test_what_nobody_answers_is_unknown(tmp_path: Path) -> None:
     trees.put(tmp_path, "/usr/bin/containerd", "")
-    found = _runtimes.read_runtimes(Root(str(tmp_path)), trees.Answers(), {}, [])["containerd"]
+    found = runtimes.read_runtimes(Root(str(tmp_path)), trees.Answers(), {}, [])["containerd"]
     assert (found["running"], found["boot"], found["stale"]) == (None, None, None)
 
 
@@ -263,7 +267,7 @@ def test_a_socket_stands_for_its_service(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     run = trees.Answers({tuple(trees.SYSTEMCTL): "Id=docker.service\nLoadState=loaded\nActiveState=inactive\n"
                          "TriggeredBy=docker.socket\n\nId=docker.socket\nLoadState=loaded\nActiveState=active\n"})
-    docker = _runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1", "")}, [])["docker"]
+    docker = runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1", "")}, [])["docker"]
     assert (docker["running"], docker["boot"]) == (True, "yes")
     assert run.asked[-1][-2:] == ["docker.service", "docker.socket"]
 
@@ -278,7 +282,7 @@ def test_whether_a_runtime_has_read_its_file(tmp_path: Path, since: int | None, 
     began = "" if since is None else int((time.monotonic() + since) * 1_000_000)
     run = trees.Answers({tuple(trees.SYSTEMCTL): f"Id=containerd.service\nActiveState={state}\n"
                          f"StateChangeTimestampMonotonic={began}\n"})
-    assert _runtimes.read_runtimes(Root(str(tmp_path)), run, {}, [])["containerd"]["stale"] is stale
+    assert runtimes.read_runtimes(Root(str(tmp_path)), run, {}, [])["containerd"]["stale"] is stale
 
 
 def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,10 +291,10 @@ def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest
     path.write_text("")
     began = int(time.monotonic() * 1_000_000) - 9_000_000
     unit = {"ActiveState": "active", "StateChangeTimestampMonotonic": str(began)}
-    assert _unit_files.is_stale([str(path), "/nowhere"], unit) is True
+    assert unit_files.is_stale([str(path), "/nowhere"], unit) is True
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 3600)
-    assert _unit_files.is_stale([str(path)], unit) is False
+    assert unit_files.is_stale([str(path)], unit) is False
 
 
 # -- device nodes
@@ -325,8 +329,8 @@ def test_device_nodes(tmp_path: Path, modes: dict[str, t.Any], faults: dict[str,
     trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
     wanted = {"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1)}
     root = Nodes(tmp_path, {**dict.fromkeys(wanted, 0o660), **modes})
-    assert _nodes.nodes(root) == wanted
-    assert _nodes.node_faults(root) == faults
+    assert nodes.nodes(root) == wanted
+    assert nodes.node_faults(root) == faults
 
 
 @pytest.mark.parametrize("params", [None, "ModifyDeviceFiles: 1\n", PARAMS.replace("Files: 1", "Files: 0")])
@@ -334,12 +338,12 @@ def test_device_nodes_of_somebody_else_are_not_judged(tmp_path: Path, params: st
     trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:00:00.0/information", "Device Minor: 0\n")
     if params:
         trees.put(tmp_path, "/proc/driver/nvidia/params", params)
-    assert _nodes.node_faults(Root(str(tmp_path))) is None
+    assert nodes.node_faults(Root(str(tmp_path))) is None
 
 
 def test_without_gpus_no_node_is_needed(tmp_path: Path) -> None:
     trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
-    assert _nodes.node_faults(Root(str(tmp_path))) == {}
+    assert nodes.node_faults(Root(str(tmp_path))) == {}
 
 
 # -- files of packages in rpm's database
@@ -360,8 +364,8 @@ def rpm_line(package: str, state: int, flags: int, path: str, rest: str = "0\t8\
 def test_lost_files_in_rpm(tmp_path: Path, answer: str | None, lost: t.Any) -> None:
     trees.put(tmp_path, "/usr/lib64/there", "")
     run = trees.Answers({("rpm", "-q"): answer} if answer else {})
-    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib", "yes"]) == lost
-    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", []) == {}
+    assert package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib", "yes"]) == lost
+    assert package_files.lost_files(Root(str(tmp_path)), run, "redhat", []) == {}
 
 
 @pytest.mark.parametrize(("name", "size", "lost"), [
@@ -373,7 +377,7 @@ def test_a_library_that_is_cut_off_counts_as_lost(tmp_path: Path, name: str, siz
     path.parent.mkdir(parents=True)
     path.write_bytes(content[:size])
     trees.put(tmp_path, "/var/lib/dpkg/info/x.list", f"/usr/lib\n/usr/lib/{name}\n")
-    found = _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
+    found = package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
     assert found == ({"x": [f"/usr/lib/{name}"]} if lost else {})
 
 
@@ -382,7 +386,7 @@ def test_a_program_that_is_empty_counts_as_lost(tmp_path: Path, text: str, lost:
     trees.put(tmp_path, "/usr/bin/x", text)
     (tmp_path / "usr/bin/link").symlink_to("/nowhere")
     trees.put(tmp_path, "/var/lib/dpkg/info/x.list", "/usr/bin/x\n/usr/bin/link\n")
-    found = _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
+    found = package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"])
     assert found == ({"x": ["/usr/bin/x"]} if lost else {})
 
 
@@ -403,7 +407,7 @@ def test_a_program_that_somebody_has_written_counts_as_lost(tmp_path: Path, fami
     os.utime(tmp_path / "var/lib/dpkg/info/x.list", (1000, 1000))
     trees.put(tmp_path, "/var/lib/dpkg/info/x.md5sums", f"{hashlib.md5(meant).hexdigest()}  {path[1:]}\n")
     run = trees.Answers({("rpm", "-q"): rpm_line("x", 0, 0, path, f"1000\t8\t{hashlib.sha256(meant).hexdigest()}")})
-    assert _package_files.lost_files(Root(str(tmp_path)), run, family, ["x"]) == ({"x": [path]} if lost else {})
+    assert package_files.lost_files(Root(str(tmp_path)), run, family, ["x"]) == ({"x": [path]} if lost else {})
 
 
 def test_without_md5_nothing_is_said_of_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,16 +419,16 @@ def test_without_md5_nothing_is_said_of_contents(tmp_path: Path, monkeypatch: py
     trees.put(tmp_path, "/var/lib/dpkg/info/x.list", "/usr/bin/x\n")
     os.utime(tmp_path / "var/lib/dpkg/info/x.list", (1000, 1000))
     trees.put(tmp_path, "/var/lib/dpkg/info/x.md5sums", f"{'0' * 32}  usr/bin/x\n")
-    assert _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {"x": ["/usr/bin/x"]}
-    monkeypatch.setattr(_package_files.hashlib, "new", refuse)
-    assert _package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {}
+    assert package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {"x": ["/usr/bin/x"]}
+    monkeypatch.setattr(package_files.hashlib, "new", refuse)
+    assert package_files.lost_files(Root(str(tmp_path)), trees.Answers({}), "debian", ["x"]) == {}
 
 
 def test_an_rpm_that_hangs_tells_nothing(tmp_path: Path) -> None:
     def run(argv: t.Sequence[str], **_options: t.Any) -> t.Any:
         raise CommandError(argv, None, "", "")
 
-    assert _package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib"]) is None
+    assert package_files.lost_files(Root(str(tmp_path)), run, "redhat", ["xlib"]) is None
 
 
 # -- clients
@@ -442,7 +446,7 @@ def test_clients(tmp_path: Path) -> None:
     trees.process(tmp_path, 12, "nvidia-smi", "/dev/nvidiactl")
     trees.process(tmp_path, 13, "bash", "/dev/pts/0")
     trees.process(tmp_path, 14, "ansible", "/dev/nvidia0")
-    found = _clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
+    found = clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
     assert found == [{"pid": 10, "name": "python3", "gpu": "0000:07:00.0", "instance": None},
                      {"pid": 11, "name": "trainer", "gpu": "0000:07:00.0", "instance": 7},
                      {"pid": 12, "name": "nvidia-smi", "gpu": None, "instance": None}]
@@ -456,7 +460,7 @@ def test_numbers_that_no_device_has_name_no_client(tmp_path: Path) -> None:
               f"gpu{digits}/gi7/access 66\ngpu0/gi{digits}/access 67\ngpu0/gi7/access {digits}\ngpu0/gi3/access 68\n")
     trees.process(tmp_path, 10, "python3", *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (66, 67, 68)))
     trees.process(tmp_path, 11, "python3", f"/dev/nvidia{digits[:4000]}")
-    found = _clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
+    found = clients.read_clients(Root(str(tmp_path)), {0: "0000:07:00.0"}, own_pid=14)
     assert [(one["pid"], one["gpu"], one["instance"]) for one in found] == [(10, "0000:07:00.0", 3), (11, None, None)]
 
 
@@ -474,8 +478,8 @@ def test_lost_gpu_stays_in_the_facts(tmp_path: Path) -> None:
     """A GPU off the bus keeps what its PCI id tells; its index and the reason come from NVML."""
     for address in samples.ADDRESSES[:3]:
         trees.pci(tmp_path, address, "20b2", driver="nvidia")
-    bus = _pci.read_bus(Root(str(tmp_path)))
-    gpus = _gpus.merge_gpus(bus, snapshot(
+    bus = pci.read_bus(Root(str(tmp_path)))
+    gpus = gpus_module.merge_gpus(bus, snapshot(
         {"pci": "0000:07:00.0", "index": 0, "uuid": "GPU-a", "model": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920,
          "compute_capability": "8.0", "mig": {"enabled": False, "pending": False, "instances": []}},
         {"pci": "0000:47:00.0", "index": 2, "uuid": "GPU-c", "model": "NVIDIA A100-SXM4-80GB"},
@@ -488,14 +492,14 @@ def test_lost_gpu_stays_in_the_facts(tmp_path: Path) -> None:
 def test_passthrough_gpu_is_not_missed(tmp_path: Path) -> None:
     """NVML never lists a GPU that vfio-pci has: no error."""
     trees.pci(tmp_path, "0000:07:00.0", "26b9", driver="vfio-pci")
-    gpus = _gpus.merge_gpus(_pci.read_bus(Root(str(tmp_path))), snapshot())
+    gpus = gpus_module.merge_gpus(pci.read_bus(Root(str(tmp_path))), snapshot())
     assert (gpus[0]["error"], gpus[0]["kernel_driver"]) == (None, "vfio-pci")
 
 
 def test_nvml_wins_over_the_table(tmp_path: Path) -> None:
     """A GPU no list has: NVML gives name, architecture and MIG capability."""
     trees.pci(tmp_path, "0000:07:00.0", "ffff", driver="nvidia")
-    gpus = _gpus.merge_gpus(_pci.read_bus(Root(str(tmp_path))), snapshot(
+    gpus = gpus_module.merge_gpus(pci.read_bus(Root(str(tmp_path))), snapshot(
         {"pci": "0000:07:00.0", "index": 0, "uuid": "GPU-a", "model": "NVIDIA R100", "compute_capability": "13.0",
          "mig": {"enabled": False, "pending": False, "instances": []}}))
     assert (gpus[0]["model"], gpus[0]["architecture"], gpus[0]["mig_capable"]) == ("NVIDIA R100", "rubin", True)
@@ -506,4 +510,4 @@ def test_minor_from_proc(tmp_path: Path) -> None:
     trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:07:00.0/information",
               "Model: \t\t NVIDIA A100-SXM4-80GB\nDevice Minor: \t 3\n")
     gpus = [{"pci": "0000:07:00.0", "minor": None}, {"pci": "0000:0f:00.0", "minor": 1}]
-    assert _gpus.minors(Root(str(tmp_path)), gpus) == {3: "0000:07:00.0", 1: "0000:0f:00.0"}
+    assert gpus_module.minors(Root(str(tmp_path)), gpus) == {3: "0000:07:00.0", 1: "0000:0f:00.0"}

@@ -22,21 +22,17 @@ from ansible_collections.gpuops.nvidia.plugins.action.gpu_info import ActionModu
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_labels import ActionModule as Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.modules import gpu_info as documented
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._answers import AnswerError, parsed, received
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import Asking, HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    answers,
-    formats,
-    matrix,
-    preflight,
-    report,
-    terminal,
-    verify,
-    webpage,
-)
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.printable import cleaned, printable
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.shapes import Fields, Nullable, Rows, Shape, Table
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, parsed, received
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import verify
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned, printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fields, Nullable, Rows, Shape, Table
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report, terminal, webpage
 from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
@@ -146,11 +142,11 @@ def planned(facts: Data) -> None:
 
 def test_the_shape_is_that_of_real_facts_and_of_the_documentation() -> None:
     for make in (*samples.ALL.values(), full, facts_sample.facts):
-        assert answers.FACTS.fault(make()) is None
+        assert answer_shapes.FACTS.fault(make()) is None
     contains = yaml.safe_load(documented.RETURN)["facts"]["contains"]
-    assert set(contains) == set(answers.FACTS.needed)
+    assert set(contains) == set(answer_shapes.FACTS.needed)
     for name, one in contains.items():
-        shape = answers.FACTS.needed[name]
+        shape = answer_shapes.FACTS.needed[name]
         # Of modules the documentation shows some.
         if "sample" in one and name not in ("modules", "host", "driver"):
             assert shape.fault(one["sample"]) is None, name
@@ -175,7 +171,7 @@ def test_every_value_of_full_facts_has_a_shape() -> None:
                 met(shape.shape, one)
         assert shape.fault(value) is None
 
-    met(answers.FACTS, full())
+    met(answer_shapes.FACTS, full())
 
 
 def test_hundreds_of_forged_facts() -> None:
@@ -187,7 +183,7 @@ def test_hundreds_of_forged_facts() -> None:
             result = Host(Info, {"changed": False, "facts": forged}).run()
             if result.get("failed"):
                 refused += 1
-                assert result["error"]["kind"] == answers.KIND, (path, value)
+                assert result["error"]["kind"] == answer_shapes.KIND, (path, value)
                 assert result["error"]["path"].startswith("facts") and "facts" not in result
                 assert len(result["msg"]) < 2000
             else:
@@ -211,7 +207,7 @@ def test_forged_in_size_and_depth(change: t.Callable[[Data], t.Any]) -> None:
     facts = full()
     change(facts)
     result = Host(Info, {"changed": False, "facts": facts}).run()
-    assert result["failed"] and result["error"]["kind"] == answers.KIND and len(result["msg"]) < 2000
+    assert result["failed"] and result["error"]["kind"] == answer_shapes.KIND and len(result["msg"]) < 2000
     json.dumps(result)
 
 
@@ -246,7 +242,7 @@ def test_the_python_that_ansible_has_found_stays_a_fact() -> None:
                                     {str(number): "x" for number in range(3000)}])
 def test_labels_are_text_by_text(labels: t.Any) -> None:
     for answer in ({"labels": labels}, {"ansible_facts": {"gpu_labels": labels}}):
-        assert Host(Labels, answer).run()["error"]["kind"] == answers.KIND
+        assert Host(Labels, answer).run()["error"]["kind"] == answer_shapes.KIND
 
 
 @pytest.mark.parametrize("answer", [
@@ -259,7 +255,7 @@ def test_labels_are_text_by_text(labels: t.Any) -> None:
     {"touched": 7}, {"touched": [[]]}, {"holders": {}}, {"holders": [{"pid": "1"}]}, {"holders": [{"container": 7}]}])
 def test_what_the_controller_reads_of_any_answer(answer: Data) -> None:
     """A report is made of the answers of all hosts, so that one of another shape would end it for all."""
-    assert Host(HostAction, answer).run()["error"]["kind"] == answers.KIND
+    assert Host(HostAction, answer).run()["error"]["kind"] == answer_shapes.KIND
 
 
 def test_nothing_reaches_a_terminal() -> None:
@@ -382,12 +378,12 @@ def test_what_is_printed_beside_an_answer(kind: type[Asking], monkeypatch: pytes
 def test_a_task_on_an_answer_without_end_is_a_named_failure() -> None:
     host = Host(Info, {})
     host.action._execute_module = lambda **_options: parsed(lambda: json.loads("[" * 100_000))
-    assert host.run()["error"]["kind"] == answers.KIND
+    assert host.run()["error"]["kind"] == answer_shapes.KIND
 
 
 def test_whether_a_host_is_believed_is_not_its_to_say() -> None:
     """What is kept of such an error has keys that the host's own would not have."""
-    plain = {"kind": answers.KIND, "message": "y", "hint": "z"}
+    plain = {"kind": answer_shapes.KIND, "message": "y", "hint": "z"}
     for error in (plain, {**plain, "path": "x"}):
         told = Host(Info, {"failed": True, "msg": "x", "error": error}).run()
         assert told["error"]["path"] == "error.kind" and told["error"]["hint"] != "z"

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _pynvml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils import _host_action
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions import host
 
 ERROR = {"kind": "missing_library", "message": "", "hint": "", "library": "pynvml"}
 ASKS = {"failed": True, "msg": "no pynvml", "error": ERROR}
 DONE = {"changed": False, "gpus": []}
 
 
-class Action(_host_action.HostAction):
+class Action(host.HostAction):
     """One task on a host that answers as told, in order."""
 
     def __init__(self, answers: list[dict[str, t.Any]], environment: t.Any = None) -> None:

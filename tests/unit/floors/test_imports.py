@@ -22,17 +22,17 @@ def count(source, filename, *words, **options):
     return compiled(source, filename, *words, **options)
 builtins.compile = count
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import root
 try:
     from ansible_collections.gpuops.nvidia.plugins.module_utils import _there_is_none
 except ImportError:
-    print(json.dumps([counts, _root.__file__, _root.__package__, _root.__spec__.loader.get_source(_root.__name__),
+    print(json.dumps([counts, root.__file__, root.__package__, root.__spec__.loader.get_source(root.__name__),
                       gc.isenabled()]))
 """
 
 
 def test_each_module_is_compiled_once(tmp_path: Path) -> None:
-    names = ["_glue.py", "_imports.py", "_errors.py", "_result.py", "_facts/__init__.py", "_facts/_root.py"]
+    names = ["_glue.py", "_imports.py", "_errors.py", "_result.py", "_facts/__init__.py", "_facts/root.py"]
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
         parts = PACKAGE.split("/")
         for depth in range(1, len(parts) + 1):
@@ -45,9 +45,9 @@ def test_each_module_is_compiled_once(tmp_path: Path) -> None:
     counts, file, package, source, collects = json.loads(done.stdout)
     # The first two are found before the finder is there.
     assert {name: counts[name] for name in names[2:]} == dict.fromkeys(names[2:], 1)
-    assert file == f"{tmp_path}/sent.zip/{PACKAGE}/_facts/_root.py"
+    assert file == f"{tmp_path}/sent.zip/{PACKAGE}/_facts/root.py"
     assert package.endswith("module_utils._facts")
-    assert source == (MODULE_UTILS / "_facts" / "_root.py").read_text()
+    assert source == (MODULE_UTILS / "_facts" / "root.py").read_text()
     assert not collects
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _libraries
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import LIBRARY, Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import driver_level
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import driver_level
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._files import Files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import pynvml
 

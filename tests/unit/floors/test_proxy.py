@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import _runfile_fetch
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._runfile_options import Archive
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import runfile_fetch
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import Archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _rpm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import rpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 PLAIN = {"http": "http://p.example:3128", "https": "http://p.example:3128", "no_proxy": "10.0.0.0/8,.example"}
@@ -137,11 +137,11 @@ def test_what_fetches_on_hosts_goes_through_it(what: str, proxy: tuple[str, list
         pytest.skip(f"{what} is not here")
     _proxy.use({"http": proxy[0]})
     if what == "run":
-        monkeypatch.setattr(_runfile_fetch, "FOLDER", str(tmp_path))
+        monkeypatch.setattr(runfile_fetch, "FOLDER", str(tmp_path))
         digest = hashlib.sha256(b"data").hexdigest()
-        _runfile_fetch.fetch(Archive("", url, digest), digest)
+        runfile_fetch.fetch(Archive("", url, digest), digest)
     elif what == "curl":
-        _rpm.fetch(run, url, str(target), {}, "dnf.conf")
+        rpm.fetch(run, url, str(target), {}, "dnf.conf")
     else:
         run([APT, "-o", "APT::Sandbox::User=root", "download-file", url, str(target)])
     assert proxy[1] == [url]

@@ -18,7 +18,7 @@ from ansible.plugins.doc_fragments import constructed, inventory_cache
 from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.inventory import gpu_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import fleet
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
 
 Object = dict[str, Any]
 GPU = "feature.node.kubernetes.io/pci-10de.present"

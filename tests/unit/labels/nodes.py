@@ -9,8 +9,8 @@ import calendar
 import dataclasses
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import ANNOTATION, Deploy, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import ANNOTATION, Deploy, Node, Terms
 
 NFD = "feature.node.kubernetes.io/"
 SYSTEM = {f"{NFD}system-os_release.ID": "ubuntu"}
@@ -33,9 +33,9 @@ def node(labels: t.Mapping[str, str], ours: t.Iterable[str] = (), ready: bool = 
     return Node("n", dict(labels), {ANNOTATION: ",".join(sorted(ours))} if ours else {}, ready)
 
 
-def plan_present(before: Node, deploy: Deploy | None, now: float = NOW) -> _deploy.Change | None:
+def plan_present(before: Node, deploy: Deploy | None, now: float = NOW) -> deploy_labels.Change | None:
     """At a time of the tests."""
-    return _deploy.plan_present(before, deploy, Terms(now))
+    return deploy_labels.plan_present(before, deploy, Terms(now))
 
 
 def after(before: Node, deploy: Deploy | None = ALL, now: float = NOW) -> Node:

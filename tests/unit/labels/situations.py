@@ -13,7 +13,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu, MigDevice, Node
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Gpu, MigDevice, Node
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._model import Gpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Gpu
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations
 from ansible_collections.gpuops.nvidia.tests.unit.labels.situations import (
     A100,

@@ -18,7 +18,7 @@ import json, sys, types
 from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader([])
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_labels
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._host_action import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 arguments, told, former = json.loads(sys.argv[1])
 HostAction.run = lambda self, tmp, task_vars: told
 action = gpu_labels.ActionModule.__new__(gpu_labels.ActionModule)
@@ -52,7 +52,7 @@ import json, sys, types
 from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader([])
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_labels
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._cluster import deploy, node_feature
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, node_feature
 given = json.loads(sys.argv[1])
 tell = lambda arguments, check_mode, told, unread: {"nodes": arguments["nodes"], "told": told}
 deploy.label_nodes = node_feature.publish = tell

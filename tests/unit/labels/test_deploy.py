@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
     ANNOTATION,
     GONE,
     GONE_AFTER,
@@ -253,7 +253,7 @@ def test_a_sighting_that_cannot_be_counts_from_now(mark: str) -> None:
 
 
 def test_without_a_time_it_is_gone_at_once() -> None:
-    change = _deploy.plan_present(lose(after(node(GPU))), ALL, Terms(NOW, 0))
+    change = deploy_labels.plan_present(lose(after(node(GPU))), ALL, Terms(NOW, 0))
     assert change is not None and change.labels["nvidia.com/gpu.present"] == "false"
     assert GONE not in change.annotations
 
@@ -332,10 +332,10 @@ def test_removal_without_the_list_takes_what_the_server_knows() -> None:
     change = plan_absent(written(full, *(full.ours - {D + "driver"}), "nvidia.com/gpu.deploy.operands", "team"))
     assert change is not None and set(change.labels) == set(full.ours) - {D + "driver"}
     left = patched(written(full), change.patch())
-    assert _deploy.left_over(left) == {D + "driver"}
+    assert deploy_labels.left_over(left) == {D + "driver"}
     assert plan_absent(written(left)) is None
     for value in ("false", "pre-installed"):
-        assert _deploy.left_over(node({D + "driver": value, "nvidia.com/mig.config": "x"})) == frozenset()
+        assert deploy_labels.left_over(node({D + "driver": value, "nvidia.com/mig.config": "x"})) == frozenset()
 
 
 def test_a_patch_names_only_what_differs() -> None:
@@ -385,7 +385,7 @@ def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
 
 def test_every_component_of_the_cluster_has_its_label() -> None:
     """Those of the contract between plan and labels."""
-    assert set(NAMES) - set(_deploy.LABELS) == {"nfd"}
+    assert set(NAMES) - set(deploy_labels.LABELS) == {"nfd"}
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -398,6 +398,6 @@ def test_a_driver_label_of_a_former_operator_stays_while_pods_may_not_end(lost: 
     assert f"{D}driver" not in before.ours
     now = after(before, deploy)
     assert now.labels[f"{D}driver"] == "true" and f"{D}driver" not in now.ours
-    assert f"{D}driver" not in _deploy.foreign(now, deploy)
-    assert f"{D}driver" in _deploy.kept_labels(now, deploy)
+    assert f"{D}driver" not in deploy_labels.foreign(now, deploy)
+    assert f"{D}driver" in deploy_labels.kept_labels(now, deploy)
     assert f"{D}driver" not in after(before, dataclasses.replace(deploy, pods_may_end=True)).labels

@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import _deploy, _keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels, label_keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
     ANNOTATION,
     GONE,
     GONE_AFTER,
@@ -22,8 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._deploy impo
     plan_absent,
     undecided,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations_more
 from ansible_collections.gpuops.nvidia.tests.unit.labels.nodes import (
     ALL,
@@ -104,7 +104,7 @@ def test_what_nfd_keeps_up_is_left_to_it(prefix: str) -> None:
 def test_what_is_adopted_is_ours() -> None:
     """Put right, listed, and taken back; but not a wish of a user, nor what NFD keeps up."""
     left = {"nvidia.com/gpu.count": "9", "nvidia.com/gpu.family": "volta", f"{D}driver": "true", f"{D}client": "false"}
-    adopt = _keys.parse_adopt([*left, "nvidia.com/gpu.product"])
+    adopt = label_keys.parse_adopt([*left, "nvidia.com/gpu.product"])
     before = dataclasses.replace(host({**left, "nvidia.com/gpu.product": "x"}), adopt=adopt,
                                  annotations={LISTED: "nvidia.com/gpu.product"})
     now = after(before)
@@ -177,23 +177,23 @@ def test_a_host_without_gpus_gets_nothing_and_loses_its_labels_in_time() -> None
     {"gpuops.nvidia/": "1"}, {"nvidia.com/gpu.product": "-a"}, {"gpuops.nvidia/x/y": "1"},
     {"nvidia.com/device-plugin.config": "x"}])
 def test_a_host_is_believed_about_its_gpus_only(labels: dict[str, str]) -> None:
-    assert next(iter(labels)) in _keys.wrong_feature({**TOLD, **labels})
-    assert _keys.wrong_feature(TOLD) == ""
+    assert next(iter(labels)) in label_keys.wrong_feature({**TOLD, **labels})
+    assert label_keys.wrong_feature(TOLD) == ""
 
 
 def test_every_label_of_gpu_feature_discovery_is_a_feature() -> None:
     """In all situations of the table; and a host with GPUs is told from one without."""
     for one in situations_more.ALL:
         labels = compute_labels(one.node, one.strategy, parse_sharing(one.sharing))
-        assert _keys.wrong_feature(labels) == "", one.name
-        assert bool(one.node.gpus) is bool(set(labels) & set(_keys.SHOWS_A_GPU)), one.name
+        assert label_keys.wrong_feature(labels) == "", one.name
+        assert bool(one.node.gpus) is bool(set(labels) & set(label_keys.SHOWS_A_GPU)), one.name
 
 
 @pytest.mark.parametrize("key", [f"{D}operands", "nvidia.com/gpu.workload.config", "example.com/rack", "nvidia.com/",
                                  "nvidia.com/gpu-driver-upgrade-state"])
 def test_what_is_never_ours_cannot_be_adopted(key: str) -> None:
     with pytest.raises(InputError) as caught:
-        _keys.parse_adopt(["nvidia.com/gpu.count", key])
+        label_keys.parse_adopt(["nvidia.com/gpu.count", key])
     assert caught.value.details["path"] == "adopt" and caught.value.details["value"] == key
 
 
@@ -228,12 +228,12 @@ def test_foreign_labels_are_never_touched(before: Node, deploy: Deploy | None, r
     if change is None:
         return
     now = patched(before, change.patch())
-    nfd = _keys.nfd_keys(before.annotations)
+    nfd = label_keys.nfd_keys(before.annotations)
     for key, value in before.labels.items():
         if now.labels.get(key) == value:
             continue
         put_right = key == "nvidia.com/gpu.present" and deploy is not None and not removal
-        attracts = _deploy.CONTAINER_SET | _deploy.VM_SET | _deploy.DRA_SET
+        attracts = deploy_labels.CONTAINER_SET | deploy_labels.VM_SET | deploy_labels.DRA_SET
         forbidden = key in attracts and key not in now.labels and not removal
         empty = not value and key in _OURS and key != f"{D}mig-manager" and not removal
         assert key in before.ours or put_right or forbidden or empty, (key, value)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import VERSION, Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._nfd import FeatureFile, compare, parse, render
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._steady import calm, fewer, forget
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.nfd import FeatureFile, compare, parse, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.steady import calm, fewer, forget
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 

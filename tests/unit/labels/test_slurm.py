@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm import describe, resources, told, word
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._slurm_files import SlurmFiles, matches
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels._sources import node_from_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm import describe, resources, told, word
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles, matches
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._told import told
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.told import told
 
 LABELS = {"nvidia.com/gpu.count": "8"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Compute, Device, Instance, Profile
 
 _ENUM = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
@@ -60,7 +60,7 @@ class Model:
         return (current, pending) if self.profiles(device) else None
 
     def profiles(self, device: Device) -> list[Profile]:
-        return _boards.profiles_of(device.device_id) or []
+        return boards.profiles_of(device.device_id) or []
 
     def instances(self, device: Device) -> list[Instance]:
         found = []

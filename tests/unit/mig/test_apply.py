@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, DeviceError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply import Executor
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._holders import Pauses
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Piece
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Piece
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _mig_boot, _pci
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import mig_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import pci as pci_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _at_boot, _boot, _shown, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot, shown, work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boot as boot_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -35,27 +37,27 @@ class Host:
         self.root = root
         self.model = Model((A, "20b2"), (B, "20b2"))
         self.commands: list[str] = []
-        paths = {"STATE": _mig_boot.STATE, "UNIT_FILE": _mig_boot.UNIT_FILE, "ENABLED": _mig_boot.ENABLED,
-                 "PROGRAM": _boot.PROGRAM, "PYNVML": _boot.PYNVML}
+        paths = {"STATE": mig_boot.STATE, "UNIT_FILE": mig_boot.UNIT_FILE, "ENABLED": mig_boot.ENABLED,
+                 "PROGRAM": boot_module.PROGRAM, "PYNVML": boot_module.PYNVML}
         self.path = {name: root / path.lstrip("/") for name, path in paths.items()}
         for name, path in self.path.items():
-            monkeypatch.setattr(_boot, name, str(path))
-        monkeypatch.setattr(_boot, "_FILES", tuple(str(self.path[name]) for name in
-                                                   ("STATE", "PYNVML", "PROGRAM", "UNIT_FILE")))
-        monkeypatch.setattr(_boot, "_SYSTEMD", str(root))
-        for module in (_boot, _work):
+            monkeypatch.setattr(boot_module, name, str(path))
+        monkeypatch.setattr(boot_module, "_FILES", tuple(str(self.path[name]) for name in
+                                                         ("STATE", "PYNVML", "PROGRAM", "UNIT_FILE")))
+        monkeypatch.setattr(boot_module, "_SYSTEMD", str(root))
+        for module in (boot_module, work):
             monkeypatch.setattr(module, "Root", lambda: Root(str(root)))
-        monkeypatch.setattr(_boot, "pynvml", lambda _root: b"# pynvml\n")
-        monkeypatch.setattr(_work, "run", self.run)
+        monkeypatch.setattr(boot_module, "pynvml", lambda _root: b"# pynvml\n")
+        monkeypatch.setattr(work, "run", self.run)
         journal = str(root / "var" / "journal")
-        monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
+        monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
         self.path["ENABLED"].parent.mkdir(parents=True)
 
     def run(self, argv: t.Sequence[str], **_options: t.Any) -> Completed:
         self.commands.append(" ".join(argv))
         link = self.path["ENABLED"]
         if "enable" in argv and not link.is_symlink():
-            link.symlink_to(_mig_boot.UNIT_FILE)
+            link.symlink_to(mig_boot.UNIT_FILE)
         if "disable" in argv:
             link.unlink(missing_ok=True)
         return Completed(tuple(argv), 0, "NeedDaemonReload=no", "")
@@ -63,10 +65,10 @@ class Host:
     def go(self, selected: str | None = "all-1g.10gb", level: str = "idle", check: bool = False,
            state: str = "present", boot: bool = True, devices: list[str] | None = None,
            files_before: t.Sequence[str] = ()) -> dict[str, t.Any]:
-        request = _work.Request(state, None, selected, devices, level, check, files_before=files_before)
-        self.work: _work.Work = _boot.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
+        request = work.Request(state, None, selected, devices, level, check, files_before=files_before)
+        self.work: work.Work = boot_module.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
         if state == "gathered":
-            self.work = _shown.Shown(request, self.model)  # type: ignore[arg-type]
+            self.work = shown.Shown(request, self.model)  # type: ignore[arg-type]
         return self.work.run()
 
     def last(self, result: dict[str, t.Any]) -> list[str]:
@@ -124,7 +126,7 @@ def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.
     document = json.loads(host.path["STATE"].read_text())
     spoil(document["gpus"])
     host.path["STATE"].write_text(json.dumps(document))
-    assert _mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
+    assert mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
     result = host.go(devices=[A])
     assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A.replace(':', '-')}"]
     assert "at boot only the GPUs of this task get their layout back" in host.work.warnings[0]
@@ -148,14 +150,14 @@ def test_a_unit_that_is_masked_after_us_is_left_alone(host: Host) -> None:
     host.path["STATE"].unlink()
     assert host.go("all-3g.40gb")["touched"] == [A, B]
     assert host.path["UNIT_FILE"].is_symlink() and not host.path["STATE"].exists()
-    assert _mig_boot.read_mig_boot(Root(str(host.root)))["masked"] is True
+    assert mig_boot.read_mig_boot(Root(str(host.root)))["masked"] is True
 
 
 def test_the_layout_of_a_gpu_that_does_not_answer_is_kept_for_the_boot(
         host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.go()
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", "nvidia") for pci in (A, B))
-    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
     host.model.silent = [(0, "GPU_IS_LOST")]
     assert host.go("all-3g.40gb")["touched"] == [B]
     assert {entry["pci"]: len(entry["instances"]) for entry in host.remembered().values()} == {A: 7, B: 2}
@@ -165,7 +167,7 @@ def test_without_loaded_modules_the_plan_starts_from_what_is_kept(host: Host, mo
     """Ampere keeps its mode without a driver; and what the file has already is not written again."""
     host.go()
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
-    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
     host.model.available, host.model.error = False, "NVML cannot be used (DRIVER_NOT_LOADED)."
     check = host.go(check=True)
     host.model.available = True
@@ -187,10 +189,10 @@ def test_the_unit_runs_before_what_needs_gpus(host: Host) -> None:
 
 
 def test_the_program_has_what_it_imports() -> None:
-    archive = program(_at_boot.__name__)
+    archive = program(at_boot.__name__)
     names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
-    assert archive == program(_at_boot.__name__)
-    assert any(name.endswith("_mig/_plan.py") for name in names) and not any("ansible/" in name for name in names)
+    assert archive == program(at_boot.__name__)
+    assert any(name.endswith("_mig/planning.py") for name in names) and not any("ansible/" in name for name in names)
 
 
 @pytest.mark.parametrize(("name", "damage"), [
@@ -257,11 +259,11 @@ def test_absent_puts_back_what_was_there(host: Host) -> None:
 
 
 def test_killed_between_layout_and_boot(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(self: _boot.Boot, step: Step) -> None:
+    def killed(self: boot_module.Boot, step: Step) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_boot.Boot, "_execute", killed)
+        patched.setattr(boot_module.Boot, "_execute", killed)
         with pytest.raises(KeyboardInterrupt):
             host.go()
     result = host.go()
@@ -280,7 +282,7 @@ def test_the_vendors_unit_is_not_fought(host: Host) -> None:
 
 
 def test_without_systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_boot, "_SYSTEMD", str(host.root / "nothing"))
+    monkeypatch.setattr(boot_module, "_SYSTEMD", str(host.root / "nothing"))
     assert host.last(host.go()) == [] and "systemd does not run here" in host.work.warnings[0]
 
 
@@ -288,5 +290,5 @@ def test_gathered_and_facts(host: Host) -> None:
     host.go("all-balanced", devices=[A])
     found = host.go(state="gathered")["boot"]
     assert (found["enabled"], found["vendor"], found["gpus"]) == (True, None, host.remembered())
-    (host.root / _mig_boot.ENABLED.lstrip("/")).unlink()
-    assert _mig_boot.read_mig_boot(Root(str(host.root)))["enabled"] is False
+    (host.root / mig_boot.ENABLED.lstrip("/")).unlink()
+    assert mig_boot.read_mig_boot(Root(str(host.root)))["enabled"] is False

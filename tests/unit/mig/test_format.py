@@ -9,13 +9,13 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _format, _names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, format, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile, compute_name, profile_name
 
 
-def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> _names.Target:
-    profiles = [] if device_id == "26b9" else _boards.profiles_of(device_id)
-    return _names.Target(f"0000:{index:02x}:00.0", index, device_id, subsystem, f"model {device_id}", profiles)
+def target(index: int, device_id: str = "20b2", subsystem: str = "10de:1463") -> profile_names.Target:
+    profiles = [] if device_id == "26b9" else boards.profiles_of(device_id)
+    return profile_names.Target(f"0000:{index:02x}:00.0", index, device_id, subsystem, f"model {device_id}", profiles)
 
 
 def document(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -28,9 +28,9 @@ def entry(**changes: t.Any) -> dict[str, t.Any]:
     return {key: value for key, value in found.items() if value is not ...}
 
 
-def resolve(config: dict[str, t.Any], *gpus: _names.Target) -> dict[str, _names.Wish]:
+def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, profile_names.Wish]:
     there = gpus or (target(0),)
-    return _format.resolve(_format.select(_format.parse(config), None)[1], there, {gpu.pci for gpu in there})
+    return format.resolve(format.select(format.parse(config), None)[1], there, {gpu.pci for gpu in there})
 
 
 @pytest.mark.parametrize("config, words", [
@@ -116,7 +116,7 @@ def test_names_of_devices() -> None:
 ])
 def test_filters(filters: t.Any, indices: set[int]) -> None:
     gpus = [target(0), target(1, subsystem="10de:147f"), target(2, "2335")]
-    entries = _format.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
+    entries = format.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
     assert {gpu.number for gpu in gpus if entries[0].matches(gpu)} == indices
 
 
@@ -128,11 +128,11 @@ def test_several_entries_and_untouched_gpus() -> None:
 
 
 def test_selection() -> None:
-    configs = _format.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
+    configs = format.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
     with pytest.raises(InputError, match="selected: a configuration must be chosen. Choose one of half, full"):
-        _format.select(configs, None)
+        format.select(configs, None)
     with pytest.raises(InputError, match=r"no configuration 'haff' \(nearest: half\)"):
-        _format.select(configs, "haff")
+        format.select(configs, "haff")
 
 
 def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
@@ -145,7 +145,7 @@ def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
     }
     for device_id, names in expected.items():
         for name, count in names.items():
-            wish = _names.generate(name, [target(0, device_id)])["0000:00:00.0"]
+            wish = profile_names.generate(name, [target(0, device_id)])["0000:00:00.0"]
             assert list(wish.devices.values()) == [count], name
 
 
@@ -157,31 +157,31 @@ def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
 ])
 def test_balanced(device_id: str, devices: dict[tuple[str, int], int]) -> None:
     """As the vendor's static configuration has it for these device ids."""
-    assert _names.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
+    assert profile_names.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
 
 
 def test_generated_names_leave_other_gpus_alone() -> None:
     gpus = [target(0), target(1, "26b9"), target(2, "2335")]
-    assert list(_names.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
-    assert list(_names.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
-    assert _names.generate("all-disabled", [target(1, "26b9")]) == {}
+    assert list(profile_names.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
+    assert list(profile_names.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
+    assert profile_names.generate("all-disabled", [target(1, "26b9")]) == {}
     for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' suits the GPUs"),
                         ("all-enable", "nearest: all-enabled")):
         with pytest.raises(InputError, match=words):
-            _names.generate(name, gpus)
+            profile_names.generate(name, gpus)
     with pytest.raises(InputError, match="None can do MIG"):
-        _names.generate("all-enabled", [target(1, "26b9")])
+        profile_names.generate("all-enabled", [target(1, "26b9")])
 
 
 def test_export_groups_as_mig_parted_does() -> None:
     seven = {"1g.10gb": 7}
-    assert _format.export([(0, True, seven), (1, True, seven)])["mig-configs"]["current"] == [
+    assert format.export([(0, True, seven), (1, True, seven)])["mig-configs"]["current"] == [
         {"devices": "all", "mig-enabled": True, "mig-devices": seven}]
-    half = _format.export([(0, False, {}), (1, True, seven)])
+    half = format.export([(0, False, {}), (1, True, seven)])
     assert half["mig-configs"]["current"] == [
         {"devices": [0], "mig-enabled": False, "mig-devices": {}},
         {"devices": [1], "mig-enabled": True, "mig-devices": seven}]
-    assert [entry.words for entry in _format.parse(half)["current"]] == [("0",), ("1",)]
+    assert [entry.words for entry in format.parse(half)["current"]] == [("0",), ("1",)]
 
 
 # What nvidia-smi shows of these boards: total MiB, then for each profile its enum, slices, MiB, and its name as
@@ -217,9 +217,9 @@ def test_device_names() -> None:
 ])
 def test_tables(device_id: str, rows: dict[str, tuple[int, int, int, str]]) -> None:
     found = {profile.name: (profile.id, profile.instances, profile.size, "".join(map(str, profile.starts)))
-             for profile in _boards.profiles_of(device_id) or []}
+             for profile in boards.profiles_of(device_id) or []}
     assert found == rows
 
 
 def test_unknown_boards_have_no_table() -> None:
-    assert _boards.profiles_of("2bb3") is None
+    assert boards.profiles_of("2bb3") is None

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, DeviceError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._clients import stoppable
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _apply, _holders, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import apply as apply_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import holders, work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
@@ -83,9 +84,9 @@ class Host:
 def place(made: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the module reads, writes, starts and signals is the host's."""
     journal = str(made.root.parent / "j")
-    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
-    monkeypatch.setattr(_work, "Root", lambda: Root(str(made.root)))
-    monkeypatch.setattr(_work, "run", made.run)
+    monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
+    monkeypatch.setattr(work, "Root", lambda: Root(str(made.root)))
+    monkeypatch.setattr(work, "run", made.run)
     monkeypatch.setattr(_cdi, "UNIT_FILE", str(made.root.parent / "none"))
     monkeypatch.setattr(os, "kill", made.kill)
 
@@ -100,8 +101,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def go(host: Host, selected: str, level: str = "drain", check: bool = False) -> dict[str, t.Any]:
-    request = _work.Request("present", None, selected, None, level, check)
-    return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    request = work.Request("present", None, selected, None, level, check)
+    return work.Work(request, host.model).run()  # type: ignore[arg-type]
 
 
 def test_holders_are_named_and_stopped_by_their_own_means(host: Host) -> None:
@@ -163,8 +164,8 @@ def test_a_pod_that_is_not_in_the_way_hinders_nothing(host: Host) -> None:
     host.model.clients_of[A] = [(POD, 0), (BOX, 6)]
     document = {"version": "v1", "mig-configs": {"one": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
-    request = _work.Request("present", document, "one", [A], "drain", False)
-    _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    request = work.Request("present", document, "one", [A], "drain", False)
+    work.Work(request, host.model).run()  # type: ignore[arg-type]
     assert host.calls == [f"kill {BOX}"] and host.model.clients_of[A] == [(POD, 0)]
 
 
@@ -172,13 +173,13 @@ def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Process ids are given anew: what was planned is asked again before a service stops."""
     host.model.clients_of[A] = [(SERVICE, 0), (BOX, 1)]
-    apply = _apply.Executor.__call__
+    apply = apply_module.Executor.__call__
 
-    def later(executor: _apply.Executor, step: t.Any) -> None:
+    def later(executor: apply_module.Executor, step: t.Any) -> None:
         (host.root / f"proc/{BOX}/cgroup").write_text(f"0::{CGROUPS[POD]}\n")
         apply(executor, step)
 
-    monkeypatch.setattr(_apply.Executor, "__call__", later)
+    monkeypatch.setattr(apply_module.Executor, "__call__", later)
     with pytest.raises(HostError, match="processes in pods are never signalled.*Evict through the Node"):
         go(host, "all-7g.80gb")
     assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
@@ -218,8 +219,8 @@ def test_who_is_not_in_the_way_goes_on(host: Host) -> None:
     host.model.clients_of[A] = [(SERVICE, 6), (SECOND, 0)]
     document = {"version": "v1", "mig-configs": {"one": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
-    request = _work.Request("present", document, "one", [A], "drain", False)
-    done = _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    request = work.Request("present", document, "one", [A], "drain", False)
+    done = work.Work(request, host.model).run()  # type: ignore[arg-type]
     assert done["plan"][0]["id"] == f"stop GPU clients: {A} job ({SERVICE}, train.service)"
     assert host.calls == ["systemctl stop train.service", "systemctl start train.service"]
     assert host.model.clients_of[A] == [(SECOND, 0)]
@@ -234,10 +235,10 @@ def test_a_service_that_ends_slowly_is_waited_for_and_gets_no_signal(host: Host,
         if clock[0] > 10:
             host.end(SERVICE)
 
-    monkeypatch.setattr(_apply.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(_apply.time, "sleep", sleep)
+    monkeypatch.setattr(apply_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(apply_module.time, "sleep", sleep)
     run = host.run
-    monkeypatch.setattr(_work, "run", lambda argv, **options: Completed(tuple(argv), 0, "", "") if "stop" in argv
+    monkeypatch.setattr(work, "run", lambda argv, **options: Completed(tuple(argv), 0, "", "") if "stop" in argv
                         else run(argv, **options))
     host.model.clients_of[A] = [(SERVICE, 0)]
     go(host, "all-7g.80gb")
@@ -265,7 +266,7 @@ def test_services_of_a_killed_run_start_again_in_the_next(host: Host, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(host.model, "_write", kill)
-        patch.setattr(_holders.Pauses, "start_all", lambda _self: None)  # a killed process does nothing at its end
+        patch.setattr(holders.Pauses, "start_all", lambda _self: None)  # a killed process does nothing at its end
         with pytest.raises(Killed):
             go(host, "all-7g.80gb")
     host.calls.clear()
@@ -295,7 +296,7 @@ def test_who_only_has_the_gpu_open_is_in_the_way_of_a_reset_alone(host: Host) ->
 
 def test_a_process_that_does_not_end_is_named_and_nothing_changes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda _pid, _number: None)
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._mig._apply._STOP_LIMIT", 0)
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply._STOP_LIMIT", 0)
     host.model.clients_of[A] = [(BOX, 1)]
     with pytest.raises(HostError, match=r"job \(4002, container 0123456789ab\) did not end") as caught:
         go(host, "all-7g.80gb")
@@ -326,8 +327,8 @@ def test_of_a_shared_gpu_instance_only_the_busy_part_waits(host: Host) -> None:
             {"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": 5}}]}}
 
     def reach(name: str) -> dict[str, t.Any]:
-        request = _work.Request("present", document, name, None, "idle", False)
-        return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+        request = work.Request("present", document, name, None, "idle", False)
+        return work.Work(request, host.model).run()  # type: ignore[arg-type]
 
     reach("three")
     host.model.clients_of[A] = [(SERVICE, 0, 0), (SERVICE, 0, 1), (BOX, 4, 0)]
@@ -344,8 +345,8 @@ def test_where_the_part_is_not_told_it_may_be_any(host: Host) -> None:
         for name, count in (("six", 6), ("five", 5), ("three", 3))}}
 
     def reach(name: str) -> dict[str, t.Any]:
-        request = _work.Request("present", document, name, [A], "idle", False)
-        return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+        request = work.Request("present", document, name, [A], "idle", False)
+        return work.Work(request, host.model).run()  # type: ignore[arg-type]
 
     reach("six")
     host.model.writes.clear()
@@ -362,8 +363,8 @@ def test_of_the_parts_of_an_instance_exactly_the_busy_ones_stay(host: Host) -> N
         {"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": count}}]
         for name, count in (("six", 6), ("two", 2))}}
     for name in ("six", "two"):
-        request = _work.Request("present", document, name, [A], "idle", False)
-        result = _work.Work(request, host.model).run()  # type: ignore[arg-type]
+        request = work.Request("present", document, name, [A], "idle", False)
+        result = work.Work(request, host.model).run()  # type: ignore[arg-type]
         host.model.clients_of[A] = [(SERVICE, 0, 2), (BOX, 4, 1)]
     assert result["pending"] == []
     assert {start: parts for start, (_profile, parts) in host.model.placed[A].items()} == {0: {(1, 2)}, 4: {(1, 1)}}

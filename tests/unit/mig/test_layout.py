@@ -11,9 +11,9 @@ import random
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board, Layout, Piece, difference
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._search import Search
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, Layout, Piece, difference
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 
 from tests.conformance.tables import published
 
@@ -21,7 +21,7 @@ A100, H200, A30, RTX = "20b2", "2335", "20b7", "2bb5"
 
 
 def board(device_id: str = A100) -> Board:
-    profiles = _boards.profiles_of(device_id)
+    profiles = boards.profiles_of(device_id)
     assert profiles is not None
     return Board(profiles)
 

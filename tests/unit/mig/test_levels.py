@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -76,8 +76,8 @@ def carried_out(host: Host, act: Act, level: str) -> str:  # noqa: F811
     host.model.clients_of[A] = [(pid, number) for number, pid in enumerate(act.clients)]
     for pid in act.opens:
         host.opens(pid, A, 0)
-    request = _work.Request("present", None, act.selected, [A], level, False)
-    result = _work.Work(request, host.model).run()  # type: ignore[arg-type]
+    request = work.Request("present", None, act.selected, [A], level, False)
+    result = work.Work(request, host.model).run()  # type: ignore[arg-type]
     calls = {*(str(write[0]) for write in host.model.writes), *host.calls}
     done = [step["action"] for step in result["plan"]]
     assert (act.step in done) == (act.call in calls)
@@ -104,7 +104,7 @@ def test_an_act_needs_its_level(host: Host, monkeypatch: pytest.MonkeyPatch, act
             modes[A][0] = modes[A][1]
         return run(argv, **options)
 
-    monkeypatch.setattr(_work, "run", reset)
+    monkeypatch.setattr(work, "run", reset)
     for name in ("open", "close"):
         monkeypatch.setattr(host.model, name, lambda: None, raising=False)
     if act.pending:
@@ -123,9 +123,9 @@ def reach(host: Host, layouts: t.Sequence[t.Any], level: str) -> dict[str, t.Any
     """The result of a run that is asked for a layout of each GPU, None where one does not fit."""
     entries = [{"devices": [number], "mig-enabled": layout is not None, "mig-devices": layout or {}}
                for number, layout in enumerate(layouts)]
-    request = _work.Request("present", {"version": "v1", "mig-configs": {"x": entries}}, "x", None, level, False)
+    request = work.Request("present", {"version": "v1", "mig-configs": {"x": entries}}, "x", None, level, False)
     try:
-        return _work.Work(request, host.model).run()  # type: ignore[arg-type]
+        return work.Work(request, host.model).run()  # type: ignore[arg-type]
     except InputError:
         return None
 

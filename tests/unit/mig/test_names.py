@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _names
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, profile_names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
 
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("published_layouts.yml").read_text(encoding="utf-8"))
 LAYOUTS: dict[str, dict[str, str]] = PUBLISHED["layouts"]
-_CAPABLE = list(_boards.known())
+_CAPABLE = list(boards.known())
 
 
 def counts(text: str) -> dict[str, int]:
@@ -25,14 +25,14 @@ def counts(text: str) -> dict[str, int]:
     return {name: int(count) for name, count in (row.split(" x ") for row in text.split(", ") if " x " in row)}
 
 
-def target(device_id: str) -> _names.Target:
-    return _names.Target("gpu", 0, device_id, "", device_id, _boards.profiles_of(device_id))
+def target(device_id: str) -> profile_names.Target:
+    return profile_names.Target("gpu", 0, device_id, "", device_id, boards.profiles_of(device_id))
 
 
-def generated(name: str, gpu: _names.Target) -> dict[str, int] | None:
+def generated(name: str, gpu: profile_names.Target) -> dict[str, int] | None:
     """What a name asks of a GPU, None where it does not suit; it must also have a place there."""
     try:
-        wish = _names.generate(name, [gpu])["gpu"]
+        wish = profile_names.generate(name, [gpu])["gpu"]
     except InputError:
         return None
     assert wish.devices is not None
@@ -56,7 +56,7 @@ def test_a_published_name(name: str) -> None:
         assert {device: suits.get(device) for device in named} == {device: counts(text) for device in named}
 
 
-def _larger(gpu: _names.Target) -> _names.Target:
+def _larger(gpu: profile_names.Target) -> profile_names.Target:
     """The same board with the memory of the pre-production one."""
     sizes = {"93gb": "95gb", "186gb": "189gb"}
     rows: list[t.Any] = []

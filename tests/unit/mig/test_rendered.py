@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _shown, _work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import shown, work
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 from ansible_collections.gpuops.nvidia.tests.unit.mig.test_work import go, ids
 
@@ -27,6 +27,6 @@ def test_rendered_needs_no_gpu() -> None:
 @pytest.mark.parametrize("word, words", [("H200", []), ("2330", []), ("nvidia h100 nvl", []), (
     "H100", ["H100 is planned for as PCI device 2339; other layouts have H100 80GB HBM3, H100 PCIe."])])
 def test_a_word_that_means_several_boards_is_said(word: str, words: list[str]) -> None:
-    request = _work.Request("rendered", None, "all-balanced", [word], "never", False)
-    job = _shown.Shown(request, Model())  # type: ignore[arg-type]
+    request = work.Request("rendered", None, "all-balanced", [word], "never", False)
+    job = shown.Shown(request, Model())  # type: ignore[arg-type]
     assert len(job.run()["plan"]) == 2 and job.warnings == words

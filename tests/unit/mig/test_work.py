@@ -18,12 +18,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InputError,
     JournalError,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _pci
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._pci import Bus, Function
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import pci as pci_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import _boards, _plan, _shown, _work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig._layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, planning, shown
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -34,8 +35,9 @@ BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal and a root of the test's own."""
     root = tmp_path / "gpuops" / "journal"
-    monkeypatch.setattr(_work, "Journal", lambda concern, readonly: Journal(concern, str(root), readonly, wait=0.3))
-    monkeypatch.setattr(_work, "Root", lambda: Root(str(tmp_path / "root")))
+    monkeypatch.setattr(work_module, "Journal",
+                        lambda concern, readonly: Journal(concern, str(root), readonly, wait=0.3))
+    monkeypatch.setattr(work_module, "Root", lambda: Root(str(tmp_path / "root")))
     return root
 
 
@@ -45,8 +47,8 @@ def hosts() -> Model:
 
 def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
        config: t.Any = None, devices: list[str] | None = None, checkpoint: t.Any = None) -> dict[str, t.Any]:
-    request = _work.Request(state, config, selected, devices, level, check, checkpoint)
-    kind = _shown.Shown if state in ("gathered", "rendered") else _work.Work
+    request = work_module.Request(state, config, selected, devices, level, check, checkpoint)
+    kind = shown.Shown if state in ("gathered", "rendered") else work_module.Work
     return kind(request, model).run()  # type: ignore[arg-type]
 
 
@@ -75,7 +77,7 @@ def test_from_nothing_and_again() -> None:
 
 def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
-    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
     bare = hosts()
     bare.available = False
     for wanted in ("all-1g.10gb", "all-balanced", "all-enabled"):
@@ -88,14 +90,14 @@ def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
 
 def on_bus(monkeypatch: pytest.MonkeyPatch, driver: str | None, device_id: str = "20b2") -> None:
     functions = tuple(Function(pci, "10de", device_id, "10de:0000", "0302", driver) for pci in (A, B))
-    monkeypatch.setattr(_pci, "read_bus", lambda _root: Bus(functions, (), False, None))
+    monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
 
 
 def test_a_driver_that_nvml_cannot_ask_tells_nothing_so_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     on_bus(monkeypatch, "nvidia")
     model = hosts()
     model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
-    work = _work.Work(_work.Request("present", None, "all-1g.10gb", None, "idle", True), model)  # type: ignore[arg-type]
+    work = work_module.Work(work_module.Request("present", None, "all-1g.10gb", None, "idle", True), model)  # type: ignore[arg-type]
     result = work.run()
     assert result["plan"] == [] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}",
                                                                                     f"configure MIG: {B}"]
@@ -109,12 +111,12 @@ def test_check_mode_before_a_reload_plans_for_gpus_that_nvml_cannot_ask(monkeypa
     on_bus(monkeypatch, "nvidia")
     model = hosts()
     model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
-    request = _work.Request("present", None, "all-1g.10gb", None, "idle", True, after_reload=True)
-    work = _work.Work(request, model)  # type: ignore[arg-type]
+    request = work_module.Request("present", None, "all-1g.10gb", None, "idle", True, after_reload=True)
+    work = work_module.Work(request, model)  # type: ignore[arg-type]
     result = work.run()
     assert (result["pending"], work.warnings) == ([], [])
     assert ids(result) == ids(go(hosts(), "all-1g.10gb"))
-    waits = _work.Work(request._replace(check=False), model).run()  # type: ignore[arg-type]
+    waits = work_module.Work(request._replace(check=False), model).run()  # type: ignore[arg-type]
     assert [step["id"] for step in waits["pending"]] == [f"configure MIG: {A}", f"configure MIG: {B}"]
 
 
@@ -127,7 +129,7 @@ def test_a_gpu_that_does_not_answer_keeps_no_other_from_its_layout(
         go(model, "all-3g.40gb")
         model.writes.clear()
         spoil(model)
-        work = _work.Work(_work.Request("present", None, selected, None, "idle", False), model)  # type: ignore[arg-type]
+        work = work_module.Work(work_module.Request("present", None, selected, None, "idle", False), model)  # type: ignore[arg-type]
         result = work.run()
         assert result["touched"] == [B] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}"]
         assert {write[1] for write in model.writes} == {B}
@@ -195,8 +197,8 @@ def test_check_mode_plans_from_what_a_reload_of_the_driver_leaves(device_id: str
     """Instances go; the mode stays on Ampere alone."""
     model = Model((A, device_id))
     go(model, f"all-{profile}")
-    request = _work.Request("present", None, f"all-{profile}", None, "idle", True, None, True)
-    check = _work.Work(request, model).run()  # type: ignore[arg-type]
+    request = work_module.Request("present", None, f"all-{profile}", None, "idle", True, None, True)
+    check = work_module.Work(request, model).run()  # type: ignore[arg-type]
     model.placed[A].clear()
     model.modes[A] = [enabled, enabled]
     assert ids(check) == ids(go(model, f"all-{profile}")) != []
@@ -282,11 +284,11 @@ def test_a_gpu_in_use_does_not_change_its_mode(wanted: str, before: t.Any) -> No
 
 
 def test_what_fits_instead_is_named_in_a_few_ways() -> None:
-    profiles = {profile.name: profile for profile in _boards.profiles_of("20b2") or []}
+    profiles = {profile.name: profile for profile in boards.profiles_of("20b2") or []}
     board = Board(list(profiles.values()))
 
     def nearest(**counts: int) -> str:
-        return _plan.nearest(board, {(name, profiles[name].slices): count for name, count in counts.items()})
+        return planning.nearest(board, {(name, profiles[name].slices): count for name, count in counts.items()})
 
     assert nearest(**{"4g.40gb": 1, "3g.40gb": 2}) == "2 x 3g.40gb or 1 x 3g.40gb, 1 x 4g.40gb"
     assert nearest(**{"7g.80gb": 1, "4g.40gb": 1}) == "1 x 4g.40gb or 1 x 7g.80gb"
@@ -432,7 +434,7 @@ def test_a_journal_that_somebody_has_edited_is_named(journal: Path, before: t.An
 
 def test_a_gpu_that_has_left_is_forgotten(journal: Path) -> None:
     go(hosts(), "all-enabled", devices=[B])
-    work = _work.Work(_work.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
+    work = work_module.Work(work_module.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
     assert work.run()["changed"] is False
     assert "GPU-of-0000-0f-00.0".lower() in work.warnings[0]
     assert not journal.exists()
@@ -550,7 +552,7 @@ H100 = {"version": "v1", "mig-configs": {"h100": [
     (H100, None, [], "No GPU of this host is chosen by devices"),
     (None, "all-1g.10gb", [], "No GPU of this host is chosen by devices")])
 def test_what_concerns_no_gpu_says_so(document: t.Any, selected: str | None, devices: t.Any, words: str) -> None:
-    job = _work.Work(_work.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
+    job = work_module.Work(work_module.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
     assert job.run()["changed"] is False and words in job.warnings[0]
 
 
@@ -605,7 +607,7 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "unit").touch()
     go(model, "all-balanced", check=True)
     assert started == []
-    job = _work.Work(_work.Request("present", None, "all-balanced", None, "idle", False), model)  # type: ignore[arg-type]
+    job = work_module.Work(work_module.Request("present", None, "all-balanced", None, "idle", False), model)  # type: ignore[arg-type]
     job.run()
     assert (started, bool(job.warnings)) == ([True], not well)
     go(model, "all-balanced")
@@ -619,7 +621,7 @@ def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "unit").touch()
     model = hosts()
     with monkeypatch.context() as patch:
-        patch.setattr(_work.Work, "_prove", lambda *_args: (one for one in ()).throw(KeyboardInterrupt))
+        patch.setattr(work_module.Work, "_prove", lambda *_args: (one for one in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             go(model, "all-1g.10gb")
     assert started == []

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_probe import AptProbe, parse_packages
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import apt, apt_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_probe import AptProbe, parse_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import (
     apt_get,
     is_list_of,
     list_prefix,
@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_tools
     parse_state,
     source_text,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 STATE = """\
@@ -142,9 +142,9 @@ def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch:
     (tmp_path / "updates").mkdir()
     (tmp_path / "updates/0001").write_text("")
     (tmp_path / "lock").write_text("")
-    monkeypatch.setattr(_apt, "DPKG_JOURNAL", str(tmp_path / "updates"))
-    monkeypatch.setattr(_apt, "DPKG_LOCK", str(tmp_path / "lock"))
-    manager = _apt.Apt(lambda argv, **_options: Completed(tuple(argv), 0, STATE, ""))
+    monkeypatch.setattr(apt, "DPKG_JOURNAL", str(tmp_path / "updates"))
+    monkeypatch.setattr(apt, "DPKG_LOCK", str(tmp_path / "lock"))
+    manager = apt.Apt(lambda argv, **_options: Completed(tuple(argv), 0, STATE, ""))
     assert manager.read().interrupted
     hold = ("import fcntl, sys\nlock = open(sys.argv[1], 'a')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
             "print(flush=True)\nsys.stdin.read()\n")
@@ -172,8 +172,8 @@ def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Pa
 
 def test_waits_for_locks_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(_apt_tools.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(_apt_tools.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(apt_tools.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(apt_tools.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     answers = [100, 100, 0]
 
     def run(argv: t.Sequence[str], **options: t.Any) -> Completed:

@@ -9,13 +9,13 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._apt_archive import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_archive import (
     ArchiveProbe,
     indexes,
     parse_matching,
     update_archive,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Archive, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Archive, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 ARCHIVE = Archive("archive", "Ubuntu's archive", "", "", origin="Ubuntu", sections=("restricted",),

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import _package_files
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _apt, _apt_probe, _apt_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import package_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import apt, apt_probe, apt_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
 
 from lab.packages.deb import Deb, write_repository
 from lab.packages.keys import keys
@@ -75,16 +75,16 @@ class Host:
             "Package: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.21\nMaintainer: x\n"
             "Description: x\n\n")
         (root / "apt.conf").write_text(CONFIGURATION.format(root=root))
-        for module, name, path in ((_apt, "SOURCES", "etc/apt/sources.list.d"), (_apt, "KEYRINGS", "keyrings"),
-                                   (_apt, "LISTS", "var/lib/apt/lists"), (_apt, "DPKG_JOURNAL", "var/lib/dpkg/updates"),
-                                   (_apt, "DPKG_LOCK", "var/lib/dpkg/lock"),
-                                   (_apt_probe, "SOURCES", "etc/apt/sources.list.d"),
-                                   (_apt_probe, "LISTS", "var/lib/apt/lists"),
-                                   (_apt_tools, "STATUS", "var/lib/dpkg/status"),
-                                   (_apt_probe, "PREFERENCES", "etc/apt/preferences.d")):
+        for module, name, path in ((apt, "SOURCES", "etc/apt/sources.list.d"), (apt, "KEYRINGS", "keyrings"),
+                                   (apt, "LISTS", "var/lib/apt/lists"), (apt, "DPKG_JOURNAL", "var/lib/dpkg/updates"),
+                                   (apt, "DPKG_LOCK", "var/lib/dpkg/lock"),
+                                   (apt_probe, "SOURCES", "etc/apt/sources.list.d"),
+                                   (apt_probe, "LISTS", "var/lib/apt/lists"),
+                                   (apt_tools, "STATUS", "var/lib/dpkg/status"),
+                                   (apt_probe, "PREFERENCES", "etc/apt/preferences.d")):
             patch.setattr(module, name, str(root / path))
         patch.setenv("TMPDIR", str(root / "tmp"))
-        self.manager = _apt.Apt(self.run, 5)
+        self.manager = apt.Apt(self.run, 5)
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> _run.Completed:
         """The real command, led to this root."""
@@ -347,7 +347,7 @@ def test_a_configuration_file_of_the_host_stays(host: Host) -> None:
     host.configure()
     host.manager.install({"settings": "1-1"})
     (host.root / "etc/settings.conf").write_text("mine\n")
-    host.run(["apt-get", "-y", "-q", "--reinstall", "install", "settings"], env=_apt.ENVIRONMENT)
+    host.run(["apt-get", "-y", "-q", "--reinstall", "install", "settings"], env=apt.ENVIRONMENT)
     assert (host.root / "etc/settings.conf").read_text() == "mine\n"
 
 
@@ -391,8 +391,8 @@ def test_a_repair_that_is_not_enough_is_said(host: Host, monkeypatch: pytest.Mon
 
 
 def test_a_file_that_is_gone_comes_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apt, "Root", lambda: Root(str(host.root)))
-    monkeypatch.setattr(_package_files, "_COUNTS", re.compile("/usr/share/tool"))
+    monkeypatch.setattr(apt, "Root", lambda: Root(str(host.root)))
+    monkeypatch.setattr(package_files, "_COUNTS", re.compile("/usr/share/tool"))
     host.configure()
     host.manager.install({"tool": "1.0-1", "tool-lib": "1.0-1"})  # not the newest
     former = host.files()

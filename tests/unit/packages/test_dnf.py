@@ -15,18 +15,25 @@ from urllib.parse import urljoin
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _dnf, _dnf_probe, _dnf_tools, _rpm
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf import Dnf
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._dnf_tools import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
+    dnf as dnf_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
+    dnf_probe,
+    dnf_tools,
+    rpm,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf import Dnf
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools import (
     dnf,
     parse_candidates,
     parse_decisions,
     problems,
     specs,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import dearmor
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._rpm import parse_state
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import dearmor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import parse_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 from tests.unit.packages.test_openpgp import RSA, RSA_FINGERPRINT, SIGNING, subkey_of
@@ -79,7 +86,7 @@ class Host:
 
     def words(self, program: str) -> list[list[str]]:
         """The calls of a program, without what all calls of dnf have."""
-        return [[word for word in call[1:] if word not in _dnf_tools._OPTIONS] for call in self.calls
+        return [[word for word in call[1:] if word not in dnf_tools._OPTIONS] for call in self.calls
                 if call[0] == program]
 
 
@@ -140,7 +147,7 @@ def test_dnf_4_by_its_name(target: str, name: str, tmp_path: Path, monkeypatch: 
     (tmp_path / target).touch(mode=0o755)
     (tmp_path / "dnf").symlink_to(target)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert _dnf_tools.program() == name
+    assert dnf_tools.program() == name
     with pytest.raises(HostError, match=f"no {name}: plans are made by dnf 4"):
         dnf(Host(install=(127, "")), ["install", "x"])
 
@@ -158,12 +165,12 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folders of dnf below a temporary one."""
     for name in ("REPOSITORIES", "KEYS", "CACHE"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(_dnf.Dnf, "repositories", str(tmp_path / "REPOSITORIES"))
-    monkeypatch.setattr(_rpm, "KEYS", str(tmp_path / "KEYS"))
-    monkeypatch.setattr(_dnf, "CACHE", str(tmp_path / "CACHE"))
-    monkeypatch.setattr(_dnf_tools, "SETTINGS", str(tmp_path / "SETTINGS"))
+    monkeypatch.setattr(dnf_module.Dnf, "repositories", str(tmp_path / "REPOSITORIES"))
+    monkeypatch.setattr(rpm, "KEYS", str(tmp_path / "KEYS"))
+    monkeypatch.setattr(dnf_module, "CACHE", str(tmp_path / "CACHE"))
+    monkeypatch.setattr(dnf_tools, "SETTINGS", str(tmp_path / "SETTINGS"))
     for name in ("REPOSITORIES", "CACHE"):
-        monkeypatch.setattr(_dnf_probe, name, str(tmp_path / name))
+        monkeypatch.setattr(dnf_probe, name, str(tmp_path / name))
     return tmp_path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import (
     armor,
     bound,
     dearmor,

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import matches, upstream
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._versions import debian_key, rpm_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key, rpm_key
 
 # Each list in the order that `dpkg --compare-versions` gives.
 ORDERED = [

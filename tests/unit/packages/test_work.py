@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
     Archive,
     Change,
     PackageState,
     Repository,
     matches,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 REPOSITORY = Repository("cuda", "https://example.com/r/", "k.pub", "A" * 40)

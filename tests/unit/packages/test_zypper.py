@@ -14,12 +14,19 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import _rpm, _zypper, _zypper_probe, _zypper_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, Repository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._openpgp import dearmor
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper import Zypper
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._zypper_tools import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
+    rpm,
+    zypper_probe,
+    zypper_tools,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
+    zypper as zypper_module,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import dearmor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper import Zypper
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import (
     parse_candidates,
     parse_changes,
     problems,
@@ -174,7 +181,7 @@ def test_waits_for_a_lock_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
 ])
 def test_proxy(text: str, found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proxy").write_text(text)
-    monkeypatch.setattr(_zypper_tools, "PROXY", str(tmp_path / "proxy"))
+    monkeypatch.setattr(zypper_tools, "PROXY", str(tmp_path / "proxy"))
     assert proxy() == found
 
 
@@ -184,11 +191,11 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("REPOSITORIES", "KEYS", "CACHE", "CHECKS"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(Zypper, "repositories", str(tmp_path / "REPOSITORIES"))
-    monkeypatch.setattr(_rpm, "KEYS", str(tmp_path / "KEYS"))
-    monkeypatch.setattr(_zypper, "CACHE", str(tmp_path / "CACHE"))
+    monkeypatch.setattr(rpm, "KEYS", str(tmp_path / "KEYS"))
+    monkeypatch.setattr(zypper_module, "CACHE", str(tmp_path / "CACHE"))
     for name in ("REPOSITORIES", "CACHE", "CHECKS"):
-        monkeypatch.setattr(_zypper_probe, name, str(tmp_path / name))
-    monkeypatch.setattr(_zypper_probe, "SETTINGS", str(tmp_path / "zypp.conf"))
+        monkeypatch.setattr(zypper_probe, name, str(tmp_path / name))
+    monkeypatch.setattr(zypper_probe, "SETTINGS", str(tmp_path / "zypp.conf"))
     return tmp_path
 
 

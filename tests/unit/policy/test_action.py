@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import reserved
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import reserved
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 SPEC = {"driver": {"version": "580.126.20"}, "mig": {"strategy": "mixed"}, "toolkit": {"args": ["x"]}}

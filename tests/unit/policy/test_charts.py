@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    defaults,
-    differences,
-    export,
-    formats,
-    matrix,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, differences, export, formats
 
 FACTS: dict[str, Any] = yaml.safe_load((pathlib.Path(__file__).parent / "charts.yml").read_text())
 COMPONENTS = ("driver", "toolkit", "devicePlugin", "dcgm", "dcgmExporter", "gfd", "migManager", "gds", "gdrcopy",

@@ -8,16 +8,16 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import (
     IN_CLUSTER,
     ON_HOSTS,
     Candidate,
     Version,
     universe,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish, constraints
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import Situation, models
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish, constraints
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, models
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 V26 = matrix.release("26.7.0")

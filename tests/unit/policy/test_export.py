@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, fields, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.schema import Needed, limits
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, limits
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, formats, keys
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,8 +61,8 @@ def strategy(schema: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(schema) if isinstance(schema, tuple) else TYPES[limits(schema)[0]]
 
 
-SPECS = strategy(fields.CLUSTER_POLICY)
-DRIVERS = strategy(fields.NVIDIA_DRIVER)
+SPECS = strategy(keys.CLUSTER_POLICY)
+DRIVERS = strategy(keys.NVIDIA_DRIVER)
 RELEASES = st.sampled_from(["26.7.0", "26.3.3", "25.3.4", "24.9.2"])
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -151,14 +152,14 @@ def alone(schema: Any) -> list[Any]:
 
 
 def test_every_key_of_a_cluster_policy_alone() -> None:
-    documents = alone(fields.CLUSTER_POLICY)
+    documents = alone(keys.CLUSTER_POLICY)
     assert len(documents) > 300
     for spec in documents:
         there_and_back(spec)
 
 
 def test_every_key_of_a_driver_alone() -> None:
-    documents = [spec for spec in alone(fields.NVIDIA_DRIVER) if for_all_nodes(spec)]
+    documents = [spec for spec in alone(keys.NVIDIA_DRIVER) if for_all_nodes(spec)]
     assert len(documents) > 70
     for spec in documents:
         driver_there_and_back(spec)

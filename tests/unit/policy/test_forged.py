@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.action import (
     nvidia_driver,
     nvidia_software,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import answers, gathered, reserved
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, gathered, reserved
 from ansible_collections.gpuops.nvidia.tests.integration.hostile import forged, sound
 from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_gathered import task_vars
@@ -93,10 +93,10 @@ def test_an_answer_is_plain_data_or_a_named_failure(results: dict[str, list[tupl
         text = json.dumps(told, default=str, ensure_ascii=False)
         assert not forged.OBEYED.search(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")), output[:300]
         assert {type(told.get(key, False)) for key in ("failed", "changed", "unreachable")} == {bool}, output[:300]
-        assert set(told.get("ansible_facts", {})) <= (set(answers.OWN_FACTS) if module == "gpu_labels" else set())
+        assert set(told.get("ansible_facts", {})) <= (set(answer_shapes.OWN_FACTS) if module == "gpu_labels" else set())
         assert not {"add_host", "add_group", "results", "include", "ansible_job_id"} & set(told), output[:300]
         assert {key for key in told if key.startswith("_ansible")} <= {"_ansible_parsed"}, output[:300]
-        if (told.get("error") or {}).get("kind") == answers.KIND:
+        if (told.get("error") or {}).get("kind") == answer_shapes.KIND:
             refused += 1
             assert told["failed"] and told["error"]["path"] and len(told["msg"]) < 2000
     # Of container_toolkit only two keys of an answer are used, and every other is dropped.

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 
 NEWEST = matrix.release()
 

@@ -13,9 +13,11 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, host_nodes, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 ROOT = pathlib.Path(__file__).parents[3]

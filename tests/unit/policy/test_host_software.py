@@ -8,11 +8,12 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import columns, result_cell
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import columns, result_cell
 from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 
 Data = dict[str, t.Any]

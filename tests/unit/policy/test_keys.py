@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 
 GOOD: dict[str, Any] = {"bool": True, "str": "x", "int": 7, "object": {}, "map": {"a": "b"}, "strs": ["x"],
                         "objects": [{}], "list": [], "int-or-str": "25%", "amount": "25%", "duration": "1m30s"}

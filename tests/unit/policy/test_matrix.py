@@ -14,10 +14,10 @@ import typing as t
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-DATA = ROOT / "plugins" / "plugin_utils" / "_policy"
+DATA = ROOT / "plugins" / "plugin_utils" / "_data"
 PARTS = ("version", "date", "components", "defaults", "drivers", "systems", "openshift", "containerd", "precompiled")
 
 

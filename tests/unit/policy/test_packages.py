@@ -9,18 +9,20 @@ import pathlib
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._delivery import PackageDelivery
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._sources import source_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver._state import SERVICES, Service, Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import INSTALL
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix, packages
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 NEXT = {"6.8.0-45-generic": "6.8.0-90-generic", "6.1.0-28-amd64": "6.1.0-40-amd64",

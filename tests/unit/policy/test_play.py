@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils import _play
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import gathered, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions import play_vars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, settings
 
 HOSTS: dict[str, dict[str, Any]] = {
     "a": {"pick": "one", "gpu_disruption": "drain", "preflight_found": {"facts": {"schema": 2}}},
@@ -27,7 +27,7 @@ class HostVars(dict[str, Any]):
 
 def seen(play: dict[str, Any]) -> dict[str, Any]:
     """task_vars of the first host."""
-    hostvars = _play.PlayHostVars(HostVars(HOSTS), play, lambda value, variables: value.format(**variables))
+    hostvars = play_vars.PlayHostVars(HostVars(HOSTS), play, lambda value, variables: value.format(**variables))
     return {"ansible_play_hosts_all": ["a", "b"], "inventory_hostname": "a", "hostvars": hostvars}
 
 

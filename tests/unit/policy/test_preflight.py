@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.findings import Finding, counts, grouped
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, counts, grouped
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
 from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import changed
 
@@ -250,13 +250,13 @@ def test_host(case: str) -> None:
 
 
 def test_every_check_has_a_case() -> None:
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight_host import CHECKS
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_host import CHECKS
 
     assert set(CHECKS) <= {check for _known, _plan, expected in CASES.values() for check in expected}
 
 
 def test_every_check_is_documented() -> None:
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight_cluster, preflight_host
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_cluster, preflight_host
 
     checks = {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
               "policy", "facts", "variables", "release"}

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.node_facts import facts_of_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 
 DGX = {"name": "DGX Server", "version": "7.2.1"}

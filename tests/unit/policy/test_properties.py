@@ -9,10 +9,11 @@ import json
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import components, formats, matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster import resolve_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st

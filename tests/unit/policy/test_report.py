@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats, matrix, webpage
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_result,
     render_state,
     verdict,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.resolve import resolve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Cell, Style
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import verify, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Cell, Style
 from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import facts
 
 RELOAD = {"id": "reload modules: nvidia", "reason": "580.126.20 is loaded", "needs": "idle"}

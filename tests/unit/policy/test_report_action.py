@@ -107,7 +107,7 @@ def test_a_defect_of_the_plan_is_a_finding_of_the_report(
     variables = run()
     plan = act(gpu_policy.ActionModule, {}, variables)
     assert plan["failed"] and str(error) in plan["msg"] and type(error).__name__ in plan["exception"]
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.preflight.checks", broken)
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight.checks", broken)
     found = report("preflight", variables, plan=plan)
     only, = found["findings"]
     assert (only["host"], only["check"], only["severity"]) == ("policy", "policy", "error")

@@ -9,14 +9,15 @@ import os
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_nodes, report_cluster, webpage
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_result,
     render_state,
     verdict,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import Parser, fleet
 
 NAMES = ("nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter")

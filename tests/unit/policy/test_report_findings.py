@@ -11,11 +11,12 @@ import os
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import preflight, report_data, webpage
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report import render_plan, render_preflight
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.report_findings import verdict
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.terminal import Style
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import render_plan, render_preflight
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_findings import verdict
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import Parser
 

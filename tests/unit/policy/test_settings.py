@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.settings import settle
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import settle
 
 
 @pytest.mark.parametrize(("given", "hosts", "expected"), [

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, load_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.yamltext import Document, load_data, load_document
 
 # As a tutorial has it.
 CONFIG_MAP = """\

@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import matrix, solve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.candidates import Version
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.drivers import Choice, choose
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.refusals import Refusals
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.situation import situation
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.solve import Constraint
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import solve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Choice, choose
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.verify import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import (
     Check,
     verify,
     with_answers,

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltext
 
 
 @pytest.mark.parametrize(("value", "kind"), [

@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import gate
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Wish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases
 
@@ -27,7 +27,7 @@ def test_an_act_needs_its_level(tmp_path: Path, act: str, level: str, said: str)
     for unit in UNITS[act]:
         with Journal(unit, str(tmp_path / "journal")) as journal:
             wish = Wish(files={str(tmp_path / unit): b"changed"}, unit=unit)
-            work = _work.Work(unit, wish, journal, run, Root(), None, None)
+            work = work_module.Work(unit, wish, journal, run, Root(), None, None)
             allowed, pending = gate(work.plan(PackageState({}), Service("active", "enabled")), level)
         restarts = f"restart service: {unit}" in [step.id for step in allowed]
         assert restarts != bool(pending)

@@ -21,27 +21,25 @@ from ansible.module_utils import basic
 from ansible_collections.gpuops.nvidia.plugins.action import nvidia_software
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import PackageState, Repository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._work import PackageWork
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import PYNVML, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import _report, _work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._base import Host, Wish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._cuda import Cuda
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm import Dcgm
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._dcgm_exporter import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import (
     COUNTERS,
     DROP_IN,
     DcgmExporter,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._manage import Software
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software._node_status import (
-    PROGRAM,
-    NodeStatusExporter,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import Software
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.node_status import PROGRAM, NodeStatusExporter
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 from ansible_collections.gpuops.nvidia.plugins.modules import nvidia_software as software_module
 
@@ -121,8 +119,8 @@ def test_the_exporter_and_what_it_asks() -> None:
 
 
 def test_the_program_runs_by_itself(tmp_path: Path) -> None:
-    archive = program(_report.__name__)
-    assert archive == program(_report.__name__)
+    archive = program(report.__name__)
+    assert archive == program(report.__name__)
     names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
     assert any(name.endswith("_nvml.py") for name in names) and not any("ansible/" in name for name in names)
     (tmp_path / "node-status.pyz").write_bytes(archive)
@@ -135,7 +133,7 @@ def test_the_node_status_exporter(tmp_path: Path) -> None:
     there.parent.mkdir(parents=True)
     there.write_bytes(b"# the one of the driver")
     wish = NodeStatusExporter.wish(STATUS, host(root=str(tmp_path)))
-    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program(_report.__name__)
+    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program(report.__name__)
     service = wish.files["/etc/systemd/system/gpuops-node-status.service"].decode()
     assert f"ExecStart=/usr/bin/python3 {PROGRAM} /metrics/gpuops-node-status.prom" in service
     assert "OnUnitActiveSec=30s" in wish.files["/etc/systemd/system/gpuops-node-status.timer"].decode()
@@ -173,7 +171,7 @@ def snapshot(available: bool = True, **gpu: t.Any) -> dict[str, t.Any]:
 
 def values(root: Root, told: dict[str, t.Any], former: str = "") -> dict[str, float]:
     """Single samples by name."""
-    made = _report.metrics(root, told, former, 1000.0)
+    made = report.metrics(root, told, former, 1000.0)
     return {name: samples[0][1] for name, samples in made.items() if samples}
 
 
@@ -204,8 +202,8 @@ def test_metrics_of_a_node_in_trouble(tmp_path: Path, loaded: str | None, librar
 
 
 def test_metrics_as_text() -> None:
-    text = _report.render({"gpuops_node_gpus": [({}, 2)], "gpuops_node_gpu_lost": [({"gpu": "0000:07:00.0"}, True)],
-                           "gpuops_node_gpu_mig_mode_pending": []}, "node-1")
+    text = report.render({"gpuops_node_gpus": [({}, 2)], "gpuops_node_gpu_lost": [({"gpu": "0000:07:00.0"}, True)],
+                          "gpuops_node_gpu_mig_mode_pending": []}, "node-1")
     assert text.splitlines()[2] == 'gpuops_node_gpus{node="node-1"} 2'
     assert text.splitlines()[-1] == 'gpuops_node_gpu_lost{gpu="0000:07:00.0",node="node-1"} 1'
     assert "mig_mode" not in text
@@ -234,7 +232,7 @@ class Systemd:
 def one_run(tmp_path: Path, wish: Wish | None, systemd: Systemd) -> list[str]:
     """Plans and executes; without a wish it is a removal. Returns the ids of the steps."""
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = _work.Work("x.service", wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", wish, journal, systemd, Root(), None, None)
         service = Service(systemd.state, systemd.enabled)
         state = PackageState({})
         steps = work.plan(state, service) if wish else work.plan_absent(state, service, ())
@@ -267,7 +265,7 @@ def test_files_and_service_come_and_go(tmp_path: Path) -> None:
 CUDA = Repository("cuda", "https://mirror.example/cuda/", "k.pub", "A" * 40)
 
 
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[_work.Work]:
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[work_module.Work]:
     """Running components whose packages are there, of a repository whose files somebody has spoilt."""
     monkeypatch.setattr(PackageWork, "is_present", lambda self, _state, _wanted: self._has_repository())
     monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
@@ -280,7 +278,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> l
         with Journal(concern, str(tmp_path / "state" / "journal")) as journal:
             journal.keep("file", "/usr/share/keyrings/gpuops-cuda.gpg", {"state": "absent"})
         wish = Wish(packages={"x": None}, unit="x.service")
-        works.append(_work.Work("x.service", wish, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
+        works.append(work_module.Work("x.service", wish, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
     return works
 
 
@@ -332,8 +330,8 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
 def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(tmp_path: Path) -> None:
     path = f"{tmp_path}/pynvml.py"
     with Journal("node_status_exporter", str(tmp_path / "state" / "journal")) as journal:
-        work = _work.Work("x.timer", Wish(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
-                          Root(), None, None)
+        work = work_module.Work("x.timer", Wish(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
+                                Root(), None, None)
         for before, steps in (([], 1), ([path], 1)):  # it is not on record yet
             work.files_before = before
             assert len(work._plan_files()) == steps
@@ -380,7 +378,7 @@ def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     systemd = Systemd("active", "enabled")
     wish = Wish(files={str(path): b"1"}, unit="x.service")
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = _work.Work("x.service", wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", wish, journal, systemd, Root(), None, None)
         steps = work.plan(PackageState({}), Service("active", "enabled"))
         work.execute(steps[0])  # and here the run is killed
     assert one_run(tmp_path, wish, systemd) == ["restart service"]
@@ -393,7 +391,7 @@ def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> 
     path = tmp_path / "x.conf"
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
         wish = Wish(files={str(path): b"1"}, unit="x.service")
-        work = _work.Work("x.service", wish, journal, Systemd(), Root(), None, None)
+        work = work_module.Work("x.service", wish, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.service is masked"):
             work.plan(PackageState({}), Service("absent", "masked"))
 
@@ -405,7 +403,7 @@ def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkey
     (tmp_path / "x.conf").symlink_to(tmp_path / "null")
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
         wish = Wish(files={str(tmp_path / "y.conf"): b"1", str(tmp_path / "x.conf"): b"1"}, unit="x.service")
-        work = _work.Work("x.service", wish, journal, Systemd(), Root(), None, None)
+        work = work_module.Work("x.service", wish, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.conf cannot be written.*not wanted on this host"):
             work.plan(PackageState({}), Service("inactive", "disabled"))
 
@@ -423,15 +421,15 @@ def test_the_program_follows_no_link_of_the_folders_user(tmp_path: Path, monkeyp
         os.chown(path, 4711, 4711, follow_symlinks=False)
     read: list[str] = []
 
-    def metrics(_root: Root, _told: t.Any, former: str, _now: float) -> dict[str, _report.Samples]:
+    def metrics(_root: Root, _told: t.Any, former: str, _now: float) -> dict[str, report.Samples]:
         read.append(former)
         return {"gpuops_node_gpus": [({}, 2)]}
 
-    monkeypatch.setattr(_report, "metrics", metrics)
-    monkeypatch.setattr(_report, "nvml_snapshot", lambda clients: {})
+    monkeypatch.setattr(report, "metrics", metrics)
+    monkeypatch.setattr(report, "nvml_snapshot", lambda clients: {})
     monkeypatch.setattr(sys, "argv", ["x", str(output)])
     for _run in range(2):
-        _report.main()
+        report.main()
     assert secret.read_text() == "root's\n" and read[0] == "" and "gpuops_node_gpus" in read[1]
     assert [path.name for path in folder.iterdir()] == ["x.prom"] and not output.is_symlink()
     folder.rename(tmp_path / "moved")
@@ -439,7 +437,7 @@ def test_the_program_follows_no_link_of_the_folders_user(tmp_path: Path, monkeyp
     folder.symlink_to("etc")
     os.lchown(folder, 4711, 4711)
     with pytest.raises(HostError, match=f"{folder} is a link of user 4711"):
-        _report.main()
+        report.main()
     assert not list((tmp_path / "etc").iterdir())
 
 
@@ -454,14 +452,14 @@ def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:
     systemd = Systemd("active", "enabled")
     with Journal("demo", str(tmp_path / "journal")) as journal:
         journal.keep("service", "x.service", {"state": "active", "enabled": "enabled"})
-        work = _work.Work("x.service", None, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", None, journal, systemd, Root(), None, None)
         work.packages = t.cast(t.Any, Packages())
         steps = work.plan_absent(PackageState({}), Service("active", "enabled"), ())
     assert [step.action for step in steps] == ["purge packages"]
 
 
 def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_work, "_ANSWER_LIMIT", 0)
+    monkeypatch.setattr(work_module, "_ANSWER_LIMIT", 0)
     with pytest.raises(GpuopsError, match=r"runs, but does not answer at 127.0.0.1:1: .*journalctl -u x.service"):
         one_run(tmp_path, Wish(unit="x.service", address=("127.0.0.1", 1)), Systemd())
 
@@ -481,7 +479,7 @@ def test_killed_at_any_step(tmp_path: Path, removal: bool, number: int, late: bo
     if removal:
         one_run(tmp_path, wish, systemd)
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = _work.Work("x.service", None if removal else wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", None if removal else wish, journal, systemd, Root(), None, None)
         service, state = Service(systemd.state, systemd.enabled), PackageState({})
         steps = work.plan_absent(state, service, ()) if removal else work.plan(state, service)
         done = 0

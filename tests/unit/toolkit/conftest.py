@@ -23,11 +23,12 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _read, _work
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import Containerd
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V1, V2, V3
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
@@ -142,7 +143,7 @@ class Host:
 
     def see(self, state: str = "present") -> dict[str, t.Any]:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
-            seen = _read.observe(self.request(state), journal, self.run)
+            seen = read.observe(self.request(state), journal, self.run)
         seen["packages"] = {"installed": {}, "version": None, "steps": []}
         seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
         return json.loads(json.dumps(seen))
@@ -151,17 +152,17 @@ class Host:
         seen = self.see(state)
         view = seen["runtimes"]["containerd"]
         if state == "absent":
-            proposal = self.runtime.withdraw(view, _plan.journal_of(seen, "containerd"))
-            return _plan.absent(seen, {"containerd": proposal}), proposal
+            proposal = self.runtime.withdraw(view, planning.journal_of(seen, "containerd"))
+            return planning.absent(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
-        proposal = self.runtime.propose(view, _plan.journal_of(seen, "containerd"), wish)
+        proposal = self.runtime.propose(view, planning.journal_of(seen, "containerd"), wish)
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]
-            results = _read.trials({"trials": trials, "paths": paths}, self.run)
+            results = read.trials({"trials": trials, "paths": paths}, self.run)
             self.runtime.judge(view, results, wish, proposal)
-        return _plan.present(seen, "containerd", proposal, {}), proposal
+        return planning.present(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; the ids of the steps."""
@@ -169,8 +170,8 @@ class Host:
         settling = state == "absent" and os.path.isdir(self.journal_root)
         if steps or settling:
             with Journal("container_toolkit", root=self.journal_root) as journal:
-                work = _work.Work(self.request(state), journal, self.run)
-                apply([_work.unpack(json.loads(json.dumps(raw))) for raw in _plan.as_request(steps)],
+                work = work_module.Work(self.request(state), journal, self.run)
+                apply([work_module.unpack(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
@@ -199,7 +200,7 @@ class Host:
 
 def played_host(root: pathlib.Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A host whose programs all are found."""
-    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(read, "which", lambda name: f"/usr/bin/{name}")
     return Host(root, version)
 
 

@@ -10,7 +10,7 @@ import pathlib
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal, Runtime
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal, Runtime
 
 
 def shape(path: pathlib.Path) -> str:
@@ -43,7 +43,7 @@ class Played:
     default: str | None = None
 
     def seen(self) -> dict[str, t.Any]:
-        """As L(_base.Runtime) describes it."""
+        """As L(base.Runtime) describes it."""
         ours = [self.config, self.runtime.probe.get("drop_in"), *self.before]
         return {"binary": "/usr/bin/x", "unit": self.unit, "command": self.command, "running": self.running,
                 "boot": self.boot, "on_demand": False, "stale": self.stale,

@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import A
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages, _read, _work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit._seal import mixed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import packages, read, work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _registry, _settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 
 OPTIONS = {"state": "present", "version": None, "runtime": "auto", "set_as_default": True, "cdi": True,
            "cdi_management": False, "nri": False, "settings": {}, "mode": "auto", "proxy": None,
@@ -52,17 +52,17 @@ class Play:
         settings = host.root / "nvidia-container-runtime" / "config.toml"
         settings.parent.mkdir()
         self.settings = settings
-        patch.setattr(_read, "SETTINGS", str(settings))
-        patch.setattr(_work, "SETTINGS", str(settings))
-        patch.setattr(_settings, "FILE", str(settings))
+        patch.setattr(read, "SETTINGS", str(settings))
+        patch.setattr(work, "SETTINGS", str(settings))
+        patch.setattr(settings_file, "FILE", str(settings))
         patch.setattr(module, "run", host.run)
         patch.setattr(module, "Journal", lambda concern, readonly: Journal(concern, host.journal_root, readonly))
         patch.setattr(module, "plan", lambda *_args: {
             "packages": {"installed": {"nvidia-container-toolkit": "1.20"}, "version": "1.20",
-                         "steps": [_work._pack(step) for step in self.packages]},
+                         "steps": [work._pack(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
-        patch.setattr(_packages.Packages, "execute", lambda _self, step: self._install(step))
-        patch.setattr(_packages.Packages, "settle", lambda _self: None)
+        patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
+        patch.setattr(packages.Packages, "settle", lambda _self: None)
 
     def _install(self, _step: Step) -> bool:
         self.packages.clear()
@@ -100,7 +100,7 @@ class Play:
 
 @pytest.fixture
 def play(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(_read, "which", lambda name: f"/usr/bin/{name}" if name == "containerd" else None)
+    monkeypatch.setattr(read, "which", lambda name: f"/usr/bin/{name}" if name == "containerd" else None)
     return Play(host("1.7", CONTAINERD), monkeypatch)
 
 
@@ -150,7 +150,7 @@ def test_check_mode_asks_and_changes_nothing(play: Play) -> None:
 
 
 def test_what_the_level_forbids_waits(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    containerd = _registry.RUNTIMES["containerd"]
+    containerd = registry.RUNTIMES["containerd"]
     propose, withdraw = containerd.propose, containerd.withdraw
     for name, real in (("propose", propose), ("withdraw", withdraw)):
         monkeypatch.setattr(containerd, name, lambda *args, real=real: dataclasses.replace(real(*args), needs="drain"))
@@ -223,7 +223,7 @@ def test_what_the_controller_refuses_fails_before_anything_changes(play: Play) -
 
 
 def test_where_somebody_else_manages_the_runtime_that_is_told(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_owners, "refuse_foreign", lambda *_args: "Set this in the inventory: x")
+    monkeypatch.setattr(owners, "refuse_foreign", lambda *_args: "Set this in the inventory: x")
     former = play.host.tree()
     play.options = {"config_path": None}
     told = play()
@@ -235,7 +235,7 @@ def test_where_somebody_else_manages_the_runtime_that_is_told(play: Play, monkey
 
 
 def test_a_host_without_a_runtime(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_read, "which", lambda _name: None)
+    monkeypatch.setattr(read, "which", lambda _name: None)
     told = play()
     assert (told["runtime"], told["config_path"], told["changed"]) == (None, None, False)
     assert [one["pending_reason"] for one in told["pending"]] == [
@@ -260,7 +260,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
     play()
     play.script = lambda: None
     whole = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
-        {"phase": "read", "runtimes": [one.probe for one in _registry.RUNTIMES.values()], "check": True,
+        {"phase": "read", "runtimes": [one.probe for one in registry.RUNTIMES.values()], "check": True,
          "markers": []}).encode()).decode(), "config_path": str(play.host.config),
         "drop_in_path": str(play.host.drop_in)}, {"inventory_hostname": "h"})
     refused = believed = 0
@@ -287,7 +287,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
 def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
     play()
     play.instead = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
-        {"phase": "read", "runtimes": [one.probe for one in _registry.RUNTIMES.values()], "check": True,
+        {"phase": "read", "runtimes": [one.probe for one in registry.RUNTIMES.values()], "check": True,
          "markers": []}).encode()).decode(), "config_path": str(play.host.config)}, {"inventory_hostname": "h"})
     play.instead["seen"]["runtimes"]["containerd"]["dump"] = None
     assert play()["error"]["path"] == "seen.runtimes.containerd"

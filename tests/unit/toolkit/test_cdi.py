@@ -17,11 +17,12 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi as shared
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts._root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi, _cdi_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi as cdi_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
 INSTALL = Step("install packages", "x", data={"packages": {"x": "1"}})
@@ -50,17 +51,18 @@ class Machine:
         self.refreshing: list[str] = []
         self.calls: list[tuple[str, ...]] = []
         for module, name, path in (
-                (_cdi, "_SYSTEMD", "systemd"), (_cdi, "_LINKS", "dev/char"), (_cdi, "_OTHER", "etc-cdi/nvidia.yaml"),
-                (_cdi, "UNIT_FILE", "units/s"),
-                (_cdi_files, "UNIT_FILE", "units/s"), (_cdi_files, "PATH_FILE", "units/p"),
-                (_cdi_files, "SCRIPT", "lib/cdi-refresh"), (_cdi_files, "RULE", "rules/r"),
-                (_cdi_files, "ENVIRONMENT", "env")):
+                (cdi_module, "_SYSTEMD", "systemd"), (cdi_module, "_LINKS", "dev/char"),
+                (cdi_module, "_OTHER", "etc-cdi/nvidia.yaml"),
+                (cdi_module, "UNIT_FILE", "units/s"),
+                (cdi_files, "UNIT_FILE", "units/s"), (cdi_files, "PATH_FILE", "units/p"),
+                (cdi_files, "SCRIPT", "lib/cdi-refresh"), (cdi_files, "RULE", "rules/r"),
+                (cdi_files, "ENVIRONMENT", "env")):
             patch.setattr(module, name, str(root / path))
-        patch.setattr(_cdi, "Root", lambda: Root(str(root)))
-        patch.setattr(_cdi, "_NODES", (f"{root}/dev/nvidia*",))
-        patch.setattr(_cdi_files, "ENABLED", (str(root / "wants"),))
-        patch.setattr(_cdi_files, "_PATHS", {"gpu": str(root / "cdi/nvidia.yaml"),
-                                             "management": str(root / "cdi/management.yaml")})
+        patch.setattr(cdi_module, "Root", lambda: Root(str(root)))
+        patch.setattr(cdi_module, "_NODES", (f"{root}/dev/nvidia*",))
+        patch.setattr(cdi_files, "ENABLED", (str(root / "wants"),))
+        patch.setattr(cdi_files, "_PATHS", {"gpu": str(root / "cdi/nvidia.yaml"),
+                                            "management": str(root / "cdi/management.yaml")})
         for folder in ("sys/module/nvidia", "proc/driver/nvidia", "sys/bus/pci/devices/0", "systemd", "dev", "etc-cdi",
                        "cdi"):
             (root / folder).mkdir(parents=True)
@@ -107,9 +109,9 @@ class Machine:
             pathlib.Path(output).write_text(said)
         return Completed(words, 0, "" if output else said, "")
 
-    def cdi(self, journal: Journal, **options: t.Any) -> _cdi.Cdi:
-        return _cdi.Cdi({"state": "present", "cdi": True, "cdi_management": False, "check": False, **options}, journal,
-                        self.run)
+    def cdi(self, journal: Journal, **options: t.Any) -> cdi_module.Cdi:
+        wanted = {"state": "present", "cdi": True, "cdi_management": False, "check": False, **options}
+        return cdi_module.Cdi(wanted, journal, self.run)
 
     def plan(self, packages: t.Sequence[Step] = (), **options: t.Any) -> dict[str, t.Any]:
         with Journal("container_toolkit", root=str(self.root / "journal"), readonly=True) as journal:
@@ -131,7 +133,7 @@ def machine(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-FIRST = [_cdi.INSTALL_UNIT, _cdi.WRITE_RULE, _cdi.GENERATE]
+FIRST = [cdi_module.INSTALL_UNIT, cdi_module.WRITE_RULE, cdi_module.GENERATE]
 
 
 def test_first_run_and_removal(machine: Machine) -> None:
@@ -139,7 +141,7 @@ def test_first_run_and_removal(machine: Machine) -> None:
     assert machine.converge([INSTALL]) == FIRST
     assert machine.spec.read_text() == machine.says
     assert not [words for words in machine.calls if "daemon-reload" in words]
-    assert machine.converge(state="absent") == [_cdi.REMOVE_UNIT, _cdi.RESTORE_RULE, _cdi.REMOVE]
+    assert machine.converge(state="absent") == [cdi_module.REMOVE_UNIT, cdi_module.RESTORE_RULE, cdi_module.REMOVE]
     (machine.root / "wants").unlink()
     with Journal("container_toolkit", root=str(machine.root / "journal")) as journal:
         for folder in journal.of_kind("directory"):
@@ -161,7 +163,7 @@ def test_a_wrong_specification_is_generated_again(machine: Machine, there: str |
     else:
         machine.spec.write_text(there)
     step, = machine.plan()["steps"]
-    assert (step.action, step.target) == (_cdi.GENERATE, str(machine.spec))
+    assert (step.action, step.target) == (cdi_module.GENERATE, str(machine.spec))
     assert reason in step.reason
     machine.converge()
 
@@ -190,7 +192,7 @@ def test_a_unit_is_waited_for_within_limits_and_only_where_it_writes(
     assert not [words for words in machine.calls[asked:] if "SubState" in words]  # nothing differs
     machine.spec.write_text(spec("0"))
     machine.refreshing = [state] * 9
-    assert [step.action for step in machine.plan()["steps"]] == [_cdi.GENERATE]
+    assert [step.action for step in machine.plan()["steps"]] == [cdi_module.GENERATE]
     assert len(slept) == (2 if state == "start" else 0)
 
 
@@ -207,24 +209,24 @@ def test_all_gpus_in_mig_mode_without_devices(machine: Machine) -> None:
     machine.converge()
     machine.says, machine.modes = None, "Enabled\n"
     found = machine.plan()
-    assert [step.action for step in found["steps"]] == [_cdi.REMOVE]
+    assert [step.action for step in found["steps"]] == [cdi_module.REMOVE]
     assert [one["pending_reason"] for one in found["pending"]] == [
         "every GPU is in MIG mode and has no MIG device yet"]
     machine.converge()
     assert not machine.spec.exists()
     machine.says = spec("0:0", "MIG-b")
-    assert machine.converge() == [_cdi.GENERATE]
+    assert machine.converge() == [cdi_module.GENERATE]
 
 
 def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -> None:
     machine.says, machine.modes = None, "Enabled\n"
     assert machine.converge([INSTALL]) == FIRST
     machine.spec.write_text(spec("0"))
-    assert machine.converge([INSTALL]) == [_cdi.GENERATE]
+    assert machine.converge([INSTALL]) == [cdi_module.GENERATE]
     assert not machine.spec.exists()
     machine.modes = "Disabled\n"
     machine.spec.write_text(spec("0"))
-    assert machine.converge([INSTALL]) == [_cdi.GENERATE]
+    assert machine.converge([INSTALL]) == [cdi_module.GENERATE]
     assert machine.spec.read_text() == spec("0")
     assert "empty device edits" in machine.plan()["warnings"][0]
 
@@ -253,18 +255,18 @@ def test_without_a_driver(machine: Machine) -> None:
     assert machine.converge([INSTALL]) == FIRST[:2]
     assert [one["pending_reason"] for one in machine.plan()["pending"]] == ["no NVIDIA driver is loaded"]
     assumed = [step.action for step in machine.plan([INSTALL], check=True)["steps"] if step.assumed]
-    assert assumed == [_cdi.LINK, _cdi.GENERATE]
+    assert assumed == [cdi_module.LINK, cdi_module.GENERATE]
     machine.driver("595.91.07")
-    assert machine.converge() == [_cdi.GENERATE]
+    assert machine.converge() == [cdi_module.GENERATE]
     machine.driver(None)
-    assert machine.converge() == [_cdi.REMOVE]
+    assert machine.converge() == [cdi_module.REMOVE]
 
 
 @pytest.mark.parametrize(("there", "actions", "expected"), [
     (True, ["load module", "refresh CDI specification"], []),
     (True, ["install packages again"], []),
     (False, ["load module", "refresh CDI specification"], []),
-    (False, ["install packages again"], [_cdi.GENERATE]),
+    (False, ["install packages again"], [cdi_module.GENERATE]),
 ])
 @pytest.mark.parametrize("loaded", [None, "595.91.07"])
 def test_check_mode_counts_on_the_steps_of_the_driver(machine: Machine, loaded: str | None, there: bool,
@@ -278,31 +280,31 @@ def test_check_mode_counts_on_the_steps_of_the_driver(machine: Machine, loaded: 
     assert [(step.action, step.assumed) for step in found["steps"]] == [(action, True) for action in expected]
     assert (found["pending"], found["warnings"]) == ([], [])
     # A toolkit that changes is followed by specifications all the same.
-    assert _cdi.GENERATE in [step.action for step in machine.plan([INSTALL], check=True, driver=actions)["steps"]]
+    assert cdi_module.GENERATE in [step.action for step in machine.plan([INSTALL], check=True, driver=actions)["steps"]]
 
 
 def test_check_mode_leaves_links_to_the_unit_that_the_driver_starts(machine: Machine,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     machine.converge()
-    monkeypatch.setattr(_cdi, "nodes_without_link", lambda: ["/dev/nvidia0"])
-    for actions, expected in ((["refresh CDI specification"], []), (["install packages again"], [_cdi.LINK])):
+    monkeypatch.setattr(cdi_module, "nodes_without_link", lambda: ["/dev/nvidia0"])
+    for actions, expected in ((["refresh CDI specification"], []), (["install packages again"], [cdi_module.LINK])):
         steps = machine.plan(check=True, driver=actions)["steps"]
         assert [step.action for step in steps] == expected
 
 
 def test_not_wanted(machine: Machine) -> None:
-    assert machine.converge(cdi=False) == [_cdi.WRITE_RULE]
-    assert machine.converge() == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
-    assert machine.converge(cdi=False) == [_cdi.REMOVE_UNIT, _cdi.REMOVE]
+    assert machine.converge(cdi=False) == [cdi_module.WRITE_RULE]
+    assert machine.converge() == [cdi_module.INSTALL_UNIT, cdi_module.GENERATE]
+    assert machine.converge(cdi=False) == [cdi_module.REMOVE_UNIT, cdi_module.REMOVE]
     assert not machine.spec.exists()
 
 
 def test_a_specification_of_somebody_else_stays(machine: Machine) -> None:
     machine.spec.write_text(spec("0"))
     assert machine.converge() == FIRST
-    assert _cdi.REMOVE not in machine.converge(cdi=False)
+    assert cdi_module.REMOVE not in machine.converge(cdi=False)
     machine.converge()
-    assert _cdi.REMOVE not in machine.converge(state="absent")
+    assert cdi_module.REMOVE not in machine.converge(state="absent")
     assert machine.spec.exists()
 
 
@@ -312,7 +314,7 @@ def test_a_specification_without_a_driver_is_of_wsl_or_jetson(machine: Machine) 
     assert machine.converge() == FIRST[:2]
     assert machine.plan()["pending"] == []
     machine.spec.write_text(spec("0"))
-    assert machine.converge() == [_cdi.REMOVE]
+    assert machine.converge() == [cdi_module.REMOVE]
 
 
 def test_what_the_packages_write_is_ours(machine: Machine) -> None:
@@ -320,7 +322,7 @@ def test_what_the_packages_write_is_ours(machine: Machine) -> None:
         machine.cdi(journal).keep()
     machine.spec.write_text(spec("0"))
     machine.converge()
-    assert _cdi.REMOVE in machine.converge(cdi=False)
+    assert cdi_module.REMOVE in machine.converge(cdi=False)
 
 
 def test_a_read_only_system_is_named_before_anything_changes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,25 +337,25 @@ def test_a_read_only_system_is_named_before_anything_changes(machine: Machine, m
 
 def test_management(machine: Machine) -> None:
     machine.converge()
-    assert machine.converge(cdi_management=True) == [_cdi.INSTALL_UNIT, _cdi.GENERATE]
+    assert machine.converge(cdi_management=True) == [cdi_module.INSTALL_UNIT, cdi_module.GENERATE]
     assert ("nvidia-ctk", "--quiet", "cdi", "generate", "--mode=management", "--vendor=management.nvidia.com",
             f"--output={machine.root}/cdi/management.yaml") in machine.calls
-    assert machine.converge() == [_cdi.INSTALL_UNIT, _cdi.REMOVE]
+    assert machine.converge() == [cdi_module.INSTALL_UNIT, cdi_module.REMOVE]
 
 
 def test_an_edited_or_disabled_unit_is_put_right(machine: Machine) -> None:
     machine.converge()
     (machine.root / "lib/cdi-refresh").write_text("exit 1\n")
-    assert machine.converge() == [_cdi.INSTALL_UNIT]
+    assert machine.converge() == [cdi_module.INSTALL_UNIT]
     (machine.root / "wants").unlink()
-    assert machine.converge() == [_cdi.INSTALL_UNIT]
+    assert machine.converge() == [cdi_module.INSTALL_UNIT]
 
 
 @pytest.mark.parametrize("name", ["own.yaml", "own.json"])
 def test_the_output_of_the_vendors_settings(machine: Machine, name: str) -> None:
     own = machine.root / "cdi" / name
     (machine.root / "env").write_text(f'# mine\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH="{own}"\n')
-    assert _cdi.GENERATE in [step.action for step in machine.plan(cdi_management=True)["steps"]]
+    assert cdi_module.GENERATE in [step.action for step in machine.plan(cdi_management=True)["steps"]]
     assert not own.exists()  # a plan writes nothing
     machine.converge(cdi_management=True)
     assert own.exists() and not machine.spec.exists()
@@ -383,16 +385,16 @@ def test_links_of_device_nodes(machine: Machine) -> None:
     node = machine.root / "dev/nvidia0"
     node.symlink_to("/dev/null")
     (machine.root / "dev/nvidia-notes").write_text("no device")
-    assert _cdi.LINK in machine.converge()
+    assert cdi_module.LINK in machine.converge()
     assert os.path.samefile(machine.root / "dev/char/1:3", node)
     (machine.root / "dev/char/1:3").unlink()
     (machine.root / "dev/char/1:3").symlink_to("../gone")
-    assert machine.converge() == [_cdi.LINK]
+    assert machine.converge() == [cdi_module.LINK]
 
 
 def test_the_script(machine: Machine) -> None:
     """The shell script decides as the module does; nvidia-ctk, nvidia-smi and /proc are stand-ins."""
-    script = _cdi_files.unit_files(False)[_cdi_files.SCRIPT].decode()
+    script = cdi_files.unit_files(False)[cdi_files.SCRIPT].decode()
     assert "@" not in script.replace("$@", "")
     script = script.replace("/proc/driver/nvidia/version", str(machine.root / "proc/driver/nvidia/version"))
     script = script.replace("/dev/nvidia*", str(machine.root / "dev/none*")).replace("/dev/nvidia-caps/*", "")
@@ -427,7 +429,7 @@ def test_the_script_goes_on_until_no_node_changes(machine: Machine, ctk: str, st
     dev, runs = machine.root / "dev", machine.root / "runs"
     (dev / "none0").symlink_to("/dev/null")
     (dev / "none1").write_text("")
-    script = _cdi_files.unit_files(False)[_cdi_files.SCRIPT].decode()
+    script = cdi_files.unit_files(False)[cdi_files.SCRIPT].decode()
     for real, own in (("/proc/driver", machine.root / "proc/driver"), ("/dev/nvidia*", dev / "none*"),
                       ("/dev/nvidia-caps/*", ""), ("/dev/char", machine.root / "char")):
         script = script.replace(real, str(own))

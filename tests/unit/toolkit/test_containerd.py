@@ -13,8 +13,8 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _containerd
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import effective
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
@@ -213,8 +213,8 @@ def _theirs(one: t.Any, monkeypatch: pytest.MonkeyPatch, text: str) -> pathlib.P
     path = pathlib.Path(one.folder / "conf.d" / "99-nvidia.toml")
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(_containerd, "THEIRS", (str(path),))
-    monkeypatch.setattr(_containerd.Containerd, "probe", {**_containerd.Containerd.probe, "more": [str(path)]})
+    monkeypatch.setattr(containerd, "THEIRS", (str(path),))
+    monkeypatch.setattr(containerd.Containerd, "probe", {**containerd.Containerd.probe, "more": [str(path)]})
     return path
 
 
@@ -300,7 +300,7 @@ def test_a_drop_in_speaks_as_the_other_files_do(content: str, version: int | Non
         files["/c/own.toml"] = 'version = {1}\n[plugins."{0}".cni]\nbin_dir = "/x"\n'.format(*own.split())
         imports = {"own.toml": ["/c/own.toml"]}
     seen = {"config": "/c/config.toml", "files": files, "imports": imports}
-    assert _containerd._dialect(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
+    assert containerd._dialect(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
 
 
 @pytest.mark.parametrize("version", ["1.7", "2.2"])

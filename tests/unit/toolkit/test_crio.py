@@ -11,8 +11,8 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._crio import DROP_IN, FOLDER, Crio, _files, _merged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import DROP_IN, FOLDER, Crio, _files, _merged
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -13,10 +13,10 @@ import pytest
 import tomllib
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _owners, _plan, _registry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._microk8s import TEMPLATE
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, planning, registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
 
 SHAPES = pathlib.Path(__file__).parent / "shapes" / "distributions"
 PROGRAM = "/usr/bin/nvidia-container-runtime"
@@ -31,7 +31,7 @@ class Host:
     """A runtime's view of a host whose files are a mapping. facts: name to what the command prints."""
 
     def __init__(self, runtime: str, files: dict[str, str | None], unit: str = "", **facts: str) -> None:
-        self.runtime = _registry.RUNTIMES[runtime]
+        self.runtime = registry.RUNTIMES[runtime]
         self.name = runtime
         self.probe = self.runtime.probe
         self.files = dict(files)
@@ -74,7 +74,7 @@ class Host:
 
     def _steps(self, proposal: Proposal) -> tuple[list[tuple[str, str, str]], Proposal]:
         seen = {"runtimes": {self.name: self.seen()}, "journal": self.journal()}
-        steps = _plan.runtime_steps(seen, self.name, proposal)
+        steps = planning.runtime_steps(seen, self.name, proposal)
         return [(step.action, step.target, step.needs) for step in steps], proposal
 
     def converge(self, **options: t.Any) -> list[tuple[str, str, str]]:
@@ -373,29 +373,29 @@ def _view(config: str) -> dict[str, t.Any]:
     return {"config": config, "dump": {"rc": 0, "stdout": EFFECTIVE, "stderr": ""}}
 
 
-@pytest.mark.parametrize("owner", _owners.OWNERS, ids=lambda owner: owner.name)
-def test_every_owner_names_the_right_place(owner: _owners.Owner) -> None:
+@pytest.mark.parametrize("owner", owners.OWNERS, ids=lambda owner: owner.name)
+def test_every_owner_names_the_right_place(owner: owners.Owner) -> None:
     config = CONFIG if owner.below == "/" else f"{owner.below}share/containerd/config.toml"
     wish = Options(True, True, "auto")
     for marker in owner.markers:
-        assert marker in _owners.markers()
+        assert marker in owners.markers()
         view = _view(config)
         if owner.text is None:
             with pytest.raises(HostError) as caught:
-                _owners.refuse_foreign([marker], "docker", view, wish)
+                owners.refuse_foreign([marker], "docker", view, wish)
             message = str(caught.value)
         else:
-            message = _owners.refuse_foreign([marker], "containerd", view, wish) or ""
-            assert _owners.refuse_foreign([marker], "crio", view, wish) is None
+            message = owners.refuse_foreign([marker], "containerd", view, wish) or ""
+            assert owners.refuse_foreign([marker], "crio", view, wish) is None
         assert owner.name in message
         assert marker in message
         assert owner.advice in message
-    assert _owners.refuse_foreign([], "containerd", _view(config), wish) is None
+    assert owners.refuse_foreign([], "containerd", _view(config), wish) is None
 
 
 def _told(marker: str, **options: t.Any) -> str:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-    message = _owners.refuse_foreign([marker], "containerd", _view(CONFIG), wish)
+    message = owners.refuse_foreign([marker], "containerd", _view(CONFIG), wish)
     assert message is not None
     return message.partition("\n")[2]
 
@@ -425,7 +425,7 @@ def test_eks_is_told_its_node_config() -> None:
 
 def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
     wish = Options(True, True, "auto")
-    assert _owners.refuse_foreign(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
+    assert owners.refuse_foreign(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
 
 
 @pytest.mark.parametrize(("there", "kubelet", "name"), [
@@ -437,22 +437,22 @@ def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
 ])
 def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | None) -> None:
     seen = {one: {"running": running} for one, running in there.items()}
-    assert _registry.choose("auto", seen, kubelet) == name
+    assert registry.choose("auto", seen, kubelet) == name
 
 
 @pytest.mark.parametrize("kubelet", [True, False])
 @pytest.mark.parametrize("running", [True, False])
 def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
     own = {"running": True, "dump": {"rc": 0, "stdout": 'disabled_plugins = ["cri"]\n', "stderr": ""}}
-    assert _registry.choose("auto", {"docker": {"running": running}, "containerd": own}, kubelet) == "docker"
-    assert _registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
-    assert _registry.choose("containerd", {"docker": {"running": running}, "containerd": own}) == "containerd"
+    assert registry.choose("auto", {"docker": {"running": running}, "containerd": own}, kubelet) == "docker"
+    assert registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
+    assert registry.choose("containerd", {"docker": {"running": running}, "containerd": own}) == "containerd"
 
 
 def test_paths_that_cannot_be_told() -> None:
     view = {"config": "${CONTAINERD_CONFIG}", "unit": "containerd.service"}
     with pytest.raises(HostError, match="configuration file of containerd is not known.*CONTAINERD_CONFIG"):
-        _registry.check_paths("containerd", view, None)
+        registry.check_paths("containerd", view, None)
     with pytest.raises(InputError, match="drop_in_path"):
-        _registry.check_paths("containerd", {**view, "config": CONFIG}, "conf.d/x.toml")
-    _registry.check_paths("containerd", {**view, "config": CONFIG}, "/etc/containerd/conf.d/x.toml")
+        registry.check_paths("containerd", {**view, "config": CONFIG}, "conf.d/x.toml")
+    registry.check_paths("containerd", {**view, "config": CONFIG}, "/etc/containerd/conf.d/x.toml")

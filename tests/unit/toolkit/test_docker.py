@@ -11,10 +11,10 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._json import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -219,7 +219,7 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
 
     def steps() -> list[tuple[str, str]]:
         seen = {"runtimes": {"docker": {**one.seen(), "health": []}}, "journal": one.journal()}
-        return [(step.action, step.needs) for step in _plan.runtime_steps(seen, "docker", one.propose())]
+        return [(step.action, step.needs) for step in planning.runtime_steps(seen, "docker", one.propose())]
 
     assert steps() == [("edit file", "never"), ("reload service", "never"), ("restart service", "drain")]
     one.converge()
@@ -352,7 +352,7 @@ def test_any_file(data: dict[str, t.Any], indent: t.Any, version: str, default: 
 def test_credentials_are_masked_in_diffs() -> None:
     path = next(path for path in SHAPES if "proxy" in path.name)
     one = host(shape(path))
-    entry = _plan.diffs(one.propose().changes)[0]
+    entry = planning.diffs(one.propose().changes)[0]
     for side in ("before", "after"):
         assert "s3cret" not in entry[side]
         assert "176FCEBF" not in entry[side]

@@ -10,10 +10,10 @@ import typing as t
 
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._managers import MANAGERS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _cdi_files, _packages
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import host_toolkit
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _registry, _settings
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files, packages
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import host_toolkit
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
 PAGE = (HOME / "docs" / "container_toolkit.md").read_text(encoding="utf-8")
@@ -21,16 +21,16 @@ PAGE = (HOME / "docs" / "container_toolkit.md").read_text(encoding="utf-8")
 
 def test_runtimes() -> None:
     found = rows(PAGE, "runtimes")
-    assert {row[0].strip("`") for row in found} == set(_registry.RUNTIMES)
+    assert {row[0].strip("`") for row in found} == set(registry.RUNTIMES)
     for _runtime, _distribution, _how, state in found:
         assert state == "published shapes only" or state.startswith("real (`"), state
 
 
 def test_packages() -> None:
     found = {row[0].strip("`"): row for row in rows(PAGE, "packages")}
-    assert set(MANAGERS) <= set(found) == set(_packages._HOLDS)
+    assert set(MANAGERS) <= set(found) == set(packages._HOLDS)
     for family in ("debian", "suse"):
-        for path in _packages._HOLDS[family]("1.20.1"):
+        for path in packages._HOLDS[family]("1.20.1"):
             assert path in found[family][2]
 
 
@@ -51,12 +51,12 @@ def test_examples_use_variables_of_the_role_and_known_settings() -> None:
                 used.update(role["vars"])
     options = known["argument_specs"]["main"]["options"]
     assert set(used) <= set(options)
-    assert _settings.wanted(used["container_toolkit_settings"])
+    assert settings_file.wanted(used["container_toolkit_settings"])
     assert set(re.findall(r"`(container_toolkit_\w+)", PAGE)) <= set(options)
 
 
 def test_names_of_files_and_variables() -> None:
-    for name in (_cdi.UNIT, _cdi_files.ENVIRONMENT, _cdi_files._PATHS["gpu"], _settings.FILE):
+    for name in (_cdi.UNIT, cdi_files.ENVIRONMENT, cdi_files._PATHS["gpu"], settings_file.FILE):
         assert name in PAGE
     for variable in (*host_toolkit._DEFAULT, *host_toolkit._SETTINGS):
         stems = re.findall(r"`([A-Z_]+_)(?:\.\.\.)?`", PAGE)

@@ -11,10 +11,10 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._containerd import DROP_IN, Containerd
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, dotted, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import DROP_IN, Containerd
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, lookup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

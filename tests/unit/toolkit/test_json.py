@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._json import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,9 +10,9 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._microk8s import TEMPLATE
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases, on_page
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit import test_crio, test_distributions, test_docker
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import played_host
@@ -34,7 +34,7 @@ def played(one: t.Any, **options: t.Any) -> Steps:
     name = one.runtime.probe["name"]
     journal = {"restart": {}, **one.journal()}
     proposal = one.runtime.propose(view, journal, wish)
-    return lambda _path, _patch: _plan.runtime_steps({"runtimes": {name: view}, "journal": journal}, name, proposal)
+    return lambda _path, _patch: planning.runtime_steps({"runtimes": {name: view}, "journal": journal}, name, proposal)
 
 
 def docker(text: str = "{}", **info: t.Any) -> Steps:

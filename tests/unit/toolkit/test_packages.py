@@ -11,9 +11,9 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages._base import Change, PackageState, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, PackageState, Repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import packages as packages_module
 
 NEWEST = "1.20.1-1"
 
@@ -28,7 +28,7 @@ class Packager:
         self.installed = installed
         self.probed: list[Repository] = []
         self.lost: dict[str, list[str]] = {}
-        names = (*_packages.NAMES, _packages.EXTENSIONS)
+        names = (*packages_module.NAMES, packages_module.EXTENSIONS)
         self.candidates = dict.fromkeys(names, [NEWEST, "1.19.1-1"])
 
     def __call__(self, _run: t.Any) -> Packager:
@@ -69,16 +69,16 @@ class Packager:
 def plan(root: pathlib.Path, patch: pytest.MonkeyPatch, packager: Packager | None, family: str = "debian",
          said: str | None = None, settings: pathlib.Path | None = None, **request: t.Any) -> dict[str, t.Any]:
     """The plan of a host. said: what nvidia-ctk prints, None where it is not there. settings: their file."""
-    patch.setattr(_packages, "read_os", lambda _root: {"family": family})
-    patch.setattr(_packages, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
-    patch.setattr(_packages, "MANAGERS", {family: packager} if packager else {})
-    patch.setattr(_packages, "SOURCES", str(root / "sources"))
-    patch.setattr(_packages, "SETTINGS", str(settings or root))
+    patch.setattr(packages_module, "read_os", lambda _root: {"family": family})
+    patch.setattr(packages_module, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
+    patch.setattr(packages_module, "MANAGERS", {family: packager} if packager else {})
+    patch.setattr(packages_module, "SOURCES", str(root / "sources"))
+    patch.setattr(packages_module, "SETTINGS", str(settings or root))
     whole = {"state": "present", "mode": "auto", "version": None, "repository": {
         "url": None, "key": "k", "fingerprint": "A" * 40}, **request}
     with Journal("container_toolkit", root=str(root / "journal"), readonly=True) as journal:
-        return _packages.Packages(whole, journal, lambda argv, **_options: Completed(tuple(argv), 0, said or "", "")
-                                  ).plan()
+        return packages_module.Packages(
+            whole, journal, lambda argv, **_options: Completed(tuple(argv), 0, said or "", "")).plan()
 
 
 def steps(found: dict[str, t.Any]) -> list[str]:
@@ -96,7 +96,7 @@ def test_the_set_is_named_and_held_together(tmp_path: pathlib.Path, monkeypatch:
     packager = Packager({})
     found = plan(tmp_path, monkeypatch, packager, family, version="1.19.1")
     assert steps(found) == ["add repository", "hold versions", "refresh package lists", "install packages"]
-    assert found["steps"][3].data["packages"] == dict.fromkeys(_packages.NAMES, "1.19.1-1")
+    assert found["steps"][3].data["packages"] == dict.fromkeys(packages_module.NAMES, "1.19.1-1")
     assert found["steps"][1].target == hold and content in found["steps"][1].data["content"].decode()
     assert url in packager.probed[0].url and "$" not in packager.probed[0].url
     assert not packager.probed[0].signed
@@ -104,14 +104,15 @@ def test_the_set_is_named_and_held_together(tmp_path: pathlib.Path, monkeypatch:
 
 def test_newest_and_more_for_other_modes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plan(tmp_path, monkeypatch, Packager({}), mode="cdi")
-    assert found["steps"][3].data["packages"] == dict.fromkeys((*_packages.NAMES, _packages.EXTENSIONS), NEWEST)
+    names = (*packages_module.NAMES, packages_module.EXTENSIONS)
+    assert found["steps"][3].data["packages"] == dict.fromkeys(names, NEWEST)
 
 
 @pytest.mark.parametrize(("version", "touched"), [(None, False), ("1.19.1", False), ("1.19.1-1", False),
                                                   ("1.20.1", True)])
 def test_packages_of_somebody_else_at_the_version_are_left_alone(
         tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, version: str | None, touched: bool) -> None:
-    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    packager = Packager(dict.fromkeys(packages_module.NAMES, "1.19.1-1"))
     found = plan(tmp_path, monkeypatch, packager, version=version)
     assert bool(found["steps"]) == bool(packager.probed) == touched
     assert found["version"] == "1.19.1"
@@ -119,7 +120,7 @@ def test_packages_of_somebody_else_at_the_version_are_left_alone(
 
 def test_a_part_of_the_set_is_made_whole_at_its_version(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
                                                         ) -> None:
-    found = plan(tmp_path, monkeypatch, Packager({_packages.NAMES[1]: "1.19.1-1"}))
+    found = plan(tmp_path, monkeypatch, Packager({packages_module.NAMES[1]: "1.19.1-1"}))
     assert set(found["steps"][-1].data["packages"].values()) == {"1.19.1-1"}
 
 
@@ -143,8 +144,8 @@ def test_sources_of_the_same_place(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
 def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "NVIDIA Container Toolkit CLI version 1.20.1\ncommit: x\n"
-    programs = {mode: str(tmp_path / f"runtime.{mode}") for mode in _packages.BINARIES}
-    monkeypatch.setattr(_packages, "BINARIES", programs)
+    programs = {mode: str(tmp_path / f"runtime.{mode}") for mode in packages_module.BINARIES}
+    monkeypatch.setattr(packages_module, "BINARIES", programs)
     pathlib.Path(programs["auto"]).touch(mode=0o755)
     for version in (None, "1.20.1", "1.20.1-1"):
         found = plan(tmp_path, monkeypatch, None, "other", said, version=version)
@@ -159,7 +160,7 @@ def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.
 
 
 def test_files_that_are_gone_come_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    packager = Packager(dict.fromkeys(packages_module.NAMES, "1.19.1-1"))
     assert plan(tmp_path, monkeypatch, packager)["steps"] == []
     packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"]}
     step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
@@ -176,7 +177,7 @@ def test_what_the_driver_installs_first_may_let_them_come_again(
     def refuse(_packages: t.Mapping[str, str], check: bool = False) -> None:
         raise HostError("Unmet dependencies.", "")
 
-    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    packager = Packager(dict.fromkeys(packages_module.NAMES, "1.19.1-1"))
     packager.lost = {"nvidia-container-toolkit-base": ["/usr/bin/nvidia-ctk"]}
     monkeypatch.setattr(packager, "reinstall", refuse)
     for driver in ([], ["load module"]):
@@ -188,17 +189,17 @@ def test_what_the_driver_installs_first_may_let_them_come_again(
 
 def test_a_settings_file_that_is_gone_is_written_as_the_packages_do(
         tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packager = Packager(dict.fromkeys(_packages.NAMES, "1.19.1-1"))
+    packager = Packager(dict.fromkeys(packages_module.NAMES, "1.19.1-1"))
     step, = plan(tmp_path, monkeypatch, packager, settings=tmp_path / "none")["steps"]
     assert step.id == f"write default settings: {tmp_path}/none"
     asked: list[t.Sequence[str]] = []
-    monkeypatch.setattr(_packages, "MANAGERS", {})
+    monkeypatch.setattr(packages_module, "MANAGERS", {})
 
     def run(argv: t.Sequence[str], **_options: t.Any) -> Completed:
         asked.append(argv)
         return Completed(tuple(argv), 0, "", "")
 
     with Journal("container_toolkit", root=str(tmp_path / "journal"), readonly=True) as journal:
-        made = _packages.Packages({"state": "absent"}, journal, run)
+        made = packages_module.Packages({"state": "absent"}, journal, run)
         assert made.execute(step)
     assert asked == [["nvidia-ctk", "--quiet", "config", f"--config-file={tmp_path}/none", "--in-place"]]

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config
 
 UNIT, THEIRS, OURS = "containerd.service", "theirs\n", "theirs\nours\n"
 HEALTH = ["ctr", "plugins", "ls"]
@@ -84,18 +84,18 @@ class Place:
               act: str = "restart") -> None:
         before = self.path.read_text() if self.path.exists() else None
         with self.journal() as journal:
-            _config.ConfigWork(journal, self.daemon, "never").acts["edit file"](Step("edit file", str(self.path), data={
+            config.ConfigWork(journal, self.daemon, "never").acts["edit file"](Step("edit file", str(self.path), data={
                 "path": str(self.path), "text": text, "before": before, "baseline": baseline, "part": "main",
                 "parts": list(parts), "runtime": "containerd", "default": "runc", "unit": UNIT, "act": act}))
 
     def restart(self, act: str = "restart", health: t.Sequence[str] = HEALTH, **more: t.Any) -> None:
         with self.journal() as journal:
-            _config.ConfigWork(journal, self.daemon, "never").acts[f"{act} service"](
+            config.ConfigWork(journal, self.daemon, "never").acts[f"{act} service"](
                 Step(f"{act} service", UNIT, data={"unit": UNIT, "act": act, "health": health, **more}))
 
     def restore(self) -> None:
         with self.journal() as journal:
-            work = _config.ConfigWork(journal, self.daemon, "never")
+            work = config.ConfigWork(journal, self.daemon, "never")
             work.acts["restore file"](Step("restore file", str(self.path), data={
                 "path": str(self.path), "before": self.path.read_text(), "unit": UNIT, "act": "restart"}))
 
@@ -174,8 +174,8 @@ def test_a_restart_stays_owed_where_not_even_the_former_file_helps(tmp_path: Pat
 
 def test_a_reload_is_done_when_the_daemon_has_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(_config.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(_config.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(config.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(config.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     one = Place(tmp_path)
     one.write(act="reload")
     one.daemon.patience = 5
@@ -229,7 +229,7 @@ def test_the_first_edit_found_may_be_the_whole_file(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_not_given_back(tmp_path: Path) -> None:
     one = Place(tmp_path)
     one.write()
-    work = _config.ConfigWork(one.journal(), one.daemon, "never")
+    work = config.ConfigWork(one.journal(), one.daemon, "never")
     with pytest.raises(HostError, match="changed while its new content was being computed"):
         work.acts["restore file"](Step("restore file", str(one.path), data={
             "path": str(one.path), "before": "older\n", "unit": UNIT, "act": "restart"}))

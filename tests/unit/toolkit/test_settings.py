@@ -10,7 +10,7 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ cuda-compat-mode = "ldconfig"
 VALUES: dict[str, st.SearchStrategy[t.Any]] = {
     name: st.booleans() if kind == ("bool",) else st.lists(st.text(max_size=5), max_size=3) if kind == ("list",)
     else st.text(max_size=8).map(lambda text: f"@{text}") if kind == ("str",) else st.sampled_from(kind)
-    for name, kind in _settings.KNOWN.items()}
+    for name, kind in settings_file.KNOWN.items()}
 WISHES = st.fixed_dictionaries({}, optional=VALUES)
 
 
@@ -67,50 +67,50 @@ def values(text: str) -> dict[str, t.Any]:
 def test_reached_changed_and_given_back(first: dict[str, t.Any], second: dict[str, t.Any]) -> None:
     text, ours = TEXT, {}
     for wish in (first, second):
-        for step in _settings.plan(wish, seen(text, ours), False):
+        for step in settings_file.plan(wish, seen(text, ours), False):
             assert step.data["before"] == text
             text, ours = step.data["text"], step.data["ours"]
         assert values(text) == {**values(TEXT), **wish}
         assert "# why crun: see ticket 12" in text and "#no-cgroups = false" in text and "# mine" in text
-        assert _settings.plan(wish, seen(text, ours), False) == []
+        assert settings_file.plan(wish, seen(text, ours), False) == []
     text += "# edited since\n"
-    for step in _settings.withdraw(seen(text, ours, "edited"), False):
+    for step in settings_file.withdraw(seen(text, ours, "edited"), False):
         text = step.data["text"]
     assert values(text) == values(TEXT)
     assert set(TEXT.splitlines()) <= set(text.splitlines())
 
 
 def test_only_the_value_changes() -> None:
-    step, = _settings.plan({"nvidia-container-runtime": {"mode": "cdi"}}, seen(TEXT), False)
+    step, = settings_file.plan({"nvidia-container-runtime": {"mode": "cdi"}}, seen(TEXT), False)
     assert step.data["text"] == TEXT.replace('mode = "auto"', 'mode = "cdi"')
-    assert step.id == f"edit settings: {_settings.FILE}"
+    assert step.id == f"edit settings: {settings_file.FILE}"
     assert step.data["ours"] == {"nvidia-container-runtime.mode": {"before": "auto", "after": "cdi"}}
     text = step.data["text"].replace('mode = "cdi"', 'mode = "legacy"')
-    assert _settings.withdraw(seen(text, step.data["ours"], "edited"), False) == []
+    assert settings_file.withdraw(seen(text, step.data["ours"], "edited"), False) == []
 
 
 def test_what_a_package_upgrade_undid_comes_again() -> None:
     wish = {"nvidia-container-runtime.log-level": "debug"}
     ours = {"nvidia-container-runtime.log-level": {"before": "info", "after": "debug"}}
-    again, = _settings.plan(wish, seen(TEXT, ours), False)
+    again, = settings_file.plan(wish, seen(TEXT, ours), False)
     assert again.data["ours"] == ours
 
 
 def test_before_the_packages_and_without_a_file() -> None:
-    step, = _settings.plan({"disable-require": True}, seen(None), True)
-    assert step.assumed and _settings.plan({}, seen(None), True) == []
-    step, = _settings.plan({"disable-require": True}, seen(None), False)
+    step, = settings_file.plan({"disable-require": True}, seen(None), True)
+    assert step.assumed and settings_file.plan({}, seen(None), True) == []
+    step, = settings_file.plan({"disable-require": True}, seen(None), False)
     assert not step.assumed and step.data["text"] == "disable-require = true\n"
-    assert _settings.diffs([step])[0]["after"] == step.data["text"]
+    assert settings_file.diffs([step])[0]["after"] == step.data["text"]
 
 
 @pytest.mark.parametrize(("state", "purging", "action"), [
     (seen(TEXT, file=None), False, None), (seen(TEXT, file="before"), False, None),
-    (seen(TEXT, file="ours"), False, _settings.RESTORE), (seen(TEXT, file="edited"), True, _settings.RESTORE),
-    (seen(TEXT, file="edited", new=True), False, _settings.RESTORE), (seen(None, file="edited"), False, None),
+    (seen(TEXT, file="ours"), False, settings_file.RESTORE), (seen(TEXT, file="edited"), True, settings_file.RESTORE),
+    (seen(TEXT, file="edited", new=True), False, settings_file.RESTORE), (seen(None, file="edited"), False, None),
 ])
 def test_removal(state: dict[str, t.Any], purging: bool, action: str | None) -> None:
-    assert [step.action for step in _settings.withdraw(state, purging)] == ([action] if action else [])
+    assert [step.action for step in settings_file.withdraw(state, purging)] == ([action] if action else [])
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -124,14 +124,14 @@ def test_removal(state: dict[str, t.Any], purging: bool, action: str | None) -> 
 ])
 def test_refused(settings: dict[str, t.Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        _settings.plan(settings, seen(TEXT), False)
+        settings_file.plan(settings, seen(TEXT), False)
     assert words in f"{caught.value} {caught.value.hint}"
     assert caught.value.as_result()["error"]["path"].startswith("settings.")
 
 
 def test_warning() -> None:
-    assert _settings.warnings({}, TEXT) == _settings.warnings({}, None) == []
-    assert "no-cgroups" in _settings.warnings({"nvidia-container-cli.no-cgroups": True}, TEXT)[0]
+    assert settings_file.warnings({}, TEXT) == settings_file.warnings({}, None) == []
+    assert "no-cgroups" in settings_file.warnings({"nvidia-container-cli.no-cgroups": True}, TEXT)[0]
     standing = TEXT.replace("#no-cgroups = false", "no-cgroups = true")
-    assert _settings.warnings({}, standing)
-    assert _settings.warnings({"nvidia-container-cli": {"no-cgroups": False}}, standing) == []
+    assert settings_file.warnings({}, standing)
+    assert settings_file.warnings({"nvidia-container-cli": {"no-cgroups": False}}, standing) == []

@@ -10,8 +10,8 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _toml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._toml import Document, load
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import toml
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, load
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -42,7 +42,7 @@ def test_each_statement_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return tomllib_loads(text)
 
     tomllib_loads = tomllib.loads
-    monkeypatch.setattr(_toml.tomllib, "loads", loads)
+    monkeypatch.setattr(toml.tomllib, "loads", loads)
     lines = "".join(f'  "item {number}",\n' for number in range(2000))
     text = f'"{"=" * 2000}" = [\n{lines}]\n'
     text += "".join(f"[t{number}.x]\n[t{number}.x.y]\na = 1\n" for number in range(500))

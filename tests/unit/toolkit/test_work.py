@@ -21,10 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run as real_run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import _config, _read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit import _plan, _registry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._base import FileChange, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._toolkit._docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning, registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
 
 KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
@@ -180,7 +181,7 @@ def test_removal_after_the_runtime_was_uninstalled(host: t.Any, monkeypatch: pyt
     one = host(version, KUBEADM)
     former = one.shape()
     one.converge()
-    monkeypatch.setattr(_read, "which", lambda _name: None)
+    monkeypatch.setattr(read_module, "which", lambda _name: None)
     assert one.see()["runtimes"]["containerd"] is None
     steps = one.converge("absent")
     assert not any("service" in step for step in steps)
@@ -293,13 +294,13 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
 
 
 def test_registry() -> None:
-    assert _registry.choose("auto", {"containerd": None}) is None
+    assert registry.choose("auto", {"containerd": None}) is None
     with pytest.raises(HostError, match="containerd is not installed"):
-        _registry.choose("containerd", {"containerd": None})
-    assert _registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
+        registry.choose("containerd", {"containerd": None})
+    assert registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
     both = {"docker": {"running": True}, "containerd": {"running": True}, "podman": {"running": False}}
-    assert _registry.choose("auto", both) == "docker"
-    assert _registry.choose("auto", both, kubelet=True) == "containerd"
+    assert registry.choose("auto", both) == "docker"
+    assert registry.choose("auto", both, kubelet=True) == "containerd"
 
 
 def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
@@ -307,7 +308,7 @@ def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any)
     view = {"unit": "x.service", "running": True, "health": []}
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
     seen = {"runtimes": {"containerd": view}, "journal": {"restart": owed}}
-    steps = _plan.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
+    steps = planning.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
     return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
 
 
@@ -334,10 +335,10 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
         "journal": {"config": {path: {"runtime": name} for path, name in records.items()}, "restart": {},
                     "default_runtime": {"docker": "runc", "k3s": "crun"}},
         "cdi": {"steps": []}, "packages": {"steps": []}, "settings": {"text": None, "ours": {}, "file": None}}
-    assert _plan.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
-                                             "default_runtime": "crun"}
+    assert planning.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
+                                                "default_runtime": "crun"}
     proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
-    assert [step.id for step in _plan.absent(seen, proposals)] == [
+    assert [step.id for step in planning.absent(seen, proposals)] == [
         "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
         "restart service: k3s.service"]
 
@@ -345,7 +346,7 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
 def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
-        work = _config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""), "never")
+        work = config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""), "never")
         before = None
         for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
             work.acts["write file"](Step("write file", str(path), data={
@@ -390,8 +391,8 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
         return Completed(tuple(argv), 0, "active\n", "")
 
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
-        work = _config.ConfigWork(journal, runner, level)
-        steps = _plan.runtime_steps(seen, "docker", proposal)
+        work = config.ConfigWork(journal, runner, level)
+        steps = planning.runtime_steps(seen, "docker", proposal)
         with contextlib.nullcontext() if restarted else pytest.raises(HostError, match="containers have started"):
             for step in steps:
                 work.acts[step.action](step)
@@ -406,7 +407,7 @@ def test_credentials_are_masked_in_diffs() -> None:
   auth = 'czNjcmV0'
 y = { identitytoken = "s3cret" }
 '''
-    masked = _plan.mask(text)
+    masked = planning.mask(text)
     assert "s3cret" not in masked
     assert "czNjcmV0" not in masked
     assert 'username = "reader"' in masked
@@ -428,8 +429,8 @@ y = { identitytoken = "s3cret" }
     "auth:\n  password: S3CRET S3CRET\n",
 ])
 def test_no_credential_is_in_a_diff(text: str) -> None:
-    assert "S3CRET" not in _plan.mask(text) and "*****" in _plan.mask(text)
-    assert "S3CRET" not in _plan.mask(f'a = 1\r\n{text}')
+    assert "S3CRET" not in planning.mask(text) and "*****" in planning.mask(text)
+    assert "S3CRET" not in planning.mask(f'a = 1\r\n{text}')
 
 
 @pytest.mark.parametrize("text", [
@@ -438,7 +439,7 @@ def test_no_credential_is_in_a_diff(text: str) -> None:
     'authorization-plugins = ["p"]\n',
     'global_auth_file = "/var/lib/kubelet/config.json"\n', "[x.auth]\nusername = 'reader'\n"])
 def test_all_else_is_shown(text: str) -> None:
-    assert _plan.mask(text) == text
+    assert planning.mask(text) == text
 
 
 @pytest.mark.parametrize(("line", "path"), [
@@ -451,7 +452,7 @@ def test_all_else_is_shown(text: str) -> None:
 ])
 def test_configuration_file_of_the_unit(line: str, path: str | None) -> None:
     unit = {"ExecStart": line, "Environment": "PATH=/bin CONTAINERD_CONFIG=/usr/share/c.toml"}
-    assert _read._configured(unit, ["-c", "--config"]) == path
+    assert read_module._configured(unit, ["-c", "--config"]) == path
 
 
 def test_a_daemon_that_hangs_is_one_that_cannot_be_asked(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,11 +542,11 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     one = host("2.2", KUBEADM)
     one.unit, one.running = unit, running
     assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
-    found = _plan.waiting(one.see(), "containerd", "")
+    found = planning.waiting(one.see(), "containerd", "")
     assert [item["id"] for item in found] == ([pending] if pending else [])
     assert not pending or "decides" in found[0]["pending_reason"]
 
 
 def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
     seen = {"runtimes": {"podman": {"unit": None}}, "cdi": {"pending": []}}
-    assert _plan.waiting(seen, "podman", "") == []
+    assert planning.waiting(seen, "podman", "") == []

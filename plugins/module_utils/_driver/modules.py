@@ -1,0 +1,106 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kernel modules in memory: why they have to go, unloading, loading. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Holders, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import pause, resume, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
+    LOAD_ORDER,
+    InUse,
+    Situation,
+    name_holders,
+    read_holders,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+UNLOAD = "unload modules"
+LOAD = "load module"
+SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enrol DKMS's key "
+                    "(mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console), or turn it off.")
+
+
+def must_reload(now: Situation, version: str, flavour: str) -> str:
+    """Why the loaded modules have to go, empty when they need not: another version or flavour is wanted."""
+    if not now.modules:
+        return ""
+    if now.loaded is None:
+        return "" if "nvidia" not in now.modules else "the loaded module does not tell its version"
+    if now.loaded != version:
+        mismatch = "Driver/library version mismatch: " if now.library == version else ""
+        return f"{mismatch}{now.loaded} is loaded, {version} is wanted"
+    if now.flavour != flavour:
+        return f"the {now.flavour} module is loaded, the {flavour} one is wanted"
+    return ""
+
+
+def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
+    """One step for all modules of ours, and the services that hold them. None when nothing is loaded.
+
+    holders: those that stay, which blocks it. clients: services of others that it stops, which takes level drain.
+    """
+    if not now.modules:
+        return []
+    services = [*clients, *running(now.services)]
+    blocked = f"in use by {name_holders(holders)}" if holders else ""
+    held = f"held by {', '.join(clients)}" if clients and not blocked else ""
+    why = "; ".join(filter(None, (reason, blocked, f"stops {', '.join(services)}" if services and not blocked else "")))
+    return [("unload", Step(UNLOAD, " ".join(now.modules), why, needs="drain" if clients else "idle",
+                            data={"modules": now.modules, "services": services, "blocked": blocked, "held": held}))]
+
+
+class Modules(Part):
+    """What compute work needs is loaded, of the wanted version."""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        stay = set() if aim.reload else set(now.modules)
+        return [*(unload(now, aim.reload, aim.holders, aim.clients) if aim.reload else []),
+                *(("load", Step(LOAD, name.replace("_", "-"), "reload" if name in now.modules else "it is not loaded"))
+                  for name in LOAD_ORDER if name not in stay)]
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        act = {UNLOAD: self._unload, LOAD: self._load}.get(step.action)
+        if act is not None:
+            act(step)
+        return act is not None
+
+    def _unload(self, step: Step) -> None:
+        # A download may lie between the plan and this: without the services that stop now, a new client would fail.
+        new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["services"]]
+        if new:
+            raise InUse(f"The modules are in use by {name_holders(new)} since the plan was made. Nothing was stopped.",
+                        "Run again when it has ended.", holders=new)
+        pause(self.host.run, self.host.journal, step.data["services"])
+        gone: list[str] = []
+        for module in step.data["modules"]:
+            done = self.host.run(["rmmod", module], check=False)
+            if done.rc != 0 and module in self.host.root.names("/sys/module"):
+                self._reload(gone)
+                holders = name_holders(read_holders(self.host.root))
+                raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
+                                f"{f'; in use by {holders}' if holders else ''}. All modules are loaded as before.",
+                                "Stop what uses it, then run again.")
+            gone.append(module)
+
+    def _reload(self, modules: t.Sequence[str]) -> None:
+        """Puts back what was unloaded when a client came in between: its driver stays whole."""
+        for module in reversed(modules):
+            self.host.run(["modprobe", module], check=False)
+        resume(self.host.run, self.host.journal, check=False)
+
+    def _load(self, step: Step) -> None:
+        done = self.host.run(["modprobe", step.target], check=False)
+        if done.rc == 0:
+            return
+        if "Key was rejected" in done.stderr:
+            raise HostError(f"The kernel rejects the signature of {step.target}: {done.stderr.strip()}.",
+                            SECURE_BOOT_HINT)
+        raise CommandError(done.argv, done.rc, done.stdout, done.stderr,
+                           "The kernel log has the reason: journalctl -k | grep -i nvrm.")

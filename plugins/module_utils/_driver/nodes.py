@@ -1,0 +1,85 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Device nodes, now and at boot. PRIVATE to the collection.
+
+The modules make no nodes by themselves. The vendor's and the distributions' packages bring udev rules that call
+nvidia-modprobe; the .run file brings the program without any rule, and relies on the first program that uses CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import nodes, shape
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+MAKE = "make device nodes"
+RULES_FILE = "/etc/udev/rules.d/60-gpuops-nvidia.rules"
+WRITE_RULES = "write device rules"
+
+
+def rules_text(gpus: int) -> bytes:
+    """The rules for a number of GPUs (nvidia-modprobe(1): -c makes the node of a minor, -u those of unified memory)."""
+    nodes = " ".join(f"-c {minor}" for minor in range(gpus))
+    calls = {"nvidia": nodes, "nvidia_uvm": "-u -c 0"}
+    lines = "".join(f'ACTION=="add", SUBSYSTEM=="module", KERNEL=="{name}", RUN+="/usr/bin/nvidia-modprobe {words}"\n'
+                    for name, words in calls.items())
+    return f"# Written by gpuops.nvidia: device nodes when the modules are loaded.\n{lines}".encode()
+
+
+class Nodes(Part):
+    """The nodes of a loaded driver; and rules beside a driver from a .run file, which go again beside packages."""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        return [*self._rules(now, aim), *self._nodes(now, aim)]
+
+    def _nodes(self, now: Situation, aim: Aim) -> list[Phased]:
+        """Where modules are loaded anew, they get nodes anew."""
+        if not now.nodes or aim.reload or aim.offline:
+            return []
+        reason = ", ".join(f"{path}: {fault}" for path, fault in now.nodes.items())
+        return [("load", Step(MAKE, " ".join(now.nodes), reason))]
+
+    def _rules(self, now: Situation, aim: Aim) -> list[Phased]:
+        text = rules_text(len(now.gpus))
+        if aim.source == "runfile":
+            if self.host.root.data(RULES_FILE) == text:
+                return []
+            return [("configure", Step(WRITE_RULES, RULES_FILE, "the .run file brings none", data={"text": text}))]
+        if self.host.journal.get("file", RULES_FILE) is None:
+            return []
+        return [("configure", Step(RESTORE, RULES_FILE, "packages bring their own"))]
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        if step.action == MAKE:
+            self._make(step.target.split())
+        elif step.action == WRITE_RULES:
+            self.host.journal.write_file(step.target, step.data["text"])
+        else:
+            return False
+        return True
+
+    def _make(self, paths: t.Sequence[str]) -> None:
+        """As nvidia-modprobe would. They are not in the journal, as they go with the driver's modules."""
+        root = self.host.root
+        owner, numbers = shape(root), nodes(root)
+        for path in paths:
+            place = root.at(path)
+            if owner is None or path not in numbers:
+                raise HostError(f"{path} is not a device of the loaded driver any more.", "Run again.", path=path)
+            there = root.stat(path)
+            if there is None or not stat.S_ISCHR(there.st_mode):
+                if root.is_there(path):
+                    os.unlink(place)
+                os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(*numbers[path]))
+            os.chown(place, owner.uid, owner.gid)
+            os.chmod(place, owner.mode)

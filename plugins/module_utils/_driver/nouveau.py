@@ -1,0 +1,48 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""nouveau, which would claim the GPUs: denied and unloaded. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+DENY_FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
+DENY = "deny nouveau"
+UNLOAD_NOUVEAU = "unload rival module"
+_TEXT = b"""\
+# Written by gpuops.nvidia: nouveau would claim the GPUs before the NVIDIA driver.
+blacklist nouveau
+options nouveau modeset=0
+"""
+
+
+class Nouveau(Part):
+    """A file of our own denies it: that of a package goes with it, and comes too late for a run that was killed."""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        steps: list[Phased] = []
+        if now.nouveau is not None and not self.host.stands(DENY_FILE):
+            steps.append(("configure", Step(DENY, DENY_FILE, f"nouveau is {now.nouveau}", data={HOLDS: True})))
+        if now.nouveau in ("loaded", "used"):
+            used = now.nouveau == "used"
+            blocked = "a console or display uses it: reboot the host, then run again" if used else ""
+            steps.append(("load", Step(UNLOAD_NOUVEAU, "nouveau", "it drives the GPUs",
+                                       needs="reboot" if blocked else "never", data={"blocked": blocked})))
+        return steps
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        if step.action == DENY:
+            owe(self.host.journal)
+            self.host.journal.write_file(step.target, _TEXT)
+        elif step.action == UNLOAD_NOUVEAU:
+            self.host.run(["rmmod", step.target],
+                          hint="A console or display may use it: reboot the host, then run again.")
+        else:
+            return False
+        return True

@@ -1,0 +1,177 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Parameters of the kernel modules, and the modules that are loaded at boot. PRIVATE to the collection.
+
+Sources: names of parameters and how the driver lists them in /proc/driver/nvidia/params, nv-reg.h of
+NVIDIA/open-gpu-kernel-modules; modprobe.d(5): of several values of a parameter, that of the last file counts, so the
+name of ours sorts after those of distributions and of the driver's packages.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+
+OPTIONS_FILE = "/etc/modprobe.d/zz-gpuops-nvidia.conf"
+BOOT_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
+WRITE_OPTIONS = "write module parameters"
+WRITE_BOOT = "list modules for boot"
+# Modules that may be given parameters.
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv")
+# What compute work needs is loaded at boot, so that its device nodes are there before the first client.
+_AT_BOOT = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_VALUE = re.compile(r"[^\s\"'#\\]*\Z")
+_LINE = re.compile(r"^options (\S+) (.+)$", re.M)
+_LISTED = re.compile(r"^(\w+): (.*)$", re.M)
+# What the driver lists under another name than that of the parameter.
+_LISTED_AS = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
+
+Parameters = t.Dict[t.Tuple[str, str], str]
+
+
+def parameters(spec: Spec) -> Parameters:
+    """C({(module, parameter): value}), checked. Raises InputError."""
+    found: Parameters = {}
+    for module, values in (spec.module_parameters or {}).items():
+        name, path = str(module).replace("-", "_"), f"module_parameters.{module}"
+        if name not in MODULES:
+            raise InputError(f"'{module}' is no module of the driver.", f"Use one of {', '.join(MODULES)}.", path=path,
+                             value=module, allowed=list(MODULES))
+        if not isinstance(values, dict):
+            raise InputError("the parameters of a module are a mapping.", "Give name: value for each.", path=path,
+                             value=values)
+        for key, value in values.items():
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+            if not _NAME.match(str(key)) or not _VALUE.match(text) or not text:
+                raise InputError(f"'{key}={text}' is no module parameter.",
+                                 "Names are letters, digits and _; values have no spaces, quotes or #.",
+                                 path=f"{path}.{key}", value=value)
+            found[name, str(key)] = text
+    return found
+
+
+def options_text(wanted: Parameters) -> bytes:
+    """The file for modprobe; empty for no parameters."""
+    lines = []
+    for module in MODULES:
+        own = [f"{name}={value}" for (owner, name), value in sorted(wanted.items()) if owner == module]
+        if own:
+            lines.append(f"options {module} {' '.join(own)}\n")
+    return ("# Written by gpuops.nvidia: module_parameters.\n" + "".join(lines)).encode() if lines else b""
+
+
+def written(text: str) -> Parameters:
+    """The parameters of a file that L(options_text) made."""
+    return {(module, word.partition("=")[0]): word.partition("=")[2]
+            for module, words in _LINE.findall(text) for word in words.split()}
+
+
+def loaded_value(root: Root, module: str, name: str) -> str | None:
+    """The value that a loaded module has, None where it does not show it."""
+    shown = root.text(f"/sys/module/{module}/parameters/{name}")
+    if shown is not None or module != "nvidia":
+        return shown
+    listed = dict(_LISTED.findall(root.text("/proc/driver/nvidia/params") or ""))
+    key = name[len("NVreg_"):] if name.startswith("NVreg_") else name
+    return listed.get(key, listed.get(_LISTED_AS.get(key, key)))
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two values mean the same: numbers by value (the driver shows all without sign), Y and N as 1 and 0."""
+    def plain(value: str) -> int | str:
+        value = {"Y": "1", "N": "0"}.get(value, value.strip('"'))
+        try:
+            return int(value, 0) % (1 << 32)
+        except ValueError:
+            return value
+    return plain(one) == plain(other)
+
+
+def boot_text(spec: Spec, fabric: str) -> bytes:
+    """The list for systemd-modules-load: the modules that are not loaded by themselves. ib_umad is NVLSM's."""
+    names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []), *(["nvidia-fs"] if spec.gds else []),
+             *(["gdrdrv"] if spec.gdrcopy else []), *(["nvidia-peermem"] if spec.peermem else [])]
+    return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()
+
+
+class Options(Part):
+    """Both files; a parameter that a loaded module has otherwise asks for a reload."""
+
+    def reload(self, now: Situation) -> str:
+        """Why loaded modules have to go, see L(Part)."""
+        wanted = parameters(self.host.spec)
+        former = written(self.host.root.text(OPTIONS_FILE) or "")
+        for key in sorted({*wanted, *former}):
+            module, name = key
+            if module not in now.modules:
+                continue
+            if key not in wanted:
+                return f"{module} was given {name}={former[key]}, which is no longer wanted"
+            value = loaded_value(self.host.root, module, name)
+            if value is None and former.get(key) != wanted[key] or value is not None and not same(value, wanted[key]):
+                return f"{module} has {name}={'?' if value is None else value}, {wanted[key]} is wanted"
+        return ""
+
+    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+        """See L(Part)."""
+        wanted = parameters(self.host.spec)
+        if now.loaded == aim.version and not aim.delivered:
+            self._check_names(now, wanted)
+        steps: list[Phased] = []
+        text = options_text(wanted)
+        ours = bool(text) or self.host.journal.get("file", OPTIONS_FILE) is not None
+        if ours and (self.host.root.data(OPTIONS_FILE) or b"") != text:
+            names = " ".join(f"{module}.{name}={value}" for (module, name), value in sorted(wanted.items()))
+            steps.append(("configure", Step(WRITE_OPTIONS, OPTIONS_FILE, names or "none is wanted any more",
+                                            data={HOLDS: True, "text": text})))
+        boot = boot_text(self.host.spec, aim.fabric)
+        if self.host.root.data(BOOT_FILE) != boot:
+            steps.append(("configure", Step(WRITE_BOOT, BOOT_FILE, "its device nodes have to be there at boot",
+                                            data={"text": boot})))
+        return steps
+
+    def _check_names(self, now: Situation, wanted: Parameters) -> None:
+        """Refuses parameters that the loaded module does not have; some it has and does not show."""
+        for module, name in wanted:
+            if module in now.modules and loaded_value(self.host.root, module, name) is None:
+                known = self.host.run(["modinfo", "-F", "parm", module], check=False).stdout
+                names = [line.partition(":")[0] for line in known.splitlines()]
+                if name not in names:
+                    raise InputError(f"{module} {now.loaded} has no parameter {name}.",
+                                     f"modinfo -F parm {module} lists those that it has.",
+                                     path=f"module_parameters.{module}.{name}", allowed=names)
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        if step.action == WRITE_OPTIONS:
+            owe(self.host.journal)
+            if step.data["text"]:
+                self.host.journal.write_file(step.target, step.data["text"])
+            else:
+                self.host.journal.restore_file(step.target)
+        elif step.action == WRITE_BOOT:
+            self.host.journal.write_file(step.target, step.data["text"])
+        else:
+            return False
+        return True
+
+    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+        """See L(Part)."""
+        found = []
+        for (module, name), value in sorted(parameters(self.host.spec).items()):
+            if module in now.modules:
+                shown = loaded_value(self.host.root, module, name)
+                if shown is not None and not same(shown, value):
+                    found.append(f"{module} was loaded with {name}={shown}, not {value}: another file of modprobe.d or "
+                                 "the kernel's command line says so")
+        return found

@@ -1,0 +1,102 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a .run installer has put on a host: reading its record, and taking a driver away by it. PRIVATE.
+
+The vendor's uninstaller comes first. It ends well where it could not read the record of an installation that was cut
+off, it is not there yet in the middle of one, and DKMS leaves the sources of modules behind: the rest is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import (
+    RECORD,
+    RECORD_FOLDERS,
+    Record,
+    parse_record,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+UNINSTALLER = "/usr/bin/nvidia-uninstall"
+_UNINSTALL_LOG = "/var/log/nvidia-uninstall.log"
+# Seconds.
+_LIMIT = 900
+
+
+def read_record(root: Root) -> Record | None:
+    """The record of this host, None where no .run driver is installed."""
+    return parse_record(root.text(RECORD) or "", root.text(RECORD_FOLDERS) or "")
+
+
+def missing_files(root: Root, record: Record) -> list[str]:
+    """Recorded files that are gone. Their content is not read: the record has only checksums of the vendor's kind."""
+    return [path for path in record.paths if not os.path.lexists(root.at(path))]
+
+
+def sources_of(version: str) -> str:
+    """Where the installer and DKMS keep the modules' sources."""
+    return f"/usr/src/nvidia-{version}"
+
+
+def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
+              arch: str) -> None:
+    """Takes the installed driver away, whole or half.
+
+    versions: those that DKMS may know. sources: folders that are ours to remove. Raises HostError where something
+    stays. Files in the folder of the record that the record does not name are left there.
+    """
+    if root.exists(RECORD) and root.exists(UNINSTALLER):
+        run([UNINSTALLER, "--silent"], timeout=_LIMIT, check=False)
+    record = read_record(root)
+    if record is not None:
+        _by_record(root, record)
+    _remove_record(root)
+    registered = read_dkms(root, kernel, arch)[1]
+    for version in versions:
+        if version in registered:
+            run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=_LIMIT, check=False)
+    for folder in sources:
+        shutil.rmtree(root.at(folder), ignore_errors=True)
+    left = [version for version in versions if version in read_dkms(root, kernel, arch)[1]]
+    if root.exists(RECORD) or left:
+        raise HostError(f"The driver of the .run file cannot be removed: {RECORD if root.exists(RECORD) else 'DKMS'} "
+                        f"still has {', '.join(left) or 'it'}.", f"Look at {_UNINSTALL_LOG} and dkms status.")
+    run(["depmod", "-a", kernel], timeout=_LIMIT, check=False)
+    run(["ldconfig"], timeout=_LIMIT)
+    run(["systemctl", "daemon-reload"])
+
+
+def _remove_record(root: Root) -> None:
+    """Removes the record, and its folder where nothing else is in it: a file there may be somebody's only copy."""
+    for path in (RECORD, RECORD_FOLDERS):
+        if os.path.lexists(root.at(path)):
+            os.unlink(root.at(path))
+    with contextlib.suppress(OSError):
+        os.rmdir(root.at(os.path.dirname(RECORD)))
+
+
+def _by_record(root: Root, record: Record) -> None:
+    for path in record.paths:
+        if os.path.islink(root.at(path)) or os.path.isfile(root.at(path)):
+            os.unlink(root.at(path))
+    for path, target in record.links.items():
+        if not os.path.lexists(root.at(path)):
+            os.symlink(target, root.at(path))
+    for path, (kept, mode, uid, gid) in record.backups.items():
+        if os.path.isfile(root.at(kept)):
+            shutil.move(root.at(kept), root.at(path))
+            os.chmod(root.at(path), mode)
+            os.chown(root.at(path), uid, gid)
+    for folder in record.folders:
+        try:
+            os.rmdir(root.at(folder))
+        except OSError:
+            continue  # somebody else has put something there: it is theirs now

@@ -1,0 +1,215 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver's state on a host: modules, DKMS, libraries, services, who holds a GPU. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, fabric_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import has_headers, read_os, secure_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
+    FABRIC_MANAGER,
+    GRIDD,
+    IMEX,
+    PERSISTENCED,
+    Service,
+    read_units,
+)
+
+# The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container).
+# NVLSM has no unit: the fabric manager's starts it.
+SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
+            FABRIC_MANAGER, PERSISTENCED)
+# In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
+UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
+                "nvidia_modeset", "nvidia")
+# Modules that a console or display refers to.
+_DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
+# What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
+LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+
+
+class InUse(HostError):
+    """A GPU client has started since the plan was made. The step was not begun."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is read in one go; nothing in it needs NVML.
+
+    gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
+    loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
+    nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. services: each of L(SERVICES).
+    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). nodes: what is wrong with
+    device nodes, see L(nodes.node_faults).
+    """
+
+    os_id: str
+    os_version: str
+    family: str
+    arch: str
+    kernel: str
+    headers: bool
+    secure_boot: bool | None
+    gpus: t.Tuple[tuple[str, Model | None], ...]
+    loaded: str | None
+    flavour: str | None
+    library: str | None
+    modules: t.Tuple[str, ...]
+    built: t.Tuple[str, ...]
+    registered: t.Mapping[str, str]
+    nouveau: str | None
+    services: t.Mapping[str, Service]
+    fabric: str = "none"
+    nodes: t.Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """For the module's result."""
+        return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
+                "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}
+
+
+def read_situation(root: Root, run: Runner) -> Situation:
+    """Reads everything that costs little: files, and one systemctl."""
+    release = read_os(root)
+    kernel = root.text("/proc/sys/kernel/osrelease") or ""
+    arch = os.uname().machine
+    loaded_modules = set(root.names("/sys/module"))
+    loaded = loaded_version(root)
+    built, registered = read_dkms(root, kernel, arch)
+    bus = read_bus(root)
+    gpus = tuple((gpu.address, model_of(gpu.device, gpu.subsystem)) for gpu in bus.gpus)
+    return Situation(
+        os_id=release["id"] or "", os_version=release["version_id"] or "", family=release["family"] or "", arch=arch,
+        kernel=kernel, headers=has_headers(root, kernel), secure_boot=secure_boot(root),
+        gpus=gpus,
+        loaded=loaded, flavour=_flavour(root) if loaded else None, library=library_version(root),
+        modules=tuple(name for name in UNLOAD_ORDER if name in loaded_modules), built=built, registered=registered,
+        nouveau=_nouveau(root, kernel, any(gpu.driver == "nouveau" for gpu in bus.gpus)),
+        services=read_services(run),
+        fabric=fabric_of((model for _address, model in gpus), len(bus.switches)),
+        nodes=(node_faults(root) or {}) if loaded else {})
+
+
+def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """C((versions installed for the kernel, {known version: module name})) of the driver's own modules."""
+    # Ubuntu's archive calls it nvidia-srv, Debian's nvidia-current and nvidia-current-open.
+    entries = [entry for entry in dkms.read_dkms(root, arch)
+               if re.match(r"nvidia(-srv|-current)?(-open)?\Z", entry["name"])]
+    built = (entry["version"] for entry in entries if (entry["kernel"], entry["state"]) == (kernel, "installed"))
+    return tuple(built), {entry["version"]: entry["name"] for entry in entries}
+
+
+def modinfo(run: Runner, field: str, kernel: str) -> str:
+    """A field of the module file that a kernel would load as nvidia, empty where it has none.
+
+    Debian's archive names the files after its alternatives; the loaded module is called nvidia all the same.
+    """
+    for name in ("nvidia", "nvidia-current", "nvidia-current-open"):
+        said = run(["modinfo", "-k", kernel, "-F", field, name], check=False).stdout.strip()
+        if said:
+            return said
+    return ""
+
+
+def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
+    """The state of each, by one systemctl."""
+    return read_units(run, units)
+
+
+# Each open file of a character device refers to its module twice: by its operations and by its number (kernel:
+# fs/char_dev.c, chrdev_open).
+_PER_FILE = 2
+# The modules of the device files that are not nvidia's own.
+_NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm",
+          "/dev/nvidia-modeset": "nvidia_modeset"}
+
+
+def read_holders(root: Root) -> list[dict[str, t.Any]]:
+    """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
+
+    Processes with a GPU open, those of L(SERVICES) apart, which our steps stop; modules of others that sit on ours, as
+    entries without pid. Where there is neither and a module is in use all the same (a display, a process out of sight,
+    a kernel client), an entry without pid names the module.
+    Reads the open files of all processes, so it is asked for only when something is to be unloaded.
+    """
+    gpus = {}
+    for address in root.names("/proc/driver/nvidia/gpus"):
+        text = root.text(f"/proc/driver/nvidia/gpus/{address}/information") or ""
+        found = re.search(r"^Device Minor:\s*(\d{1,9})\b", text, re.M)
+        if found:
+            gpus[int(found.group(1))] = address
+    clients = read_clients(root, gpus)
+    owners = {pid: owner_of(root, pid) for pid in {client["pid"] for client in clients}}
+    named = [{**client, **owners[client["pid"]]} for client in clients
+             if owners[client["pid"]]["unit"] not in SERVICES]
+    named += [_nameless(f"the kernel module {name}, which uses {module}") for module in UNLOAD_ORDER
+              for name in root.names(f"/sys/module/{module}/holders") if name not in UNLOAD_ORDER]
+    if named:
+        return named
+    ours = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
+    return [_nameless(f"something that refers to {module}{_DISPLAYS.get(module, '')}") for module in UNLOAD_ORDER
+            if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
+
+
+def name_holders(holders: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
+    return ", ".join(map(_name, holders))
+
+
+def _name(holder: t.Mapping[str, t.Any]) -> str:
+    words = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
+             f"container {holder['container']}" if holder["container"] else ""]
+    about = ", ".join(filter(None, words))
+    instance = "" if holder["instance"] is None else f" instance {holder['instance']}"
+    where = f" on {holder['gpu']}{instance}" if holder["gpu"] else ""
+    return f"{holder['name']}{f' ({about})' if about else ''}{where}"
+
+
+def _nameless(name: str) -> dict[str, t.Any]:
+    return {"pid": None, "name": name, "gpu": None, "instance": None, "unit": None, "container": None}
+
+
+def _references(root: Root, module: str) -> int:
+    """References to a module that are not other modules (kernel: module_refcount)."""
+    return _refcount(root, module) - len(root.names(f"/sys/module/{module}/holders"))
+
+
+def _refcount(root: Root, module: str) -> int:
+    """What the kernel counts; 0 for a module without a count, and 1, which is in use, for a count that is no number."""
+    text = root.text(f"/sys/module/{module}/refcnt") or "0"
+    return int(text) if re.match(r"-?[0-9]{1,10}\Z", text) else 1
+
+
+def _open_devices(root: Root, pids: t.Iterable[int], module: str) -> int:
+    """How many device files of a module processes have open."""
+    links = [root.link(f"/proc/{pid}/fd/{number}") or "" for pid in pids for number in root.names(f"/proc/{pid}/fd")]
+    return sum(link.startswith("/dev/nvidia") and _NODES.get(link, "nvidia") == module for link in links)
+
+
+def _flavour(root: Root) -> str:
+    text = root.text("/proc/driver/nvidia/version") or ""
+    return "open" if "Open Kernel Module" in text else "proprietary"
+
+
+def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
+    """C(used): something but the device itself refers to it, the console or a display say."""
+    if "nouveau" in root.names("/sys/module"):
+        return "used" if _refcount(root, "nouveau") > 0 else "loaded"
+    if bound:
+        return "loaded"
+    index = root.text(f"/lib/modules/{kernel}/modules.dep") or ""
+    return "there" if "/nouveau.ko" in index else None

@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether module, libraries, DKMS, packages and nvidia-smi tell the same story. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+
+def disagreements(situation: Situation, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
+    """One sentence for each that differs; none when all agree.
+
+    version, flavour: the wanted ones, None for whatever is loaded. packages: the version of what was delivered, None
+    where that is nothing of ours.
+    """
+    if situation.loaded is None:
+        return ["no NVIDIA module is loaded"]
+    wanted = version or situation.loaded
+    found = []
+    if situation.loaded != wanted:
+        found.append(f"the loaded module is {situation.loaded}, not {wanted}")
+    if flavour and situation.flavour != flavour:
+        found.append(f"the loaded module is {situation.flavour}, not {flavour}")
+    if situation.library is None:
+        found.append("libnvidia-ml is not installed")
+    elif situation.library != situation.loaded:
+        found.append(f"Driver/library version mismatch: module {situation.loaded}, libraries {situation.library}")
+    if packages is not None and packages != wanted:
+        found.append(f"the packages are {packages}, not {wanted}")
+    return found
+
+
+# What nvidia-smi says of a single GPU; the driver works. With one such GPU its exit code is that of an error, whatever
+# the others answer.
+_LOST = re.compile(r"GPU is lost|requires reset|Unable to determine the device handle", re.I)
+
+
+class Smi(t.NamedTuple):
+    """What nvidia-smi objects to. faults: of the driver; lost: of single GPUs, which no driver brings back."""
+
+    faults: list[str]
+    lost: list[str]
+
+
+def ask_smi(run: Runner, wanted: str | None) -> Smi:
+    """Nothing when nvidia-smi lists GPUs with the wanted driver."""
+    try:
+        done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
+    except CommandError as error:
+        return Smi([error.message.rstrip(".")], [])  # a GPU that hangs
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.rc != 0:
+        text = " / ".join((done.stdout + done.stderr).strip().splitlines()) or f"exit code {done.rc}"
+        said = [f"nvidia-smi: {text}"]
+        return Smi([], said) if _LOST.search(text) else Smi(said, [])
+    if not lines:
+        return Smi(["nvidia-smi lists no GPU"], [])
+    return Smi([f"nvidia-smi reports {line}, not {wanted}" for line in sorted(set(lines)) if wanted and line != wanted],
+               [])

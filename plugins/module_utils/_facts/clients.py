@@ -1,0 +1,113 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds a GPU: open files of all processes under /dev/nvidia*. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+
+_DEVICE = re.compile(r"^/dev/nvidia(\d{1,9})$")
+_CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d{1,9})$")
+# Lines of the driver's table: C(gpu0/gi7/ci0/access 12): GPU by minor, instance ids, minor of the capability device.
+_MINOR = re.compile(r"^gpu(\d{1,9})/gi(\d{1,9})(?:/ci\d+)?/access (\d{1,9})$", re.M)
+_MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
+# Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
+# The kubelet's control groups: C(/kubepods/burstable/podUID/...), or C(kubepods-burstable-podUID.slice) by systemd.
+_POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
+# The kubelet keeps logs in a folder C(namespace_name_UID) for each pod.
+_POD_LOGS = "/var/log/pods"
+_TRANSIENT = "/run/systemd/transient"
+# systemd.unit(5): a name has at most 255 characters.
+_UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
+# Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
+_HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
+                            r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
+                            r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
+
+
+def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[dict[str, t.Any]]:
+    """Processes with an open NVIDIA device: C([{pid, name, gpu, instance}]), by pid.
+
+    gpus: PCI address by device minor. gpu: a PCI address, None for one that holds only a control device.
+    instance: GPU instance id, None for the whole GPU. A process appears once for each GPU or instance.
+    """
+    if not any(name.startswith("nvidia") for name in root.names("/dev")):
+        return []
+    # An instance's own device and those of its compute instances all say the same: this GPU, this instance.
+    capabilities = {int(minor): (int(gpu), int(instance))
+                    for gpu, instance, minor in _MINOR.findall(root.text(_MINORS_TABLE) or "")}
+    clients = []
+    for name in root.names("/proc"):
+        if name.isdigit() and int(name) != (own_pid or os.getpid()):
+            held = {path for path in _open_files(root, name) if path.startswith("/dev/nvidia")}
+            if held:
+                label = root.text(f"/proc/{name}/comm") or "?"
+                clients += [{"pid": int(name), "name": label, **holding}
+                            for holding in _holdings(held, gpus, capabilities)]
+    return sorted(clients, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))
+
+
+def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
+    """C({unit, container}) of a process by its control group: the systemd unit, the first digits of the container's id.
+
+    A container's scope is no unit that anybody would stop, so only one of the two is set.
+    """
+    text = root.text(f"/proc/{pid}/cgroup") or ""
+    container = _CONTAINER.search(text)
+    if container:
+        return {"unit": None, "container": container.group(1)[:12]}
+    units = _UNIT.findall(text)
+    return {"unit": units[-1] if units else None, "container": None}
+
+
+def pod_of(root: Root, pid: int | None) -> str | None:
+    """The pod of a process by its control group: C(namespace/name), its UID where the kubelet's logs do not name it.
+
+    None where the process belongs to no pod.
+    """
+    text = root.text(f"/proc/{pid}/cgroup") or ""
+    found = _POD_UID.search(text)
+    if found is None:
+        return "of unknown name" if "kubepods" in text else None
+    uid = found.group(1).replace("_", "-")
+    folders = (name.split("_") for name in root.names(_POD_LOGS))
+    return next((f"{folder[0]}/{folder[1]}" for folder in folders if len(folder) == 3 and folder[2] == uid), uid)
+
+
+def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
+    """Of holders the system's services, which can be stopped and started again; not what runs other people's work.
+
+    A transient unit (systemd-run) is no such service: systemd forgets it when it stops.
+    """
+    found = []
+    for holder in holders:
+        unit = str(holder["unit"] or "")
+        system = ("/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
+                  and not root.exists(f"{_TRANSIENT}/{unit}"))
+        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit) and not pod_of(root, holder["pid"]):
+            found.append(unit)
+    return tuple(dict.fromkeys(found))
+
+
+def _open_files(root: Root, pid: str) -> t.Iterator[str]:
+    for number in root.names(f"/proc/{pid}/fd"):
+        target = root.link(f"/proc/{pid}/fd/{number}")
+        if target:
+            yield target
+
+
+def _holdings(held: t.Iterable[str], gpus: t.Mapping[int, str],
+              capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[dict[str, t.Any]]:
+    """What a process holds. An instance's client holds its GPU's device too, which then says nothing more."""
+    whole = {int(found.group(1)) for found in map(_DEVICE.match, held) if found}
+    caps = {int(found.group(1)) for found in map(_CAPABILITY.match, held) if found}
+    instances = {capabilities[minor] for minor in caps if minor in capabilities}
+    found = [{"gpu": gpus.get(gpu), "instance": instance} for gpu, instance in instances]
+    found += [{"gpu": gpus.get(gpu), "instance": None} for gpu in whole - {gpu for gpu, _instance in instances}]
+    return found or [{"gpu": None, "instance": None}]

@@ -1,0 +1,79 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All facts of one host in one pass. Never fails because something is missing: the fact says so. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import fabric_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_fact, vgpu_fact
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.components import read_components
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import read_driver, read_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import read_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import read_journals
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import knows_package
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files import lost_files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import read_runtimes, read_toolkit
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+SCHEMA = 3
+
+
+def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The result C(facts) of gpu_info. root, run: where to read and how to ask; snapshot: L(brief.nvml_snapshot)."""
+    host = read_host(root)
+    bus = read_bus(root)
+    packages = read_packages(root, run, host["os"]["family"])
+    gpus = merge_gpus(bus, snapshot)
+    toolkit = read_toolkit(root, packages)
+    driver = read_driver(root, run, packages, host["arch"])
+    lost = lost_files(root, run, host["os"]["family"], [*driver["packages"], *toolkit["packages"]])
+    driver["missing_files"] = _of_packages(lost, driver["packages"])
+    toolkit["missing_files"] = _of_packages(lost, toolkit["packages"])
+    if toolkit["version"] and not root.is_there(TOOLKIT_SETTINGS):
+        # Written by a script of the packages, it is no file of theirs.
+        toolkit["missing_files"] = [*(toolkit["missing_files"] or ()), TOOLKIT_SETTINGS]
+    kernel = host["kernel"]
+    if gpus and not kernel["headers"] and driver["loaded"] is None:
+        # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
+        kernel["headers_available"] = knows_package(root, run, host["os"]["family"], kernel["headers_package"])
+    clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
+    models = [model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus]
+    return {
+        "schema": SCHEMA,
+        "host": host,
+        "gpus": gpus,
+        "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
+        "nvlink": {"switches": len(bus.switches), "fabric": fabric_of(models, len(bus.switches))},
+        "mellanox": bus.mellanox,
+        "vgpu": vgpu_fact(bus),
+        "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],
+                   "library": driver["library"] or snapshot["library"], "nvml": nvml_fact(snapshot)},
+        "modules": read_modules(root),
+        "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
+        "toolkit": toolkit,
+        "software": read_components(root, run, packages),
+        "mig_boot": read_mig_boot(root),
+        "journals": read_journals(root),
+        "clients": [{**client, **owner_of(root, client["pid"])} for client in clients],
+    }
+
+
+def _of_packages(lost: t.Mapping[str, list[str]] | None, names: t.Iterable[str]) -> list[str] | None:
+    return None if lost is None else sorted(path for name in names for path in lost.get(name, ()))
+
+
+def _clients(open_files: t.Sequence[dict[str, t.Any]], told: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """Both views of who holds a GPU: open files see daemons, NVML also sees other PID namespaces and MIG instances."""
+    seen = {(client["pid"], client["gpu"]) for client in told}
+    merged = [*told, *(client for client in open_files if (client["pid"], client["gpu"]) not in seen)]
+    return sorted(merged, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))

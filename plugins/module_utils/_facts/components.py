@@ -1,0 +1,40 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The vendor's software beside the driver, as it stands on the host. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import active_units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+_UNITS = "/etc/systemd/system"
+_DCGM, _EXPORTER, _STATUS = "nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "gpuops-node-status.timer"
+_TOOLKIT = re.compile(r"cuda-toolkit-(\d+)-(\d+)\Z")
+_ADDRESS = re.compile(r"^ExecStart=\S+.* --address (\S+)", re.M)
+_OUTPUT = re.compile(r"^ExecStart=.* (/\S+)/[^/\s]+$", re.M)
+
+
+def read_components(root: Root, run: Runner, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
+    """Shape: the fact C(software) of gpu_info. Starts a command only where a service is there."""
+    levels = {f"{found.group(1)}.{found.group(2)}": upstream(packages[name].version)
+              for name, found in ((name, _TOOLKIT.match(name)) for name in packages) if found}
+    dcgm = packages.get("datacenter-gpu-manager-4-core") or packages.get("datacenter-gpu-manager")
+    exporter = packages.get("datacenter-gpu-manager-exporter")
+    status = root.text(f"{_UNITS}/gpuops-node-status.service") or ""
+    units = [unit for unit, there in ((_DCGM, dcgm), (_EXPORTER, exporter), (_STATUS, status)) if there]
+    active = active_units(root, run, units)
+    listen = _ADDRESS.findall(root.text(f"{_UNITS}/{_EXPORTER}.d/gpuops.conf") or "")
+    folder = _OUTPUT.search(status)
+    return {
+        "cuda": levels,
+        "dcgm": {"version": upstream(dcgm.version), "running": _DCGM in active} if dcgm else None,
+        "dcgm_exporter": {"version": upstream(exporter.version), "running": _EXPORTER in active,
+                          "listen": listen[-1] if listen else ":9400"} if exporter else None,
+        "node_status_exporter": {"running": _STATUS in active, "folder": folder.group(1)} if folder else None,
+    }

@@ -1,0 +1,70 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUs as facts: the PCI bus and an NVML snapshot put together, either of which may be missing. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, generation_of, model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+
+_FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric", "error")
+
+
+def merge_gpus(bus: Bus, snapshot: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    """The fact C(gpus) of gpu_info, by PCI address.
+
+    snapshot: of L(snapshot.Snapshots.snapshot), whatever it could read. A GPU that the driver has and NVML does not
+    give is kept with what its PCI id tells and C(error) says why.
+    """
+    answered = {gpu["pci"]: gpu for gpu in snapshot["gpus"] if gpu["pci"]}
+    silent = [gpu for gpu in snapshot["gpus"] if not gpu["pci"]]
+    gpus = []
+    for function in bus.gpus:
+        read = answered.pop(function.address, None)
+        if read is None and snapshot["available"] and function.driver == "nvidia":
+            # NVML names a lost GPU by its index only; which address it had is told by who is missing.
+            lost = silent.pop(0) if silent else {"error": "NVML does not list it"}
+            read = {"index": lost.get("index"), "error": f"The GPU does not answer: {lost['error']}."}
+        gpus.append(_gpu(function, read or {}))
+    # Where the bus is hidden (WSL, some containers) NVML alone tells what is there.
+    gpus += [_gpu(None, read) for read in answered.values()]
+    return sorted(gpus, key=lambda gpu: gpu["pci"])
+
+
+def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    device_id = function.device if function else read["device_id"]
+    subsystem = function.subsystem if function else read["subsystem"]
+    known = model_of(device_id, subsystem)
+    facts: dict[str, t.Any] = {
+        "pci": function.address if function else read["pci"], "device_id": device_id, "subsystem": subsystem,
+        "class": function.pci_class if function else None,
+        "model": read.get("model") or (known.name if known else None),
+        "architecture": generation_of(device_id),
+        "mig_capable": known.mig_capable if known else False,
+        "kernel_driver": function.driver if function else None,
+        **{key: read.get(key) for key in _FROM_NVML},
+    }
+    if facts["compute_capability"]:
+        major, minor = facts["compute_capability"].split(".")
+        facts["architecture"] = architecture_of(int(major), int(minor))
+    elif known:
+        facts["compute_capability"] = "{}.{}".format(*known.compute_capability)
+    if read.get("uuid") and not read.get("error"):
+        facts["mig_capable"] = facts["mig"] is not None
+    return facts
+
+
+def minors(root: Root, gpus: t.Sequence[t.Mapping[str, t.Any]]) -> dict[int, str]:
+    """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML or else the driver's folder in /proc."""
+    found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}
+    for gpu in gpus:
+        if gpu["minor"] is None:
+            for line in (root.text(f"/proc/driver/nvidia/gpus/{gpu['pci']}/information") or "").splitlines():
+                key, _separator, value = line.partition(":")
+                if key.strip() == "Device Minor" and value.strip().isdecimal() and len(value) < 20:
+                    found.setdefault(int(value), gpu["pci"])
+    return found

@@ -1,0 +1,60 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host without its GPUs: name, distribution, kernel, machine. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import (
+    flavour_of,
+    headers_package,
+    newest_kernel,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.machine import (
+    read_cloud,
+    read_lockdown,
+    read_markers,
+    read_mok,
+    read_virtual,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import (
+    dmi,
+    has_headers,
+    os_release,
+    read_machine,
+    secure_boot,
+    system_of,
+)
+
+
+def read_host(root: Root) -> dict[str, t.Any]:
+    """Shape: the fact C(host) of gpu_info; C(kernel.headers_available) is left None here, as it costs a command."""
+    release = os_release(root)
+    system = system_of(release)
+    return {
+        "hostname": root.text("/proc/sys/kernel/hostname") or os.uname().nodename,
+        "os": system,
+        "kernel": read_kernel(root, system),
+        "arch": os.uname().machine,
+        "machine": read_machine(root),
+        "vendor": dmi(root, "sys_vendor") or None,
+        "virtual": read_virtual(root),
+        "cloud": read_cloud(root),
+        "secure_boot": secure_boot(root),
+        "mok": read_mok(root),
+        "lockdown": read_lockdown(root),
+        "markers": read_markers(root, release),
+    }
+
+
+def read_kernel(root: Root, system: t.Mapping[str, str | None]) -> dict[str, t.Any]:
+    """Shape: the fact C(host.kernel). system: of L(system_of)."""
+    release = root.text("/proc/sys/kernel/osrelease") or os.uname().release
+    family = system["family"]
+    return {"release": release, "flavour": flavour_of(release, family), "headers": has_headers(root, release),
+            "headers_package": headers_package(release, family, system["id"]), "headers_available": None,
+            "newest_installed": newest_kernel(root, release, family)}

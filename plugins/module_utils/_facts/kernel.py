@@ -1,0 +1,93 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kernel: what it is called, what builds modules for it, and which one boots next. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+# 6.8.0-1018-aws, 6.1.0-28-cloud-amd64, 6.12.43+deb13-amd64, 6.4.0-150600.23-default, 6.6.30-flatcar.
+_DASHED = re.compile(r"\d[^-]*-(?:\d[^-]*-)*([a-z].*)\Z")
+# 5.14.0-427.el9.aarch64+64k; before 9.3 real-time kernels had it inside: 4.18.0-477.rt7.261.el8.x86_64.
+_PLUS = re.compile(r"\+([a-z0-9]+)\Z")
+# A source in apt-cache's version table: priority and place.
+_FROM_INDEX = re.compile(r"^ {8,}-?\d+ (?!/var/lib/dpkg/status)\S+", re.M)
+_INSIDE = re.compile(r"\.(rt)\d|el\d+(uek)\b")
+
+
+def flavour_of(release: str, family: str | None) -> str | None:
+    """The flavour in a kernel's release: C(generic), C(aws), C(cloud-amd64), C(default), C(64k) ...; None for plain."""
+    if family == "redhat":
+        found = _PLUS.search(release)
+        inside = _INSIDE.search(release)
+        return found.group(1) if found else (inside.group(1) or inside.group(2)) if inside else None
+    dashed = _DASHED.match(release)
+    return dashed.group(1) if dashed else None
+
+
+def headers_package(release: str, family: str | None, os_id: str | None) -> str | None:
+    """What the package manager is told to install for building modules for exactly this kernel.
+
+    Names as the distributions have them (driver installation guide 580, "kernel headers"): C(linux-headers-RELEASE),
+    C(kernel-devel-RELEASE) and C(kernel-FLAVOUR-devel=VERSION). None where the system has no such package.
+    """
+    flavour = flavour_of(release, family)
+    if family == "debian":
+        return f"linux-headers-{release}"
+    if family == "suse" and flavour:
+        return f"kernel-{flavour}-devel={release[:-len(flavour) - 1]}"
+    if family == "redhat":
+        # Amazon Linux 2023 names its newer kernels by their version: kernel6.12.
+        version = re.match(r"(\d+\.\d+)\.", release)
+        base = f"kernel{version.group(1)}" if os_id == "amzn" and version and ".amzn2023." in release and \
+            version.group(1) != "6.1" else "kernel"
+        middle = f"-{flavour}" if flavour else ""
+        return f"{base}{middle}-devel-{_PLUS.sub('', release)}"
+    return None
+
+
+def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:
+    """Whether the package manager's present index has the package; None where there is no index, or no such question.
+
+    apt-cache answers in tens of milliseconds, dnf from its cache in about a second.
+    """
+    if family == "debian":
+        if not any("_Packages" in name for name in root.names("/var/lib/apt/lists")):
+            return None
+        argv = ["apt-cache", "policy", str(package)]
+    elif family == "redhat":
+        argv = ["dnf", "--quiet", "--cacheonly", "repoquery", str(package)]
+    else:
+        return None
+    try:
+        done = run(argv, check=False, timeout=20)
+    except CommandError:
+        return None
+    if done.rc != 0:
+        return None
+    # A version that apt knows from dpkg alone is installed, and comes from nowhere.
+    return bool(_FROM_INDEX.search(done.stdout) if family == "debian" else done.stdout.strip())
+
+
+def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
+    """The newest kernel in /boot, which boot loaders take next; None where there is none, as in containers.
+
+    GRUB sorts the kernels of all flavours by version (grub-mkconfig); the Red Hat family keeps to the flavour that
+    it has (C(DEFAULTKERNEL) in /etc/sysconfig/kernel), and rescue images are never next.
+    """
+    names = [name[len("vmlinuz-"):] for name in root.names("/boot") if name.startswith("vmlinuz-")]
+    kernels = [name for name in names if name[:1].isdigit() and not name.startswith("0-rescue")]
+    if family == "redhat":
+        kernels = [name for name in kernels if flavour_of(name, family) == flavour_of(release, family)]
+    return max(kernels, key=_order) if kernels else None
+
+
+def _order(release: str) -> t.Tuple[t.Tuple[int, int, str], ...]:
+    """Numbers by value and before words, as version sorting has it."""
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[a-z]+", release))

@@ -1,0 +1,128 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What kind of machine the host is: vendor, hypervisor, cloud, who manages it, what its kernel locks. PRIVATE.
+
+Sources: hypervisors and their DMI strings, systemd-detect-virt(1); clouds, cloud-init's ds-identify; Secure Boot
+keys, dkms(8) and shim's MokListRT; markers, the files that each distribution or Kubernetes brings.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import dmi, enrolled_keys
+
+# How sys_vendor, product_name or bios_vendor begin, in this order, and what that is.
+_HYPERVISORS = (
+    ("kvm", "kvm"), ("openstack", "kvm"), ("kubevirt", "kvm"), ("amazon ec2", "amazon"), ("google", "google"),
+    ("qemu", "qemu"), ("vmware", "vmware"), ("vmw", "vmware"), ("innotek gmbh", "virtualbox"),
+    ("virtualbox", "virtualbox"), ("oraclecloud.com", "kvm"), ("xen", "xen"), ("hvm domu", "xen"), ("bochs", "bochs"),
+    ("parallels", "parallels"), ("bhyve", "bhyve"), ("apple virtualization", "apple"), ("alibaba cloud", "kvm"),
+    ("virtual machine", "microsoft"), ("hyper-v", "microsoft"),
+)
+_AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
+# Certificates of the keys that modules are signed with here: DKMS, Ubuntu's DKMS, akmods.
+_CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
+_FRAMEWORK = "/etc/dkms/framework.conf"
+_CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
+# The first whose file is there. Hosted ones come before what they are made of.
+_KUBERNETES = (
+    ("openshift", ("/etc/machine-config-daemon",)),
+    ("rke2", ("/var/lib/rancher/rke2/agent", "/etc/rancher/rke2")),
+    ("k3s", ("/var/lib/rancher/k3s/agent", "/etc/rancher/k3s")),
+    ("k0s", ("/var/lib/k0s", "/etc/k0s")),
+    ("microk8s", ("/var/snap/microk8s/current",)),
+    ("eks", ("/etc/eks",)),
+    ("gke", ("/home/kubernetes/kube-env", "/home/kubernetes/bin/kubelet")),
+    ("aks", ("/opt/azure/containers",)),
+    ("kubeadm", ("/var/lib/kubelet/kubeadm-flags.env",)),
+)
+# Whose system folders are not written by packages, whatever the mount says.
+IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
+
+
+def read_virtual(root: Root) -> str | None:
+    """The hypervisor: C(kvm), C(vmware), C(amazon) ..., C(vm) for one without a name; None on bare metal.
+
+    Processors of x86 say whether there is one, so clouds' bare-metal machines are not taken for virtual ones;
+    elsewhere Amazon's are told by the names of their kinds, C(g5g.metal).
+    """
+    flags = re.search(r"^flags\s*:(.*)$", root.text("/proc/cpuinfo") or "", re.M)
+    told = "hypervisor" in flags.group(1).split() if flags else None
+    if told is False or (not told and dmi(root, "product_name").endswith(".metal")):
+        return None
+    for key in ("product_name", "sys_vendor", "bios_vendor"):
+        value = dmi(root, key).lower()
+        found = next((name for start, name in _HYPERVISORS if value.startswith(start)), None)
+        if found:
+            return found
+    kind = root.text("/sys/hypervisor/type")
+    return kind or ("vm" if told else None)
+
+
+def read_cloud(root: Root) -> str | None:
+    """C(aws), C(azure), C(gcp) or C(oracle) by DMI, virtual or not; None elsewhere."""
+    chassis, vendor = dmi(root, "chassis_asset_tag"), dmi(root, "sys_vendor")
+    if vendor == "Amazon EC2" or dmi(root, "bios_version").lower().endswith("amazon"):
+        return "aws"
+    if chassis == _AZURE_CHASSIS:
+        return "azure"
+    if vendor == "Google" or dmi(root, "product_name") == "Google Compute Engine":
+        return "gcp"
+    return "oracle" if chassis == "OracleCloud.com" else None
+
+
+def read_lockdown(root: Root) -> str | None:
+    """The kernel's lockdown: C(none), C(integrity), C(confidentiality); None where the kernel has no such thing."""
+    found = re.search(r"\[(\w+)\]", root.text("/sys/kernel/security/lockdown") or "")
+    return found.group(1) if found else None
+
+
+def read_mok(root: Root) -> dict[str, bool | None]:
+    """C({tool, enrolled}): whether mokutil is there; whether a key that modules are signed with here is enrolled.
+
+    The enrolled certificates stand whole in shim's list. None where firmware or shim show no list.
+    """
+    tool = root.exists("/usr/bin/mokutil")
+    enrolled = enrolled_keys(root)
+    if enrolled is None:
+        return {"tool": tool, "enrolled": None}
+    texts = (root.text(path) or "" for path in (_FRAMEWORK, *(f"{_FRAMEWORK}.d/{name}" for name in
+                                                              root.names(f"{_FRAMEWORK}.d"))))
+    places = (*_CERTIFICATES, *(place for text in texts for place in _CONFIGURED.findall(text)))
+    certificates = [data for data in map(root.data, places) if data]
+    return {"tool": tool, "enrolled": any(data in enrolled for data in certificates)}
+
+
+def read_markers(root: Root, release: t.Mapping[str, str]) -> dict[str, t.Any]:
+    """C({dgx: {name, version} or None, kubernetes, immutable}). release: the values of os-release."""
+    return {"dgx": _dgx(root), "kubernetes": _kubernetes(root, release), "immutable": _immutable(root, release)}
+
+
+def _dgx(root: Root) -> dict[str, str | None] | None:
+    """DGX OS keeps the version it was installed with and that of each update, the last of which counts."""
+    text = root.text("/etc/dgx-release")
+    if text is None:
+        return None
+    values = dict(re.findall(r'^(DGX_\w+)="?(.*?)"?$', text, re.M))
+    return {"name": values.get("DGX_NAME"), "version": values.get("DGX_OTA_VERSION", values.get("DGX_SWBUILD_VERSION"))}
+
+
+def _kubernetes(root: Root, release: t.Mapping[str, str]) -> str | None:
+    if release.get("ID") == "rhcos":
+        return "openshift"
+    if release.get("VARIANT_ID", "").startswith("aws-k8s"):  # Bottlerocket
+        return "eks"
+    return next((name for name, places in _KUBERNETES if any(root.exists(place) for place in places)), None)
+
+
+def _immutable(root: Root, release: t.Mapping[str, str]) -> bool:
+    """Whether /usr is read-only: by the distribution, ostree, or the options of its mount."""
+    if release.get("ID") in IMMUTABLE or root.exists("/run/ostree-booted"):
+        return True
+    mounts = {fields[1]: fields[3].split(",") for fields in
+              (line.split() for line in (root.text("/proc/mounts") or "").splitlines()) if len(fields) > 3}
+    return "ro" in mounts.get("/usr", mounts.get("/", ()))

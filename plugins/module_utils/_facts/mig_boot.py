@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keeps the MIG layout of a host over a boot, as it stands. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+
+_UNITS = "/etc/systemd/system"
+UNIT = "gpuops-mig.service"
+UNIT_FILE = f"{_UNITS}/{UNIT}"
+ENABLED = f"{_UNITS}/multi-user.target.wants/{UNIT}"
+STATE = "/etc/gpuops/mig.json"
+VERSION = 1
+# The vendor's own unit for the same, of its package nvidia-mig-manager and of DeepOps, where it is enabled.
+_VENDORS = "nvidia-mig-manager.service"
+_UUID = re.compile(r"[0-9a-z][0-9a-z./_-]{0,95}\Z", re.ASCII)
+
+
+def read_mig_boot(root: Root) -> dict[str, t.Any]:
+    """C({enabled, masked, gpus, vendor}): whether our unit is enabled, and whether somebody has masked it, what it will
+    put back, and the vendor's enabled unit.
+
+    gpus: by UUID C({pci, enabled, instances}), None where there is no such file or it cannot be read; vendor: its
+    name or None.
+    """
+    try:
+        document = json.loads(root.text(STATE) or "")
+        gpus = _gpus(document["gpus"]) if document["version"] == VERSION else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        gpus = None
+    vendors = any(root.link(f"{_UNITS}/{folder}/{_VENDORS}") is not None
+                  for folder in root.names(_UNITS) if folder.endswith(".wants"))
+    masked = root.link(UNIT_FILE) == os.devnull
+    enabled = not masked and root.exists(UNIT_FILE) and root.link(ENABLED) is not None
+    return {"enabled": enabled, "masked": masked, "gpus": gpus, "vendor": _VENDORS if vendors else None}
+
+
+def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What counts of them. Raises an error where somebody has spoilt them: no controller believes such an answer."""
+    if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
+        raise ValueError
+    return {uuid.lower(): {
+        "pci": _a(str, entry["pci"]), "enabled": _a(bool, entry["enabled"]), "instances": [
+            {"profile": _a(str, item["profile"]), "start": _number(item["start"], -1),
+             "compute": [[_number(size), _number(start)] for size, start in _a(list, item["compute"])]}
+            for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
+
+
+def _a(kind: t.Any, value: t.Any) -> t.Any:
+    if not isinstance(value, kind) or kind is not bool and len(value) > 64:
+        raise ValueError
+    return value
+
+
+def _number(value: t.Any, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 99:
+        raise ValueError
+    return value

@@ -1,0 +1,66 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Device nodes of the loaded driver: which there have to be, and what is wrong with them. PRIVATE to the collection.
+
+Sources: NVIDIA/nvidia-modprobe (numbers, names), the driver's README, "Why does NVIDIA's driver create device files"
+(the module's parameters of their owner and mode, which C(/proc/driver/nvidia/params) shows).
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+
+_PROC = "/proc/driver/nvidia"
+# The numbers that the kernel reserves for the vendor. The nodes of unified memory are made by the first program that
+# uses CUDA, so that a host may do without.
+_MAJOR, _CONTROL = 195, 255
+_MINOR = re.compile(r"^Device Minor:\s*(\d{1,9})\b", re.MULTILINE)
+_OWNER = ("DeviceFileUID", "DeviceFileGID", "DeviceFileMode")
+
+
+class Shape(t.NamedTuple):
+    """Owner, group and permissions of a node."""
+
+    uid: int
+    gid: int
+    mode: int
+
+
+def shape(root: Root) -> Shape | None:
+    """What the module's parameters say of nodes; None where they leave them to somebody else, or cannot be read."""
+    values = dict(re.findall(r"^(\w+): (\d{1,10})$", root.text(f"{_PROC}/params") or "", re.MULTILINE))
+    if values.get("ModifyDeviceFiles") != "1" or not set(_OWNER) <= set(values):
+        return None
+    return Shape(*(int(values[name]) for name in _OWNER))
+
+
+def nodes(root: Root) -> dict[str, tuple[int, int]]:
+    """Path to major and minor number of the nodes of the GPUs that the loaded driver has."""
+    minors = [_MINOR.search(root.text(f"{_PROC}/gpus/{address}/information") or "")
+              for address in root.names(f"{_PROC}/gpus")]
+    found = {f"/dev/nvidia{match.group(1)}": (_MAJOR, int(match.group(1))) for match in minors if match}
+    return {"/dev/nvidiactl": (_MAJOR, _CONTROL), **found} if found else {}
+
+
+def node_faults(root: Root) -> dict[str, str] | None:
+    """Path to what is wrong with a node, C(missing), C(no device) or C(mode 0000); None where nobody can tell."""
+    wanted = shape(root)
+    if wanted is None:
+        return None
+    faults = {path: _fault(root, path, wanted.mode) for path in nodes(root)}
+    return {path: fault for path, fault in faults.items() if fault}
+
+
+def _fault(root: Root, path: str, mode: int) -> str:
+    there = root.stat(path)
+    if there is None:
+        return "missing"
+    if not stat.S_ISCHR(there.st_mode):
+        return "no device"
+    # Somebody may have allowed more.
+    return "" if there.st_mode & mode == mode else f"mode {stat.S_IMODE(there.st_mode):04o}"

@@ -1,0 +1,132 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Container runtimes and the container toolkit. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import parse
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import toolkit_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_active, is_stale
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+_BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
+# What starts a service on demand.
+_SOCKETS = {"docker": "docker.socket"}
+# Those that read their files at their start alone, and show nobody what they have read.
+_READ_ONCE = ("containerd", "crio")
+# Runtime: the package names that carry it, its daemon, its service, the files that may name the NVIDIA runtime.
+_RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
+    "containerd": (("containerd.io", "containerd"), "containerd", "containerd.service",
+                   ("/etc/containerd/config.toml", "/etc/containerd/conf.d/")),
+    "docker": (("docker-ce", "docker.io", "moby-engine"), "dockerd", "docker.service", ("/etc/docker/daemon.json",)),
+    "crio": (("cri-o",), "crio", "crio.service", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/")),
+    "podman": (("podman",), "podman", "", ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/")),
+}
+# A TOML table of the runtime named nvidia, or of a part of it, quoted or not; podman has a key for each runtime.
+_TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
+_KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
+_GPU_KIND = re.compile(r"""["']?kind["']?: ["']?nvidia\.com/gpu["']?,?\s*$""", re.M)
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+
+
+def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
+    """Shape: the fact C(toolkit) of gpu_info."""
+    own = toolkit_packages(packages)
+    main = own.get("nvidia-container-toolkit") or own.get("nvidia-container-toolkit-base")
+    return {"version": upstream(main.version) if main else None,
+            "packages": {name: package.version for name, package in own.items()},
+            "cdi_specs": cdi_specs(root), "cdi": _named_devices(root)}
+
+
+def _named_devices(root: Root) -> dict[str, t.Any] | None:
+    """What the specifications of the kind C(nvidia.com/gpu) name: C({devices, driver}), None where there is none."""
+    texts = [root.text(path) or "" for path in cdi_specs(root)]
+    known = [parse(text) for text in texts if _GPU_KIND.search(text)]
+    if not known:
+        return None
+    # Of the same name in several files the one read last counts: that of /var/run.
+    return {"devices": sorted({name for one in known for name in one["devices"]}), "driver": known[-1]["driver"]}
+
+
+def cdi_specs(root: Root) -> list[str]:
+    """The CDI specifications for NVIDIA devices (Container Device Interface: C(kind) begins with the vendor)."""
+    specs = []
+    for folder in _CDI_FOLDERS:
+        for name in root.names(folder):
+            path = f"{folder}/{name}"
+            if name.endswith((".yaml", ".yml", ".json")) and "nvidia.com/" in (root.text(path) or ""):
+                specs.append(path)
+    return specs
+
+
+def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
+                  specs: t.Sequence[str]) -> dict[str, t.Any]:
+    """Shape: the fact C(runtimes) of gpu_info. Starts a command only where a runtime is there."""
+    found: dict[str, t.Any] = dict.fromkeys(_RUNTIMES)
+    for name, (owners, binary, _unit, _files) in _RUNTIMES.items():
+        package = next((packages[owner] for owner in owners if owner in packages), None)
+        if package:
+            found[name] = {"version": upstream(package.version).partition("~")[0].partition("+")[0]}
+        elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
+            found[name] = {"version": _asked_version(run, binary)}
+    there = [name for name, state in found.items() if state is not None]
+    units = [unit for name in there for unit in (_RUNTIMES[name][2], _SOCKETS.get(name)) if unit]
+    shown = shown_units(root, run, units)
+    for name in there:
+        files = _config_files(root, _RUNTIMES[name][3])
+        unit, socket = shown.get(_RUNTIMES[name][2]), shown.get(_SOCKETS.get(name, ""), {})
+        found[name].update(
+            running=None if unit is None else is_active(unit) or is_active(socket),
+            boot=None if unit is None else at_boot(unit),
+            stale=is_stale([root.at(path) for path in files], unit) if unit and name in _READ_ONCE else None,
+            nvidia=any(_has_runtime(path, root.text(path) or "") for path in files) or name == "podman" and bool(specs))
+    return found
+
+
+def _asked_version(run: Runner, binary: str) -> str | None:
+    try:
+        found = _VERSION.search(run([binary, "--version"], check=False, timeout=10).stdout)
+    except CommandError:
+        return None
+    return found.group(1) if found else None
+
+
+def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
+    """Those of the units that run; none where systemd does not answer."""
+    return {name for name, unit in shown_units(root, run, units).items() if is_active(unit)}
+
+
+def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, dict[str, str]]:
+    """By name what systemd shows of units; none where it does not answer."""
+    if not units or not root.exists("/run/systemd/system"):
+        return {}
+    try:
+        shown = run(["systemctl", "show", f"--property={','.join(SHOWN)}", *units], check=False, timeout=20).stdout
+    except CommandError:
+        return {}
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
+    return {block["Id"]: block for block in blocks if "Id" in block and block.get("LoadState") != "not-found"}
+
+
+def _config_files(root: Root, places: t.Sequence[str]) -> list[str]:
+    """The files in these places. Folders end with a slash."""
+    return [path for place in places for path in
+            ([f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place])]
+
+
+def _has_runtime(path: str, text: str) -> bool:
+    if path.endswith(".json"):
+        try:
+            return "nvidia" in json.loads(text)["runtimes"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+    return bool((_KEY if "/containers.conf" in path else _TABLE).search(text))

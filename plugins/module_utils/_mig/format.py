@@ -1,0 +1,204 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""mig-parted's configuration format (version v1): checked, resolved for GPUs, written. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish, named, nearest_of
+
+# 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes behind one sign (go-nvlib, names of MIG profiles).
+_ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
+_DEVICE = re.compile(rf"(?:(\d{{1,9}})c\.)?(\d{{1,9}})g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
+_FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
+_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a configuration. path: where it stands; words: names of GPUs (L(Target.answers_to)), None: all."""
+
+    path: str
+    filters: t.Tuple[t.Tuple[str, str | None], ...]
+    words: t.Tuple[str, ...] | None
+    enabled: bool
+    devices: t.Tuple[t.Tuple[str, int], ...]
+
+    def passes(self, gpu: Target) -> bool:
+        """Whether C(device-filter) lets a GPU through."""
+        return not self.filters or any(device == gpu.device_id and subsystem in (None, gpu.subsystem)
+                                       for device, subsystem in self.filters)
+
+    def matches(self, gpu: Target) -> bool:
+        """Whether the entry speaks of this GPU. C(all) speaks of those that can do MIG."""
+        if self.words is None:
+            return self.passes(gpu) and gpu.profiles != []
+        return self.passes(gpu) and any(gpu.answers_to(word) for word in self.words)
+
+
+def parse(config: t.Any) -> dict[str, list[Entry]]:
+    """The named configurations of a document. Raises InputError with the path of what is wrong."""
+    _mapping(config, "config", ("version", "mig-configs"))
+    if config.get("version") != "v1":
+        raise InputError(f"{config.get('version')!r} is not a version of mig-parted's format.", "Write 'version: v1'.",
+                         path="config.version", value=config.get("version"), allowed=["v1"])
+    named = config.get("mig-configs")
+    if not isinstance(named, dict) or not named:
+        raise InputError("it must be a mapping of names to lists of entries.", path="config.mig-configs", value=named)
+    return {str(name): _entries(entries, f"mig-configs.{name}") for name, entries in named.items()}
+
+
+def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str, list[Entry]]:
+    """The configuration of this name, or the only one. Raises InputError."""
+    if name is None and len(configs) == 1:
+        name = next(iter(configs))
+    if name is None:
+        raise InputError("a configuration must be chosen.", f"Choose one of {', '.join(configs)}.", path="selected",
+                         value=None, allowed=list(configs))
+    if name not in configs:
+        raise InputError(f"there is no configuration {name!r}{nearest_of(name, configs)}.",
+                         f"Choose one of {', '.join(configs)}.", path="selected", value=name, allowed=list(configs))
+    return name, configs[name]
+
+
+def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]) -> dict[str, Wish]:
+    """What each of the chosen GPUs shall have, by PCI address. One of which no entry speaks is left as it is.
+
+    Raises InputError: a name that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
+    """
+    wishes: dict[str, Wish] = {}
+    # 'all' passes over GPUs without MIG beside others; on a host that has no other, MIG is asked of them.
+    mine = [gpu for gpu in gpus if gpu.pci in chosen]
+    none_can = all(gpu.profiles == [] for gpu in mine)
+    for entry in entries:
+        if any(entry.passes(gpu) for gpu in gpus):
+            for word in entry.words or ():
+                named(word, gpus, f"{entry.path}.devices")
+        for gpu in mine:
+            if entry.matches(gpu) or none_can and entry.enabled and entry.words is None and entry.passes(gpu):
+                wish = _wish(entry, gpu)
+                former = wishes.setdefault(gpu.pci, wish)
+                if (former.enabled, former.devices) != (wish.enabled, wish.devices):
+                    raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
+                                     "Let one entry speak of a GPU.", path=entry.path)
+    return wishes
+
+
+def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, t.Any]:
+    """GPUs as (index, MIG on, devices by name) in mig-parted's format, under the name C(current)."""
+    groups: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = {}
+    for index, enabled, devices in gpus:
+        groups.setdefault((enabled, tuple(sorted(devices.items()))), []).append(index)
+    entries = [{"devices": "all" if len(groups) == 1 else indices, "mig-enabled": enabled, "mig-devices": dict(devices)}
+               for (enabled, devices), indices in groups.items()]
+    return {"version": "v1", "mig-configs": {"current": entries}}
+
+
+def _wish(entry: Entry, gpu: Target) -> Wish:
+    if not entry.enabled:
+        return Wish(entry.path, False, {})
+    if gpu.profiles is None:
+        return Wish(entry.path, True, None if entry.devices else {})
+    if not gpu.profiles:
+        raise InputError(f"GPU {gpu.pci} ({gpu.model}) cannot do MIG.",
+                         "Name the others by 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
+    slices = {_canonical(profile.name): (profile.name, profile.slices) for profile in gpu.profiles}
+    wanted: dict[tuple[str, int], int] = {}
+    for device, count in entry.devices:
+        prefix, _ignored, rest = device.rpartition("c.")
+        profile, most = slices.get(_canonical(rest), ("", 0))
+        size = int(prefix) if prefix else most
+        if not 0 < size <= most:
+            raise InputError(f"GPU {gpu.pci} ({gpu.model}) has no profile {device}{nearest_of(device, slices)}.",
+                             f"It has {', '.join(profile.name for profile in gpu.profiles)}.",
+                             path=f"{entry.path}.mig-devices", value=device,
+                             allowed=[profile.name for profile in gpu.profiles])
+        if count:
+            wanted[(profile, size)] = wanted.get((profile, size), 0) + count
+    return Wish(f"{entry.path}.mig-devices", True, wanted)
+
+
+def _entries(entries: t.Any, path: str) -> list[Entry]:
+    if not isinstance(entries, list) or not entries:
+        raise InputError("it must be a list of entries.", f"Each has the keys {', '.join(_KEYS)}.", path=path,
+                         value=entries)
+    return [_entry(entry, f"{path}[{index}]") for index, entry in enumerate(entries)]
+
+
+def _entry(entry: t.Any, path: str) -> Entry:
+    _mapping(entry, path, _KEYS)
+    enabled = entry.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise InputError(f"{enabled!r} is not true or false.", "Write one of them, without quotes.",
+                         path=f"{path}.mig-enabled", value=enabled, allowed=[True, False])
+    given = entry.get("mig-devices")
+    if enabled and given is None:
+        raise InputError("it is needed where mig-enabled is true.", "Write {} for MIG without any device.",
+                         path=f"{path}.mig-devices", value=given)
+    devices = _counts({} if given is None else given, f"{path}.mig-devices")
+    if devices and not enabled:
+        raise InputError("there cannot be MIG devices with MIG disabled.", "Set mig-enabled to true.",
+                         path=f"{path}.mig-devices")
+    return Entry(path, tuple(_filters(entry.get("device-filter"), f"{path}.device-filter")),
+                 _words(entry.get("devices"), f"{path}.devices"), enabled, devices)
+
+
+def _filters(value: t.Any, path: str) -> t.Iterator[tuple[str, str | None]]:
+    for text in value if isinstance(value, list) else [value] if value else []:
+        # Without quotes YAML reads 0x20B210DE as a number.
+        match = _FILTER.fullmatch(f"{text:08x}" if isinstance(text, int) else str(text))
+        if match is None:
+            raise InputError(f"{text!r} is not a GPU's PCI id.",
+                             "Write 0xDDDD10DE (device and vendor), with a subsystem 0xDDDD10DE:0xSSSSVVVV.",
+                             path=path, value=text)
+        device, subsystem, vendor = match.groups()
+        yield device.lower(), f"{vendor}:{subsystem}".lower() if subsystem else None
+
+
+def _words(value: t.Any, path: str) -> tuple[str, ...] | None:
+    if value == "all":
+        return None
+    words = value if isinstance(value, list) else [value]
+    if not words or any(isinstance(word, bool) or not isinstance(word, (int, str)) or str(word) in ("", "all")
+                        or isinstance(word, int) and word < 0 for word in words):
+        raise InputError(f"{value!r} is neither 'all' nor a list of GPUs.",
+                         "Name them by index, PCI address (in quotes: YAML reads it as a number), UUID, PCI device id "
+                         "or model.", path=path, value=value, allowed=["all", "[0, 1, ...]"])
+    return tuple(str(word) for word in words)
+
+
+def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict):
+        raise InputError("it must be a mapping of profile to count.", "Such as '1g.10gb: 7'.", path=path, value=value)
+    for name, count in value.items():
+        match = _DEVICE.fullmatch(str(name))
+        attributes = match.group(3).split(",") if match and match.group(3) else []
+        if match is None or int(match.group(1) or 0) > int(match.group(2)) or len(attributes) > len(set(attributes)):
+            raise InputError(f"{name!r} is not the name of a MIG device.",
+                             "Names are such as 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InputError(f"{count!r} is not a count.", "Write a number, without quotes.", path=f"{path}.{name}",
+                             value=count)
+    if value and not any(value.values()):
+        raise InputError("all counts are 0.", "Write {} for MIG without any device.", path=path, value=value)
+    return tuple((str(name), count) for name, count in value.items())
+
+
+def _canonical(device: str) -> str:
+    """The name of a profile with its attributes in order: mig-parted takes them in any."""
+    name, sign, rest = re.fullmatch(r"([^+-]*)([+-]?)(.*)", device).groups()  # type: ignore[union-attr]
+    return f"{name}{sign}{','.join(sorted(rest.split(',')))}"
+
+
+def _mapping(value: t.Any, path: str, keys: t.Sequence[str]) -> None:
+    if not isinstance(value, dict):
+        raise InputError("it must be a mapping.", f"It has the keys {', '.join(keys)}.", path=path, value=value)
+    for key in value:
+        if key not in keys:
+            raise InputError(f"unknown key {key!r}{nearest_of(str(key), keys)}.", f"Known are {', '.join(keys)}.",
+                             path=path, value=key, allowed=list(keys))

@@ -1,0 +1,102 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds a GPU, and services that are stopped for a while. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, pod_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import Holder
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Instance
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import read_units
+
+# Services that hold every GPU open to watch it, in the order in which they are stopped (MIG User Guide: a GPU is reset
+# with DCGM and NVSM stopped).
+WATCHERS = ("nvsm.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
+# The driver's own daemons, which hold GPUs all the time and step aside by themselves.
+_DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service",
+            "nvidia-gridd.service", "nvidia-topologyd.service")
+_PAUSED = "paused"
+_LIMIT = 120
+
+
+def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[Instance],
+                 files: bool = False) -> list[Holder]:
+    """C([{pid, name, gpu, instance, unit, container, pod, start, part}]), by pid.
+
+    Processes that NVML lists, with files also those that only have the GPU open (they hinder a reset, but no change of
+    instances), without services of L(WATCHERS) and the driver's own. start: first unit of the GPU instance (None: the
+    whole GPU); part: first slice of the compute instance (None: not known).
+    """
+    by_id = {instance.id: instance for instance in instances}
+    found = [(process["pid"], process["name"], process["instance"], process["compute"])
+             for process in nvml.processes(device)]
+    listed = {pid for pid, _name, _instance, _compute in found}
+    if files:
+        table = minors(root, [{"pci": device.pci, "minor": None}])
+        found += [(client["pid"], client["name"], client["instance"], None) for client in read_clients(root, table)
+                  if client["gpu"] == device.pci and client["pid"] not in listed]
+    holders = []
+    for pid, name, ident, compute in sorted(found, key=str):
+        owner = owner_of(root, pid)
+        if owner["unit"] not in WATCHERS + _DAEMONS:
+            start, part = _place(by_id.get(ident), compute)
+            holders.append({"pid": pid, "name": name, "gpu": device.pci, "instance": ident, **owner,
+                            "pod": pod_of(root, pid), "start": start, "part": part})
+    return holders
+
+
+def _place(instance: Instance | None, compute: int | None) -> tuple[int | None, int | None]:
+    if instance is None:
+        return None, None
+    if len(instance.compute) == 1:
+        return instance.start, instance.compute[0].start
+    return instance.start, next((part.start for part in instance.compute if part.id == compute), None)
+
+
+class Pauses:
+    """Services that are stopped for a while, journalled first: where a run is killed the next one starts them."""
+
+    def __init__(self, run: Runner, journal: Journal) -> None:
+        self.run = run
+        self.journal = journal
+
+    @property
+    def units(self) -> list[str]:
+        """What is stopped, in the order of stopping."""
+        return list(self.journal.of_kind(_PAUSED))
+
+    def stop(self, units: t.Iterable[str]) -> None:
+        """Stops services. Raises CommandError."""
+        for unit in units:
+            self.journal.keep(_PAUSED, unit, None)
+            self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
+
+    def stop_watchers(self) -> list[str]:
+        """Stops those of L(WATCHERS) that run, and names them."""
+        units = [unit for unit, service in read_units(self.run, WATCHERS).items() if service.state == "active"]
+        self.stop(units)
+        return units
+
+    def start(self, unit: str, check: bool = True) -> None:
+        """Starts a service again. Raises CommandError, once: it is its owner's."""
+        try:
+            self.run(["systemctl", "start", unit], timeout=_LIMIT, check=check,
+                     hint=f"It was stopped while MIG changed. Look at journalctl -u {unit}.")
+        except CommandError:
+            self.journal.forget(_PAUSED, unit)
+            raise
+        self.journal.forget(_PAUSED, unit)
+
+    def start_all(self) -> None:
+        """Starts whatever is still stopped, after a failure that must not be hidden by another."""
+        for unit in reversed(self.units):
+            self.start(unit, check=False)

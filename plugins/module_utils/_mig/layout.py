@@ -1,0 +1,162 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where MIG instances lie, and from what lies there to what is wanted with the least destroyed. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    Instance,
+    Profile,
+    compute_name,
+)
+
+# What is wanted on a GPU: (GPU instance profile, slices of the compute instance) -> how many MIG devices.
+Wanted = t.Mapping[t.Tuple[str, int], int]
+Part = t.Tuple[int, int]  # a compute instance: (slices, first slice in its GPU instance)
+
+
+class Piece(t.NamedTuple):
+    """A GPU instance: profile name, first memory unit, compute instances; busy: those on which processes run."""
+
+    profile: str
+    start: int
+    parts: t.Tuple[Part, ...]
+    busy: t.Tuple[Part, ...] = ()
+
+
+Layout = t.Tuple[Piece, ...]
+
+
+def layout_of(instances: t.Sequence[Instance]) -> Layout:
+    """Instances that NVML reports, as the planner sees them."""
+    return tuple(Piece(instance.profile.name, instance.start,
+                       tuple((compute.slices, compute.start) for compute in instance.compute))
+                 for instance in instances)
+
+
+class Board:
+    """The profiles of a GPU and what they allow."""
+
+    def __init__(self, profiles: t.Sequence[Profile]) -> None:
+        self.profiles = {profile.name: profile for profile in profiles}
+        self._targets: dict[tuple[Layout, frozenset[t.Any]], Layout | None] = {}
+
+    def cells(self, profile: str, start: int) -> range:
+        """The memory units that a GPU instance takes."""
+        return range(start, start + self.profiles[profile].size)
+
+    def compatible(self, names: t.Iterable[str]) -> bool:
+        """What placements do not tell (nvml.h, comments on the profiles; NVIDIA MIG User Guide).
+
+        There is one set of shared media engines, so one C(+me); an instance with all engines leaves none for others.
+        """
+        counts = collections.Counter(names)
+        if any(count > self.profiles[name].instances for name, count in counts.items()):
+            return False
+        if sum(count for name, count in counts.items() if name.endswith("+me")) > 1:
+            return False
+        everything = sum(count for name, count in counts.items() if name.endswith("+me.all"))
+        others = any(not name.endswith(("+me.all", "-me")) for name in counts)
+        return everything == 0 or (everything == 1 and not others)
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place.
+
+        They may come from a file that somebody has edited, so their values can be of any type.
+        """
+        if not all(self._can_be(piece) for piece in layout):
+            return False
+        cells = [cell for piece in layout for cell in self.cells(piece.profile, piece.start)]
+        return len(cells) == len(set(cells)) and self.compatible(piece.profile for piece in layout)
+
+    def _can_be(self, piece: Piece) -> bool:
+        """Whether there is such a GPU instance, and its compute instances lie in it beside each other."""
+        profile = self.profiles.get(piece.profile) if isinstance(piece.profile, str) else None
+        numbers = [piece.start, *(number for part in piece.parts for number in part)]
+        # True counts as an int in Python, and as no number here.
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+        if profile is None or not whole or piece.start not in profile.starts:
+            return False
+        if not all(0 < size <= profile.slices - first <= profile.slices for size, first in piece.parts):
+            return False
+        slices = [cell for size, first in piece.parts for cell in range(first, first + size)]
+        return len(slices) == len(set(slices))
+
+    def target(self, present: Layout, wanted: Wanted) -> Layout | None:
+        """The wanted layout that destroys the fewest compute instances of the present one, busy ones last of all.
+
+        Two such are told apart by the lowest placements. None: it cannot be placed at all.
+        """
+        key = (present, frozenset(wanted.items()))
+        if key not in self._targets:
+            self._targets[key] = self._find(present, wanted)
+        return self._targets[key]
+
+    def _find(self, present: Layout, wanted: Wanted) -> Layout | None:
+        there = collections.Counter((piece.profile, part[0]) for piece in present for part in piece.parts)
+        if there == dict(wanted) and all(piece.parts for piece in present):
+            return present
+        most = max((profile.slices for profile in self.profiles.values()), default=0)
+        if sum(slices * count for (_name, slices), count in wanted.items()) > most:
+            return None
+        # What fits on no empty GPU is found out once for all that there are.
+        if present and self.target((), wanted) is None:
+            return None
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
+
+        return Search(self).best(present, collections.Counter(dict(wanted)))
+
+    # -- words
+
+    def device(self, profile: str, slices: int) -> str:
+        """The name of a MIG device."""
+        return compute_name(profile, self.profiles[profile].slices, slices)
+
+    def devices(self, layout: Layout) -> dict[str, int]:
+        """How many MIG devices of each name a layout has: mig-parted's C(mig-devices)."""
+        counts = collections.Counter(self.device(piece.profile, part[0]) for piece in layout for part in piece.parts)
+        return dict(sorted(counts.items()))
+
+    def describe(self, layout: Layout) -> str:
+        """Such as C(3g.40gb at 4, 1g.10gb at 0,1); of compute instances C(1c.3g.40gb at 4.0,4.1)."""
+        places: dict[str, list[str]] = collections.defaultdict(list)
+        for piece in sorted(layout, key=lambda piece: (-self.profiles[piece.profile].size, piece.profile, piece.start)):
+            for slices, first in piece.parts or ((self.profiles[piece.profile].slices, 0),):
+                name = self.device(piece.profile, slices)
+                places[name].append(str(piece.start) if name == piece.profile else f"{piece.start}.{first}")
+        return ", ".join(f"{name} at {','.join(starts)}" for name, starts in places.items())
+
+
+class Difference(t.NamedTuple):
+    """What leads from one layout to another. kept, destroyed, created: pieces with the parts concerned.
+
+    A destroyed or created piece whose GPU instance stays is in C(kept) too (with the parts that stay, maybe none).
+    """
+
+    kept: Layout
+    destroyed: Layout
+    created: Layout
+
+
+def difference(present: Layout, target: Layout) -> Difference:
+    """Compares by placement: what is equal is kept."""
+    old = {(piece.profile, piece.start): piece for piece in present}
+    new = {(piece.profile, piece.start): piece for piece in target}
+    kept, destroyed, created = [], [], []
+    for key, piece in old.items():
+        stays = set(new[key].parts) if key in new else set()
+        gone = tuple(part for part in piece.parts if part not in stays)
+        if key in new:
+            kept.append(piece._replace(parts=tuple(part for part in piece.parts if part in stays)))
+        if gone or key not in new:
+            destroyed.append(piece._replace(parts=gone))
+    for key, piece in new.items():
+        there = set(old[key].parts) if key in old else set()
+        parts = tuple(part for part in piece.parts if part not in there)
+        if parts or key not in old:
+            created.append(piece._replace(parts=parts))
+    return Difference(tuple(kept), tuple(destroyed), tuple(created))

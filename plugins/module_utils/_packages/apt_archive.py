@@ -1,0 +1,126 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading the distribution's own archive by the sources that the host has. PRIVATE to the collection.
+
+The lists are fetched anew before a plan, into a folder of their own: an archive drops a version when the next one
+comes, and lists of last month would name packages that are gone. Other sources of the host may fail meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_probe import (
+    PREFERENCES,
+    PROXY,
+    AptProbe,
+    last_line,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import (
+    LISTS,
+    SOURCES,
+    apt_get,
+    native_architecture,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Archive, fetch_advice
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
+
+_UPDATE_LIMIT = 600
+_FIELDS = ("ORIGIN", "COMPONENT", "ARCHITECTURE", "REPO_URI", "FILENAME")
+_FAILED = re.compile(r"(?:Failed to fetch|Err:\d+|The repository '?) ?(\S+://\S+|file:\S+)")
+
+
+class Index(t.NamedTuple):
+    """A list of packages that apt has fetched or could fetch; the fields of its Release file."""
+
+    origin: str
+    component: str
+    architecture: str
+    uri: str
+    path: str
+
+
+def indexes(run: Runner, options: t.Sequence[str] = ()) -> list[Index]:
+    """All lists of the host's sources (apt-get indextargets)."""
+    layout = "\t".join(f"$({name})" for name in _FIELDS)
+    text = run(["apt-get", *options, "indextargets", "--format", layout, "Created-By: Packages"]).stdout
+    return [Index(*line.split("\t")) for line in text.splitlines() if line.count("\t") == len(_FIELDS) - 1]
+
+
+def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ()) -> list[Index]:
+    """apt-get update; returns the archive's lists. Raises RepositoryError where they cannot be had.
+
+    options: those of a configuration other than the host's.
+    """
+    whole = True
+    try:
+        done = apt_get(run, [*options, "update"], limit=_UPDATE_LIMIT)
+        text = done.stderr + done.stdout
+    except CommandError as error:
+        whole, text = False, str(error.details["stderr"]) + str(error.details["stdout"])
+    found = [index for index in indexes(run, options) if index.origin == archive.origin]
+    places = {index.uri.rstrip("/") for index in found}
+    failed = _FAILED.findall(text)
+    ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
+    if ours or not whole and not failed:
+        said = last_line(text, re.compile(re.escape(ours[0].strip("'"))) if ours else None)
+        raise RepositoryError(f"{archive.url} cannot be read: {said}.", fetch_advice(said, PROXY),
+                              urls=[uri.strip("'") for uri in ours])
+    return found
+
+
+def parse_matching(text: str, names: str) -> dict[str, list[str]]:
+    """Reads the packages of a C(Packages) index whose name matches: name to versions, in the order of the index."""
+    stanza = re.compile(rf"^Package: (?=\S*(?:{names}))(\S+)\n(?:(?!Version:)\S.*\n|[ \t].*\n)*Version: (\S+)", re.M)
+    found: dict[str, list[str]] = {}
+    for name, version in stanza.findall(text):
+        found.setdefault(name, []).append(version)
+    return found
+
+
+class ArchiveProbe(AptProbe):
+    """Implements C(_base.Probe) for an archive: no key and no source of ours."""
+
+    def __init__(self, run: Runner, repository: Archive) -> None:
+        super().__init__(run, repository)
+        self.archive = repository
+
+    def _open(self) -> None:
+        self._make_folders()
+        self._link(SOURCES, "sources", lambda name: True)
+        self._link(PREFERENCES, "preferences", lambda name: True)
+        self._link(LISTS, "lists", lambda name: name not in ("lock", "partial", "auxfiles"))
+        # One source that cannot be read must not spoil the others.
+        options = ["-c", self._configuration, "-o", "APT::Update::Error-Mode="]
+        found = update_archive(self.run, self.archive, options)
+        self._check_sections({index.component for index in found})
+        self.candidates = self._read(found)
+        if not self.candidates:
+            raise RepositoryError(f"{self.archive.url} lists no NVIDIA driver for this host's architecture.",
+                                  "Use source cuda_repository, or a mirror that has it.")
+
+    def _check_sections(self, there: set[str]) -> None:
+        """Adding a source of ours would open the host to software that its owner may have left out on purpose."""
+        if not there:
+            raise RepositoryError(f"No source of this host is {self.archive.url} (Origin {self.archive.origin}).",
+                                  f"Add it to {SOURCES}, or use source cuda_repository.")
+        missing = [name for name in self.archive.sections if name not in there]
+        if missing:
+            raise RepositoryError(f"The host's sources of {self.archive.url} lack {', '.join(missing)}; they have "
+                                  f"{', '.join(sorted(there))}.",
+                                  f"Add {' '.join(missing)} to its Components in {SOURCES}, then run again.",
+                                  missing=missing)
+
+    def _read(self, found: t.Sequence[Index]) -> dict[str, list[str]]:
+        native = native_architecture(self.run)
+        versions: dict[str, set[str]] = {}
+        for index in found:
+            if index.architecture in (native, "all"):
+                text = self.run(["/usr/lib/apt/apt-helper", "-c", self._configuration, "cat-file", index.path]).stdout
+                for name, known in parse_matching(text, self.archive.names).items():
+                    versions.setdefault(name, set()).update(known)
+        return {name: sorted(known, key=debian_key, reverse=True) for name, known in versions.items()}

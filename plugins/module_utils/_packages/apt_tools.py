@@ -1,0 +1,173 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How apt and dpkg are called, and what they print read. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import tempfile
+import time
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    Change,
+    PackageState,
+    Repository,
+    columns,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+
+LISTS = "/var/lib/apt/lists"
+SOURCES = "/etc/apt/sources.list.d"
+KEYRINGS = "/usr/share/keyrings"
+DPKG_JOURNAL = "/var/lib/dpkg/updates"
+STATUS = "/var/lib/dpkg/status"
+DPKG_LOCK = "/var/lib/dpkg/lock"
+_COPY = "gpuops-"
+# Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
+LOCK_LIMIT = 300
+TRANSACTION_LIMIT = 3600
+
+# Without recommended packages: nvidia-driver-cuda's would bring a desktop.
+_OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
+            "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
+# For our own repositories, whatever the host allows for others: apt would take an unsigned one with a warning.
+SIGNED = tuple(word for name in ("AllowInsecureRepositories", "AllowWeakRepositories",
+                                 "AllowDowngradeToInsecureRepositories") for word in ("-o", f"Acquire::{name}=false"))
+# No dialogs, no restarts of services by needrestart: what is restarted is in the plan.
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
+               "UCF_FORCE_CONFFOLD": "1"}
+_CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
+_QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
+# The packages in apt's list of those that lack some.
+_UNMET = re.compile(r"^ (\S+) : ", re.MULTILINE)
+_VENDORS = re.compile(r"nvidia|libnv|cuda|datacenter-gpu-manager")
+_LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")
+# Third letter of db:Status-Abbrev: R, the package needs to be installed again.
+_WHOLE, _RESIDUAL, _ABSENT = "i", "c", "n"
+
+
+def parse_state(text: str, native: str = "") -> PackageState:
+    """Reads lines C(name TAB architecture TAB version TAB db:Status-Abbrev) of dpkg-query.
+
+    native: this host's architecture; the packages of others are named C(name:arch).
+    """
+    installed, broken, residual = {}, {}, set()
+    for name, arch, version, status in columns(text, 4, "dpkg-query"):
+        if native and arch not in (native, "all"):
+            name = f"{name}:{arch}"
+        letter, error = status[1:2].lower(), status[2:3].strip()
+        if error or letter not in (_WHOLE, _RESIDUAL, _ABSENT) or status[1:2] in "HF":
+            broken[name] = status.strip()
+        elif letter == _WHOLE:
+            installed[name] = version
+        elif letter == _RESIDUAL:
+            residual.add(name)
+    return PackageState(installed, broken, frozenset(residual))
+
+
+def parse_simulation(text: str) -> list[Change]:
+    """Reads the C(Inst), C(Remv) and C(Purg) lines of C(apt-get -s)."""
+    changes = []
+    for line in text.splitlines():
+        found = _CHANGE.match(line)
+        if found:
+            act, name, before, after = found.groups()
+            changes.append(Change(name, before, after if act == "Inst" else None))
+    return changes
+
+
+def list_prefix(url: str) -> str:
+    """How the names of a repository's fetched lists begin (apt's URItoFileName)."""
+    bare = re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url.rstrip("/") + "/")
+    quoted = "".join(f"%{ord(sign):02x}" if sign in _QUOTED else sign for sign in bare)
+    return quoted.replace("/", "_")
+
+
+def is_list_of(name: str, url: str) -> bool:
+    """Whether a fetched list is of the repository at url itself, not of one in a folder below it."""
+    return re.match(re.escape(list_prefix(url)) + r"(dists_.*|_?[^_]*)\Z", name) is not None
+
+
+def native_architecture(run: Runner) -> str:
+    """What Debian calls this machine: C(amd64), C(arm64)."""
+    return run(["dpkg", "--print-architecture"]).stdout.strip()
+
+
+def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT,
+            wait: float = LOCK_LIMIT) -> Completed:
+    """Runs apt-get without dialogs. wait: seconds, for the locks of others, those too that it does not wait for."""
+    deadline = time.monotonic() + wait
+    # A simulation would leave a log of its own, eipp.log.xz.
+    options = [*_OPTIONS, "-o", "Dir::Log::Planner="] if "-s" in words else _OPTIONS
+    while True:
+        patience = max(0, round(deadline - time.monotonic()))
+        done = run(["apt-get", *options, "-o", f"DPkg::Lock::Timeout={patience}", *words], timeout=limit + patience,
+                   check=False, env=ENVIRONMENT)
+        if done.rc == 0:
+            return done
+        text = done.stderr + done.stdout
+        if not _LOCKED.search(text):
+            raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
+        if time.monotonic() >= deadline:
+            lines = [line.strip() for line in text.splitlines() if _LOCKED.search(line)]
+            told = next((line for line in lines if "held by" in line), lines[-1])
+            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {told.rstrip('.')}.",
+                            "Wait until it has ended, or raise lock_timeout; then run again.")
+        time.sleep(3)
+
+
+def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, without: t.Sequence[str] = ()
+                ) -> Completed:
+    """apt-get install, also while other packages of the vendor lack some that they depend on.
+
+    apt refuses everything then. So it is not shown these packages: the component that brought them repairs them.
+    words: options, C(install), packages. without: packages that will have been removed before.
+    """
+    hidden, asked = set(without), {word.partition("=")[0] for word in words}
+    while True:
+        with _status_without(hidden, None if "-s" in words else os.path.dirname(STATUS)) as options:
+            try:
+                return apt_get(run, [*options, *words], wait=wait)
+            except CommandError as error:
+                left = set(_UNMET.findall(str(error.details["stdout"])))
+                now = _UNMET.findall(run(["apt-get", *options, "check"], check=False).stdout)
+                more = left.intersection(now) - asked - hidden
+                if not more or not all(map(_VENDORS.search, more)):
+                    raise
+                hidden |= more
+
+
+@contextlib.contextmanager
+def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
+    """The option for a copy of dpkg's status in which packages are not installed. folder: of the copy, whose locks apt
+    takes."""
+    if not names:
+        yield []
+        return
+    heads = {f"Package: {name.split(':')[0]}" for name in names}
+    stanzas = (read_bytes(STATUS) or b"").decode("utf-8", "replace").split("\n\n")
+    with tempfile.NamedTemporaryFile(prefix=_COPY, dir=folder) as copy:
+        copy.write("\n\n".join(stanza for stanza in stanzas if stanza.split("\n", 1)[0] not in heads).encode())
+        copy.flush()
+        yield ["-o", f"Dir::State::status={copy.name}"]
+
+
+def left_copies() -> list[str]:
+    """The paths of the copies of dpkg's status that killed runs have left."""
+    return glob.glob(f"{glob.escape(os.path.dirname(STATUS))}/{_COPY}*")
+
+
+def source_text(repository: Repository, keyring: str) -> bytes:
+    """The deb822 source of a repository (sources.list(5)). keyring: the path of its key."""
+    lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", "Types: deb",
+             f"URIs: {repository.url}", f"Suites: {repository.suite}"]
+    if repository.components:
+        lines.append(f"Components: {' '.join(repository.components)}")
+    return "\n".join([*lines, f"Signed-By: {keyring}", ""]).encode()

@@ -1,0 +1,102 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How zypper is called, and what it prints read. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from xml.etree import ElementTree
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
+    LOCK_LIMIT,
+    TRANSACTION_LIMIT,
+    newest_first,
+    qualified,
+    waiting,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+
+REPOSITORIES = "/etc/zypp/repos.d"
+CACHE = "/var/cache/zypp"
+SETTINGS = "/etc/zypp/zypp.conf"
+# Files in this folder say what no transaction may bring (zypp.conf, solver.checkSystemFileDir).
+CHECKS = "/etc/zypp/systemCheck.d"
+PROXY = "/etc/sysconfig/proxy"
+# The lists of the host's own repositories are its own affair: only ours is fetched, by a call of its own.
+STALE = "--no-refresh"
+# Older versions are what a plan asked for. Without recommended packages: some of the vendor's bring a desktop. Modules
+# and libraries may come from different vendors, SUSE and NVIDIA.
+INSTALL = ("install", "--oldpackage", "--no-recommends", "--auto-agree-with-licenses", "--allow-vendor-change")
+# zypper(8), EXIT CODES. A reboot or restart is asked for, a repository of others was left out, a script of a package
+# failed: what the scripts were to do is looked at afterwards.
+_FINE = (0, 102, 103, 106, 107)
+_LOCKED, _MISSING = 7, 127
+# No repository, as far as its lists have been fetched, has the package.
+NOT_FOUND = 104
+
+
+def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
+           env: t.Mapping[str, str] | None = None) -> Completed:
+    """Runs zypper without questions; waits, up to C(wait) seconds, while another package manager holds its lock."""
+    def locked(done: Completed) -> str:
+        return problems(done.stdout + done.stderr) if done.rc == _LOCKED else ""
+
+    done = waiting(lambda: run(["zypper", "--non-interactive", "--xmlout", *words], timeout=limit, check=False,
+                               env=env), locked, wait)
+    if done.rc == _MISSING:
+        raise HostError("This host has no zypper.", "Install it, or use source runfile.")
+    if done.rc not in _FINE:
+        raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
+    return done
+
+
+def problems(text: str) -> str:
+    """What zypper's XML says of why it cannot: errors, and what its solver found without the ways out."""
+    found = re.findall(r'<message type="error">(.*?)</message>|<description>(Problem: .*?)(?:\n Solution|</desc)', text,
+                       re.DOTALL)
+    lines = [" ".join((error or problem).split()) for error, problem in found]
+    raw = " / ".join(lines) or " ".join(text.split())[-300:]
+    for code, sign in (("&apos;", "'"), ("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
+        raw = raw.replace(code, sign)
+    return raw.rstrip(".")
+
+
+def parse_changes(text: str) -> list[Change]:
+    """Reads the summary of a transaction."""
+    changes = []
+    for section in _tree(text).iter("install-summary"):
+        for kind in section:
+            for one in kind.iter("solvable"):
+                if one.get("type") == "package":
+                    name, version = qualified(str(one.get("name")), str(one.get("arch"))), one.get("edition")
+                    changes.append(Change(name, version, None) if kind.tag == "to-remove" else
+                                   Change(name, one.get("edition-old"), version))
+    return changes
+
+
+def parse_candidates(text: str) -> dict[str, list[str]]:
+    """Reads C(zypper search -s): name to full versions, newest first."""
+    found: dict[str, list[str]] = {}
+    for one in _tree(text).iter("solvable"):
+        found.setdefault(qualified(str(one.get("name")), str(one.get("arch"))), []).append(str(one.get("edition")))
+    return newest_first(found)
+
+
+def _tree(text: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise HostError(f"zypper printed no XML ({error}): {text.strip()[-300:]}", "Look at /var/log/zypper.log.") \
+            from error
+
+
+def proxy() -> dict[str, str]:
+    """The proxy that SUSE's network settings name, as an option of curl; none where they switch it off."""
+    text = read_text(PROXY) or ""
+    found = re.search(r'^HTTPS?_PROXY="([^"]+)"', text, re.MULTILINE)
+    return {"proxy": found.group(1)} if found and re.search(r'^PROXY_ENABLED="?yes', text, re.MULTILINE) else {}

@@ -1,0 +1,278 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The vendor's software beside the driver, from reading to re-reading. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import read_os
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import library_version, loaded_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._libraries import load
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    Manager,
+    PackageState,
+    Repository,
+    upstream,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Component, Host, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import DcgmExporter
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.node_status import NodeStatusExporter
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.sources import source_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.work import ABSENT, RESTART, START, WRITE, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
+
+# In the order in which they are brought; removal goes the other way. Another one is a file and a line.
+COMPONENTS: t.Tuple[Component, ...] = (Cuda(), Dcgm(), DcgmExporter(), NodeStatusExporter())
+_STARTS = (START, RESTART)
+NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
+
+
+def driver_level() -> str | None:
+    """The CUDA level of the installed driver (C(13.2)) as its library tells it, None where there is none."""
+    try:
+        library = load("libcuda.so.1")
+    except OSError:
+        return None
+    number = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(number)) != 0 or not number.value:
+        return None
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+@dataclass
+class Part:
+    """What is done for one component."""
+
+    steps: t.List[Step]
+    pending: t.List[t.Dict[str, t.Any]] = field(default_factory=list)
+    reasons: t.List[str] = field(default_factory=list)
+    diff: t.List[t.Dict[str, str]] = field(default_factory=list)
+
+    def hold_services(self, why: str) -> None:
+        """Leaves the starts of services pending."""
+        self.pending = [{**step.as_dict(), "pending_reason": why} for step in self.steps if step.action in _STARTS]
+        self.steps = [step for step in self.steps if step.action not in _STARTS]
+
+
+class Software:
+    """One run of the module. wanted: by component its options; check: plan only.
+
+    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
+    repaired: names of repositories that what runs before this puts right. packages_before: as of L(PackageWork).
+    files_before: paths of files that are brought before, in check mode.
+    """
+
+    def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
+                 driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
+                 journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
+                 packages_before: bool = False, files_before: t.Collection[str] = ()) -> None:
+        self.wanted = wanted
+        self.given = repository
+        self.driver_cuda = driver_cuda
+        self.check = check
+        self.run = command
+        self.root = root or Root()
+        self.journal_root = journal_root
+        self.repaired = set(repaired)
+        self.packages_before = packages_before
+        self.files_before = files_before
+        self.system = read_os(self.root)
+
+    # -- states
+
+    def present(self) -> dict[str, t.Any]:
+        """Brings the wanted components; see the module's documentation for the result."""
+        if not self.wanted:
+            raise InputError("no component is named.", f"Set one of {', '.join(NAMES)}; an empty mapping will do.",
+                             path=NAMES[0], allowed=list(NAMES))
+        chosen = [component for component in COMPONENTS if component.name in self.wanted]
+        manager = self._manager()
+        state = manager.read() if manager else PackageState({})
+        wishes = self._wishes(chosen, state)
+        repository = self._repository() if any(wish.packages for wish in wishes.values()) else None
+        if repository is not None and manager is None:
+            raise self._unsupported()
+        with contextlib.ExitStack() as stack:
+            works = {component.name: self._work(stack, component, wishes[component.name], manager, repository)
+                     for component in chosen}
+            services = self._services(chosen)
+            parts = {}
+            for component in chosen:
+                with _named(component.name):
+                    parts[component.name] = Part(self._plan(works[component.name], state, services[component.name]),
+                                                 reasons=list(wishes[component.name].reasons))
+            broken = self._driver_problem()
+            installed = False
+            for component in chosen:
+                name, part = component.name, parts[component.name]
+                with _named(name):
+                    if installed and _installs(part.steps) and manager is not None:
+                        # What it brings besides has changed with what the components before it brought.
+                        part.steps = self._plan(works[name], manager.read(), services[name])
+                    if broken and wishes[name].needs_driver:
+                        part.hold_services(broken)
+                    self._apply(part, works[name])
+                    installed = installed or _installs(part.steps) and not self.check
+            if not self.check and any(part.steps for part in parts.values()):
+                state, services = manager.read() if manager else state, self._services(chosen)
+        return self._result(parts, wishes, state, services)
+
+    def absent(self) -> dict[str, t.Any]:
+        """Takes away what this collection brought of the named components, of all where none is named."""
+        chosen = [component for component in reversed(COMPONENTS) if not self.wanted or component.name in self.wanted]
+        with contextlib.ExitStack() as stack:
+            manager = self._manager()
+            works = {component.name: self._work(stack, component, None, manager, None) for component in chosen}
+            if any(work.journal.of_kind("package") for work in works.values()) and manager is None:
+                raise self._unsupported()
+            used = [component for component in chosen if works[component.name].journal.entries]
+            services = self._services(used)
+            state = manager.read() if manager and used else PackageState({})
+            going: set[str] = set()
+            parts = {component.name: Part([]) for component in chosen}
+            for component in used:
+                name, work = component.name, works[component.name]
+                with _named(name):
+                    parts[name] = Part(work.plan_absent(state, services[name], going),
+                                       reasons=work.not_restored(state))
+                going |= set(work.journal.of_kind("package"))
+            for component in used:
+                with _named(component.name):
+                    self._apply(parts[component.name], works[component.name])
+                    if not self.check:
+                        works[component.name].settle()
+            if used and not self.check:
+                state, services = manager.read() if manager else state, self._services(used)
+        return self._result(parts, {}, state, services)
+
+    # -- parts
+
+    def _wishes(self, chosen: t.Sequence[Component], state: PackageState) -> dict[str, Wish]:
+        """All that is wanted; what is wrong about it comes up before anything is changed."""
+        host = Host(self.root, driver_level() or self.driver_cuda,
+                    [model_of(gpu.device, gpu.subsystem) for gpu in read_bus(self.root).gpus], state.installed,
+                    tuple(self.wanted), sys.executable)
+        wishes = {}
+        for component in chosen:
+            with _named(component.name):
+                wishes[component.name] = component.wish(self.wanted[component.name], host)
+        return wishes
+
+    def _manager(self) -> Manager | None:
+        make = MANAGERS.get(self.system["family"] or "")
+        return make(self.run) if make else None
+
+    def _unsupported(self) -> HostError:
+        return HostError(f"Packages of {self.system['id']} {self.system['version_id']} are not supported yet.",
+                         "Leave this component out there; node_status_exporter needs no packages.")
+
+    def _repository(self) -> Repository:
+        system = (self.system["id"] or "", self.system["version_id"] or "")
+        source = source_for(*system, os.uname().machine)
+        if source is None:
+            raise InputError(f"NVIDIA's repository has nothing for {' '.join(system)} that this version installs.",
+                             "Leave these components out there.", path="repository", value=" ".join(system))
+        # The driver's own one may show nothing but the driver, at one version.
+        return replace(source.repository(Spec(repository=self.given)), name="cuda", held=False)
+
+    def _work(self, stack: contextlib.ExitStack, component: Component, wish: Wish | None, manager: Manager | None,
+              repository: Repository | None) -> Work:
+        journal = stack.enter_context(Journal(component.name, self.journal_root, readonly=self.check))
+        return Work(component.unit, wish, journal, self.run, self.root, manager,
+                    repository if wish and wish.packages else None)
+
+    def _plan(self, work: Work, state: PackageState, service: Service) -> list[Step]:
+        """The steps of a component; a repository of several is put right by the first of them."""
+        packages = work.packages
+        if packages is not None and packages.repository is not None:
+            packages.repaired = packages.repository.name in self.repaired
+            packages.packages_before = self.packages_before
+        work.files_before = self.files_before
+        steps = work.plan(state, service)
+        self.repaired.update(step.target for step in steps if step.action == ADD)
+        return steps
+
+    def _driver_problem(self) -> str:
+        """Why services that need the driver would not start, empty where nothing is known to be in the way."""
+        loaded, library = loaded_version(self.root), library_version(self.root)
+        if loaded is None:
+            # A preview of what follows the driver's installation, of which the caller has told.
+            return "" if self.check and self.driver_cuda else "the driver is not loaded"
+        if library is not None and library != loaded:
+            return f"the loaded driver is {loaded}, its libraries are {library}"
+        return ""
+
+    def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
+        """By component the state of its unit."""
+        units = [component.unit for component in components if component.unit]
+        found = read_units(self.run, units) if units else {}
+        return {component.name: found.get(component.unit, ABSENT) for component in components}
+
+    def _apply(self, part: Part, work: Work) -> None:
+        part.diff = _diff(work.journal.concern, part.steps)
+        if not self.check:
+            apply(part.steps, work.execute, work.journal)
+
+    @staticmethod
+    def _result(parts: t.Mapping[str, Part], wishes: t.Mapping[str, Wish], state: PackageState,
+                services: t.Mapping[str, Service]) -> dict[str, t.Any]:
+        told = {}
+        for name, part in parts.items():
+            packages = wishes[name].packages if name in wishes else ()
+            version = next((upstream(state.installed[package]) for package in packages if package in state.installed),
+                           None)
+            service = services.get(name, ABSENT)
+            told[name] = {"plan": [step.as_dict() for step in part.steps], "pending": part.pending,
+                          "reasons": part.reasons, "version": version, "service": service.state}
+        every = list(parts.values())
+        return outcome([step for part in every for step in part.steps],
+                       [step for part in every for step in part.pending],
+                       [entry for part in every for entry in part.diff], components=told)
+
+
+@contextlib.contextmanager
+def _named(component: str) -> t.Iterator[None]:
+    """An error says in its details which component it is about."""
+    try:
+        yield
+    except GpuopsError as error:
+        error.details.setdefault("component", component)
+        raise
+
+
+def _installs(steps: t.Sequence[Step]) -> bool:
+    return any(step.action == INSTALL for step in steps)
+
+
+def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
+    """The steps, and the text of each file that changes."""
+    found = plan_diff(name, steps)
+    for step in steps:
+        content = step.data.get("content", b"")
+        if step.action == WRITE and step.target.startswith("/etc/"):
+            try:
+                with open(step.target, encoding="utf-8") as handle:
+                    former = handle.read()
+            except OSError:
+                former = ""
+            found.append(diff_entry(step.target, former, content.decode("utf-8")))
+    return found

@@ -1,0 +1,69 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Metrics on the state of a node as a file for Prometheus' node exporter. PRIVATE to the collection.
+
+What runs on the host is a zip of this collection's own code (C(report.py) and what it imports), started by a timer of
+systemd: no shell, no daemon, and nothing that could differ from what facts and verification say.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, PYNVML, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish
+
+PROGRAM = f"{FOLDER}/node-status.pyz"
+SERVICE = "gpuops-node-status.service"
+TIMER = "gpuops-node-status.timer"
+UNITS = "/etc/systemd/system"
+OUTPUT = "gpuops-node-status.prom"
+_SERVICE_TEXT = """\
+# Written by gpuops.nvidia.
+[Unit]
+Description=State of the NVIDIA GPUs of this node, for Prometheus' node exporter
+
+[Service]
+Type=oneshot
+ExecStart={interpreter} {program} {output}
+TimeoutStartSec=120
+Nice=10
+"""
+_TIMER_TEXT = """\
+# Written by gpuops.nvidia.
+[Unit]
+Description=State of the NVIDIA GPUs of this node, regularly
+
+[Timer]
+OnBootSec=15s
+OnUnitActiveSec={interval}s
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+class NodeStatusExporter:
+    """Implements C(_base.Component)."""
+
+    name = "node_status_exporter"
+    unit = TIMER
+
+    @staticmethod
+    def wish(options: Options, host: Host) -> Wish:
+        """See L(base.Component). folder: where the node exporter looks for C(*.prom); interval: seconds."""
+        folder, interval = str(options["folder"]).rstrip("/"), int(options["interval"])
+        if not folder.startswith("/") or any(sign.isspace() or sign == "%" for sign in folder):
+            raise InputError(f"'{folder}' cannot be the folder.", "Give an absolute path without blanks.",
+                             path="node_status_exporter.folder", value=folder)
+        if not 5 <= interval <= 86400:
+            raise InputError(f"{interval} s is not allowed.", "Give 5 to 86400.", path="node_status_exporter.interval",
+                             value=interval)
+        output = f"{folder}/{OUTPUT}"
+        service = _SERVICE_TEXT.format(interpreter=host.interpreter, program=PROGRAM, output=output)
+        return Wish(files={PYNVML: pynvml(host.root), PROGRAM: program(report.__name__),
+                           f"{UNITS}/{SERVICE}": service.encode(),
+                           f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
+                    outputs=[output], unit=TIMER, first=SERVICE)

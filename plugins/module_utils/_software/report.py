@@ -1,0 +1,100 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program that writes the state of a node as metrics; C(node_status.py) puts it on hosts. PRIVATE.
+
+Names that begin with C(gpu_operator_) are those of the GPU Operator's node status exporter (validator 26.7) and mean
+the same, seen from the host: so its alerts and dashboards work. What a cluster alone knows is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import (
+    library_version,
+    loaded_version,
+    reboot_pending,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, sweep, write_atomic
+
+# Samples of one metric: labels to value.
+Samples = t.Sequence[t.Tuple[t.Mapping[str, str], float]]
+_HELP = {
+    "gpu_operator_node_metrics_ready_ts_seconds": "When these metrics were first written.",
+    "gpu_operator_node_driver_ready": "Whether the driver's kernel module is loaded.",
+    "gpu_operator_node_driver_validation": "Whether driver, libraries and all GPUs answered at the last look.",
+    "gpu_operator_node_driver_validation_last_success_ts_seconds": "When they last did, 0 for never.",
+    "gpu_operator_node_toolkit_ready": "Whether the NVIDIA container runtime is installed.",
+    "gpu_operator_nvidia_pci_devices_total": "NVIDIA devices on the PCI bus, GPUs and others.",
+    "gpuops_node_driver_info": "Versions of the loaded module and of the libraries, empty where there is none.",
+    "gpuops_node_driver_version_mismatch": "Whether module and libraries are of different versions.",
+    "gpuops_node_reboot_pending": "Whether the driver waits for a reboot or a reload.",
+    "gpuops_node_gpus": "GPUs on the PCI bus.",
+    "gpuops_node_gpu_lost": "Whether the driver cannot reach a GPU.",
+    "gpuops_node_gpu_mig_mode_pending": "Whether the MIG mode of a GPU waits for a reset.",
+}
+_SUCCESS = "gpu_operator_node_driver_validation_last_success_ts_seconds"
+_READY = "gpu_operator_node_metrics_ready_ts_seconds"
+
+
+def metrics(root: Root, snapshot: t.Mapping[str, t.Any], former: str, now: float) -> dict[str, Samples]:
+    """By name the samples. snapshot: of NVML; former: the text written last, for what is remembered; now: seconds."""
+    found = collect_devices(root, snapshot)
+    loaded, library = loaded_version(root), library_version(root)
+    gpus = found["gpus"]
+    # Where NVML does not answer at all, no single GPU is to blame.
+    lost = {gpu["pci"]: bool(snapshot["available"] and gpu["error"]) for gpu in gpus}
+    works = bool(loaded and loaded == library and snapshot["available"] and gpus and not any(lost.values()))
+    vendors = [root.text(f"/sys/bus/pci/devices/{name}/vendor") for name in root.names("/sys/bus/pci/devices")]
+    return {
+        _READY: [({}, _former(former, _READY) or int(now))],
+        "gpu_operator_node_driver_ready": [({}, loaded is not None)],
+        "gpu_operator_node_driver_validation": [({}, works)],
+        _SUCCESS: [({}, int(now) if works else _former(former, _SUCCESS))],
+        "gpu_operator_node_toolkit_ready": [({}, root.exists("/usr/bin/nvidia-container-runtime"))],
+        "gpu_operator_nvidia_pci_devices_total": [({}, vendors.count("0x10de"))],
+        "gpuops_node_driver_info": [({"loaded": loaded or "", "library": library or ""}, 1)],
+        "gpuops_node_driver_version_mismatch": [({}, bool(loaded and library and loaded != library))],
+        "gpuops_node_reboot_pending": [({}, reboot_pending(root, loaded, library))],
+        "gpuops_node_gpus": [({}, len(gpus))],
+        "gpuops_node_gpu_lost": [({"gpu": pci}, value) for pci, value in lost.items()],
+        "gpuops_node_gpu_mig_mode_pending": [
+            ({"gpu": gpu["pci"]}, gpu["mig"]["enabled"] != gpu["mig"]["pending"]) for gpu in gpus if gpu["mig"]],
+    }
+
+
+def _former(text: str, name: str) -> int:
+    found = re.search(rf"^{name}\{{[^}}]*\}} (\d{{1,18}})$", text, re.M)
+    return int(found.group(1)) if found else 0
+
+
+def render(values: t.Mapping[str, Samples], node: str) -> str:
+    """Prometheus' text format; each sample gets the label C(node), as the operator's have."""
+    lines = []
+    for name, samples in values.items():
+        if not samples:
+            continue
+        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
+        for labels, value in samples:
+            told = ",".join(f'{key}="{content}"' for key, content in {**labels, "node": node}.items())
+            lines.append(f"{name}{{{told}}} {int(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """C(node-status.pyz FILE): writes the metrics to a file in one step.
+
+    This runs as root, and the folder may be that of another user: no link that stands for the file is followed.
+    """
+    path, root = sys.argv[1], Root()
+    former = "" if os.path.islink(path) else read_text(path) or ""
+    values = metrics(root, nvml_snapshot(clients=False), former, time.time())
+    sweep(path)
+    write_atomic(path, render(values, os.uname().nodename).encode("utf-8"), mode=0o644, follow=False)

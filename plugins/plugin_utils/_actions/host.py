@@ -1,0 +1,104 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The base of actions whose module needs pynvml on the host. PRIVATE to the collection.
+
+Hosts have no package for pynvml, and as part of a module's payload it would cost 332 KB a task. So the module runs
+without it; only where it answers C(missing_library: pynvml) is the controller's file copied into the task's temporary
+folder and the module run once more. The driver role installs it for good.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, calm, parsed, received
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.gathered import refuse_forged
+
+# The environment variable by which the module finds the shipped file; read by module_utils/_nvml.py.
+PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
+# The programs by which a task becomes another user; how much of what they print is told.
+_BECOME = re.compile(r"\b(sudo(ers)?|su|doas|pbrun|pfexec|dzdo|runas|ksu|machinectl|sesu)\b|password", re.I)
+_WORDS = 500
+
+
+class Asking(ActionBase):
+    """An action that asks a host, which may be in wrong hands."""
+
+    def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
+        """As Ansible does, but that nothing which a host prints reaches a terminal, or ends the task, from there."""
+        plain = {**res, "stdout": calm(res.get("stdout", ""))}
+        return parsed(lambda: t.cast("dict[str, t.Any]", super(Asking, self)._parse_returned_data(plain, *profile)))
+
+
+class HostAction(Asking):
+    """Runs the module of the same name, with pynvml shipped where it is missing."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    # Facts that the module may set for its host, and keys that each success has.
+    FACTS: t.Tuple[str, ...] = ()
+    NEEDED: t.Tuple[str, ...] = ()
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Ansible's entry point."""
+        super().run(tmp, task_vars)
+        try:
+            refuse_forged(task_vars or {})
+        except GpuopsError as error:
+            return {"failed": True, **error.as_result()}
+        result = self.run_module(task_vars or {})
+        self._remove_tmp_path(self._connection._shell.tmpdir)
+        return result
+
+    def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Runs the module, a second time with pynvml where it asked for it. module_args: default the task's."""
+        result = self._ask(task_vars, module_args)
+        error = result.get("error") or {}
+        if result.get("failed") and error.get("kind") == "missing_library" and error.get("library") == "pynvml":
+            source = importlib.util.find_spec("pynvml")
+            if source is None or source.origin is None:
+                result["msg"] = ("The host has no pynvml and neither has the controller. "
+                                 "Install it on the controller: pip install nvidia-ml-py.")
+                return result
+            # There is one where modules are not sent by pipelining; a further one would stay on the host.
+            folder = self._connection._shell.tmpdir or self._make_tmp_path()
+            target = self._connection._shell.join_path(folder, os.path.basename(source.origin))
+            self._transfer_file(source.origin, target)
+            self._task.environment = [*(self._task.environment or []), {PYTHON_PATH_VARIABLE: folder}]
+            result = self._ask(task_vars, module_args)
+        return result
+
+    def _ask(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        try:
+            result = self._execute_module(module_args=module_args, task_vars=task_vars)
+        except AnswerError as error:
+            return {"failed": True, **error.as_result()}
+        return explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
+
+
+def explained(result: dict[str, t.Any], answer: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The result; where no module has answered, with the words of what did: sudo, a shell, a Python that cannot start.
+    """
+    if result.get("_ansible_parsed") is not False:
+        return result
+    told = str(answer.get("module_stderr") or "") or str(answer.get("module_stdout") or "")
+    lines = [printable(line.strip()) for line in told[-_WORDS:].splitlines() if line.strip()]
+    if not lines:
+        return result
+    words = " / ".join(lines).rstrip(".")
+    hint = ("Check become, become_user, become_method and the become password of this host." if _BECOME.search(words)
+            else "Try the same by hand: ansible HOST -m ansible.builtin.raw -a id, with the same become options.")
+    return {**result, **HostError(f"The host did not run the module: {words}.", hint).as_result()}
+
+
+def interpreter(action: ActionBase) -> dict[str, str]:
+    """The fact by which Ansible keeps the Python that it has discovered on the host, empty where it looked for none."""
+    name = getattr(action, "_discovered_interpreter_key", None)
+    return {name: action._discovered_interpreter} if name else {}

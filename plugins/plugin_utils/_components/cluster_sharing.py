@@ -1,0 +1,181 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How GPUs are shared in a cluster: which configurations there are, and which Node has which. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import nearest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
+
+LABEL = "nvidia.com/device-plugin.config"
+# On a Node whose device plugin shares GPUs by MPS: by it the daemon's pods choose their Nodes.
+MPS_CAPABLE = "nvidia.com/mps.capable"
+_MIG_CONFIG = "nvidia.com/mig.config"
+_SECTION = "devicePlugin.config"
+
+
+def config_map_name(policy: Policy, given: Sharing | None) -> str:
+    """The ConfigMap that is somebody else's and only named by the policy, empty where there is none."""
+    config = policy.get(_SECTION) or {}
+    return "" if given or config.get("create") else str(config.get("name") or "")
+
+
+def settle(policy: Policy, given: Sharing | None, facts: t.Mapping[str, t.Any] | None, wanted: t.Mapping[str, str],
+           reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
+    """The configurations that count, see L(chosen). facts: what read_cluster returned, with C(config_maps), or None;
+    reasons: gets why they cannot be; refused: Nodes where they cannot be; said: notes."""
+    nodes = {name: one for name, one in (facts or {"nodes": {}})["nodes"].items() if one["gpu"]}
+    try:
+        found = chosen(policy, given, (facts or {}).get("config_maps") or {})
+    except Refused as error:
+        reasons.append(error)
+        return None
+    if found is None:
+        if wanted and not (policy.get(_SECTION) or {}).get("name"):
+            reasons.append(Refused(f"{some_of(sorted(wanted))}: device_plugin_config is set, and there are no "
+                                   "configurations", "Give them in gpu_sharing."))
+        return None
+    strategy = str(policy.get("mig.strategy") or "")
+    reasons += refusals(found, strategy, wanted)
+    refused += _mig_under_mps(found, wanted, nodes)
+    said += notes(found, strategy, wanted, nodes)
+    return found
+
+
+def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
+    """The configurations that count, None where there are none, or nobody knows them.
+
+    given: gpu_sharing; live: by name the data of ConfigMaps that are in the cluster, None for one that is not there.
+    Raises Refused, and InputError for what the policy or the cluster has.
+    """
+    config = policy.get(_SECTION) or {}
+    name, default, texts = str(config.get("name") or ""), str(config.get("default") or ""), config.get("data")
+    if given is None:
+        if config.get("create"):
+            return sharing.of_texts(name, default, texts, f"{_SECTION}.data of {policy.origin}") if name else None
+        if not name or name not in live:
+            return None
+        if live[name] is None:
+            raise Refused(f"{_SECTION}.name: ConfigMap {name!r} is not in the namespace, and pods would wait for it",
+                          "Apply it first, or give its content in gpu_sharing.")
+        return sharing.of_texts(name, default, live[name], f"ConfigMap {name} in the cluster")
+    if config.get("create") and texts:
+        raise Refused(f"gpu_sharing and {_SECTION}.data of {policy.origin} both have configurations",
+                      "Keep one of them.")
+    if name and given.name and name != given.name:
+        raise Refused(f"gpu_sharing is the ConfigMap {given.name!r}, {_SECTION}.name is {name!r}",
+                      "Give both the same name, or leave out the name in the policy.")
+    default = default or given.default
+    if default and default not in given.texts:
+        raise Refused(f"{_SECTION}.default: {default!r} is none of the configurations of gpu_sharing"
+                      f"{nearest(default, list(given.texts))}", "Name one of them.")
+    return Sharing(given.origin, given.name or name or sharing.CONFIG_MAP, default, given.texts, given.documents)
+
+
+def plan(found: Sharing, given: Sharing | None, carried: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """C({name, default, data, checksum}) for templates. carried: what there is without gpu_sharing."""
+    texts = dict(found.texts) if given else carried["data"]
+    return {"name": found.name, "default": found.default if given else carried["default"], "data": texts,
+            "checksum": sharing.checksum(found.texts)}
+
+
+def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
+    """Why these configurations cannot be.
+
+    strategy: mig.strategy of the policy; wanted: by Node the configuration that the inventory names.
+    """
+    reasons = []
+    for name in sorted(set(wanted.values()) - set(found.texts)):
+        having = [node for node, one in wanted.items() if one == name]
+        reasons.append(Refused(f"{some_of(having)}: device_plugin_config {name!r} is none of the configurations"
+                               f"{nearest(name, list(found.texts))}", f"Name one of {found.origin}."))
+    for name, document in found.documents.items():
+        if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
+            reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",
+                                   "Set mig.strategy to none or single, or share by timeSlicing."))
+    return reasons
+
+
+def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
+                   nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Concerned]:
+    """The Nodes that have a MIG layout and are to share their GPUs by MPS. nodes: by name of each Node with a GPU what
+    read_cluster returns; wanted: as that of L(refusals)."""
+    with_mig = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
+                ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
+    return [(Refused(f"MPS sharing is asked for, and {_MIG_CONFIG} cuts the GPUs there: these exclude each other",
+                     f"Set device_plugin_config of these hosts to a configuration without MPS, or {_MIG_CONFIG}="
+                     "all-disabled."), with_mig)] if with_mig else []
+
+
+def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping[str, t.Any]],
+         disruption: str) -> list[str]:
+    """Takes from wanted the changes on Nodes that share by MPS, as the daemon starts anew and ends its clients.
+
+    Returns what is said of them. disruption: gpu_disruption.
+    """
+    held = []
+    for node, name in list(wanted.items()):
+        labels = nodes.get(node, {}).get("labels") or {}
+        now = str(labels.get(LABEL) or "")
+        if name != (now or found.default) and labels.get(MPS_CAPABLE) == "true":
+            held.append(node)
+            del wanted[node]
+            if now:
+                wanted[node] = now
+    return [f"{some_of(held)}: the configuration of the device plugin stays as it is, as another one ends the clients "
+            f"of the MPS daemon: gpu_disruption is {disruption}, this needs drain or higher."] if held else []
+
+
+def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
+          nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+    """What the plugin passes over without stopping. nodes: as those of L(_cut), the others as those of L(refusals)."""
+    said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
+            for text in _without_effect(document, strategy)]
+    lost = [f"{node} ({one['labels'][LABEL]})" for node, one in nodes.items()
+            if node not in wanted and one["labels"].get(LABEL) and one["labels"][LABEL] not in found.texts]
+    if lost:
+        said.append(f"{some_of(lost)}: {LABEL} names no configuration of {found.origin}; the device plugin stops "
+                    "there.")
+    if not found.default and any(node not in wanted and not one["labels"].get(LABEL) for node, one in nodes.items()):
+        said.append(f"{found.origin} has no default: Nodes without the label {LABEL} share nothing.")
+    return said
+
+
+def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
+    data = document.data or {}
+    own = (data.get("flags") or {}).get("migStrategy")
+    if own and strategy and own != strategy:
+        yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy goes before it"
+    if data.get("resources"):
+        yield "resources: the plugin passes it over"
+    for group, inner in (data.get("sharing") or {}).items():
+        for index, one in enumerate((inner or {}).get("resources") or ()):
+            path, renamed = f"sharing.{group}.resources[{index}]", inner.get("renameByDefault")
+            if one.get("devices", "all") != "all":
+                yield f"{path}.devices: the plugin passes it over and shares all GPUs of a Node alike"
+            if one.get("rename") and not (renamed and one["rename"].endswith("gpu.shared")):
+                yield (f"{path}.rename: the plugin passes it over; renameByDefault alone renames, to "
+                       f"{one['name']}.shared")
+            if "mig-" in one["name"] and _strategy(strategy, document) not in ("mixed", ""):
+                yield f"{path}.name: {one['name']} comes with the MIG strategy mixed only"
+
+
+def _strategy(strategy: str, document: Document) -> str:
+    """The variable that the policy sets goes before the file."""
+    return strategy or str(((document.data or {}).get("flags") or {}).get("migStrategy") or "")
+
+
+def _config_of(found: Sharing, node: str, wanted: t.Mapping[str, str], labels: t.Mapping[str, str]) -> str:
+    return wanted.get(node) or labels.get(LABEL) or found.default
+
+
+def _by_mps(found: Sharing, config: str) -> bool:
+    return config in found.documents and found.strategy(config) == "mps"

@@ -1,0 +1,221 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a document may hold: a small schema language, its checker, and the nearest known key. Pure. PRIVATE.
+
+A schema is plain data. A C(dict) is a mapping with these keys and no others. A C(list) of one schema is a list whose
+items follow it. A tuple lists the strings that are allowed. L(Needed) marks a key that must be there. A string names a
+type of L(TYPES), for C(int) with limits (C(int>=1), C(int>=1<=65535)); C(any) is anything. C(null) is accepted
+everywhere else and means "not set", as the API server and Helm have it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import brief
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, Path, dotted
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The schema of a key that must be there and not be null."""
+
+    schema: t.Any
+
+
+@dataclass(frozen=True)
+class Type:
+    """classes: of Python; text: for messages; pattern: that a string must match; items: type of a mapping's values."""
+
+    classes: t.Tuple[type, ...]
+    text: str
+    pattern: str = ""
+    items: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format. kind: its word in messages and results; api_version: empty where the keys stand at the top, else they
+    stand below spec; schema: its keys; title: for people."""
+
+    kind: str
+    api_version: str
+    schema: t.Mapping[str, t.Any]
+    title: str
+
+
+Schema = t.Union[str, Needed, t.Tuple[str, ...], t.List[t.Any], t.Mapping[str, t.Any]]
+
+TYPES: dict[str, Type] = {
+    "str": Type((str,), "a string"),
+    "bool": Type((bool,), "true or false"),
+    "int": Type((int,), "a whole number"),
+    "int-or-str": Type((int, str), "a whole number or a string"),
+    "map": Type((dict,), "a mapping"),
+    "strmap": Type((dict,), "a mapping of strings", items="str"),
+    "boolmap": Type((dict,), "a mapping of true or false", items="bool"),
+    "quantities": Type((dict,), "a mapping of quantities such as 500m or 1Gi", items="quantity"),
+    "strs": Type((list,), "a list of strings", items="str"),
+    "objects": Type((list,), "a list of mappings", items="map"),
+    # Source of the patterns: the resource definitions of GPU Operator 26.7 and the quantities of Kubernetes.
+    "image": Type((str,), "the name of an image", r"[a-zA-Z0-9-]"),
+    "cuda": Type((str,), "a version of CUDA such as '13.0'", r"^([0-9]+(\.[0-9]+)*)?$"),
+    "duration": Type((str,), "a duration such as 15s or 1m30s",
+                     r"^(0|([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$"),
+    "quantity": Type((int, str), "a quantity such as 500m or 1Gi",
+                     r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))?$"),
+    "amount": Type((str,), "a number or a percentage in quotes such as '1' or '25%'", r"^[0-9]+%?$"),
+    "amount-or-int": Type((int, str), "a whole number or a percentage such as 25%", r"^[0-9]+%?$"),
+}
+
+
+def limits(schema: str) -> tuple[str, int | None, int | None]:
+    """(type, smallest, largest) of C(int>=1<=65535); None where there is no limit."""
+    match = re.fullmatch(r"([a-z-]+)(?:>=(\d+))?(?:<=(\d+))?", schema)
+    if match is None:
+        raise ValueError(f"{schema!r} is no type")
+    return match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else None
+
+
+def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
+    """All faults of the part of a document at path, each one sentence with path, line, value and what is allowed."""
+    data = document.data
+    for part in path:
+        data = data[part]
+    return list(_faults(document, data, schema, path))
+
+
+def _faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
+    if isinstance(schema, Needed):
+        yield from _faults(document, value, schema.schema, path)
+    elif value is None or schema == "any":
+        return
+    elif isinstance(schema, t.Mapping):
+        yield from _mapping_faults(document, value, schema, path)
+    elif isinstance(schema, list):
+        yield from _list_faults(document, value, schema[0], path)
+    elif isinstance(schema, tuple):
+        if value not in schema or not isinstance(value, str):
+            allowed = ", ".join(repr(item) for item in schema)
+            yield say(document, path, f"{shown(value)} is not allowed; allowed: {allowed}{_quote_hint(value)}")
+    else:
+        yield from _type_faults(document, value, schema, path)
+
+
+def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.Any], path: Path) -> t.Iterator[str]:
+    if not isinstance(value, dict):
+        yield say(document, path, f"a mapping is expected, {shown(value)} stands here")
+        return
+    for key, inner in value.items():
+        if isinstance(key, str) and key in schema:
+            yield from _faults(document, inner, schema[key], (*path, key))
+        else:
+            yield say(document, (*path, brief(key, str)), f"unknown key{_nested(str(key), schema)}")
+    for key, inner in schema.items():
+        if isinstance(inner, Needed) and value.get(key) is None:
+            yield say(document, (*path, key), "is missing")
+
+
+def _list_faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
+    if not isinstance(value, list):
+        wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
+        yield say(document, path, f"{wanted} is expected, {shown(value)} stands here")
+        return
+    for index, item in enumerate(value):
+        if item is None:
+            yield say(document, (*path, index), "an item is expected, null stands here")
+        yield from _faults(document, item, schema, (*path, index))
+
+
+def _type_faults(document: Document, value: t.Any, schema: str, path: Path) -> t.Iterator[str]:
+    name, least, most = limits(schema)
+    kind = TYPES[name]
+    fits = isinstance(value, kind.classes) and (not isinstance(value, bool) or bool in kind.classes)
+    if not fits:
+        hint = _quote_hint(value) if str in kind.classes else ""
+        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here{hint}")
+    elif kind.pattern and isinstance(value, str) and not re.search(kind.pattern, value):
+        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here")
+    elif least is not None and value < least:
+        yield say(document, path, f"{shown(value)} is too small; the smallest value is {least}")
+    elif most is not None and value > most:
+        yield say(document, path, f"{shown(value)} is too large; the largest value is {most}")
+    elif kind.items:
+        yield from _item_faults(document, value, kind.items, path)
+
+
+def _item_faults(document: Document, value: t.Any, items: str, path: Path) -> t.Iterator[str]:
+    """Of a mapping or a list with items of one type; null is none."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in pairs:
+        if isinstance(value, dict) and not isinstance(key, str):
+            yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
+        elif item is None and isinstance(value, list):
+            yield say(document, (*path, key), f"{TYPES[items].text} is expected, null stands here")
+        elif item is not None:
+            yield from _type_faults(document, item, items, (*path, key))
+
+
+def nearest(key: str, known: t.Iterable[str]) -> str:
+    """C(; did you mean 'x'?) or the known keys where none is near."""
+    names = [str(name) for name in known]
+    folded = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(key.lower()[:80], list(folded), n=1, cutoff=0.6)
+    if found:
+        return f"; did you mean '{folded[found[0]]}'?"
+    listed = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
+    return f"; known here: {listed}" if names else ""
+
+
+def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
+    """As L(nearest), and for C(driver.version), as helm --set takes it, how it is written."""
+    first, *rest = key.split(".")
+    if not rest or not isinstance(schema.get(first), t.Mapping):
+        return nearest(key, schema)
+    return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
+
+
+def say(document: Document, path: Path, text: str) -> str:
+    """A sentence about a place: C(spec.driver.version (line 7): TEXT)."""
+    line = document.line(path)
+    return f"{dotted(path)}{f' (line {line})' if line else ''}: {text}"
+
+
+def shown(value: t.Any) -> str:
+    """A value for a message, short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return brief(value, str if isinstance(value, datetime.date) else repr)
+
+
+def _quote_hint(value: t.Any) -> str:
+    return "; write it in quotes" if isinstance(value, (bool, int, float, datetime.date)) else ""
+
+
+def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
+          path: str = "") -> tuple[dict[str, t.Any], list[str]]:
+    """(what of data a schema knows, the paths of the rest that say something)."""
+    kept: dict[str, t.Any] = {}
+    lost: list[str] = []
+    for key, value in data.items():
+        full, inner = f"{path}.{key}" if path else key, schema.get(key)
+        if inner is None:
+            lost += [full] if says(value) else []
+        elif isinstance(inner, t.Mapping) and isinstance(value, dict):
+            kept[key], more = known(value, inner, full)
+            lost += more
+        else:
+            kept[key] = value
+    return kept, lost
+
+
+def says(value: t.Any) -> bool:
+    """Whether anything is set in it that is neither empty nor false."""
+    if isinstance(value, dict):
+        return any(says(inner) for inner in value.values())
+    return value if isinstance(value, bool) else value not in (None, "", [])

@@ -1,0 +1,293 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What excludes drivers: wishes of a user, the GPUs, the system, the data of the release, by name. Pure. PRIVATE.
+
+The order of the list counts: of several explanations that are equally short, the one that stands first is given.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import (
+    ARCHITECTURES,
+    Candidate,
+    Universe,
+    Version,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Needs, Situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of the driver of one host or pool.
+
+    version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
+    grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
+    source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
+    Storage needs open modules. peermem: excludes nothing. mig: the selected layout. cuda: the level that must run.
+    vgpu: the guest driver is asked for. own_image: the image is in another repository than the vendor's. own_key:
+    modules are signed with a key of the user. runfile: the user names a .run file. fabric: the services of the fabric
+    are to run. cluster: in containers, else on the host.
+    """
+
+    version: Version | None = None
+    by: str = ""
+    key: str = "driver.version"
+    grid: bool = False
+    flavour: str = "auto"
+    flavour_by: str = "driver.kernelModuleType"
+    precompiled: bool = False
+    source: str | None = None
+    gds: bool = False
+    gds_by: str = "gds.enabled"
+    gds_open: bool = True
+    gdrcopy: bool = False
+    gdrcopy_by: str = "gdrcopy.enabled"
+    peermem: bool = False
+    mig: str | None = None
+    cuda: str | None = None
+    vgpu: bool = False
+    own_image: bool = False
+    own_key: bool = False
+    runfile: bool = False
+    fabric: bool = True
+    cluster: bool = False
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Of L(candidates.FEATURES) those that are asked for."""
+        asked = {"gds": self.gds, "mig": self.mig, "cuda": self.cuda}
+        return frozenset(name for name, value in asked.items() if value)
+
+
+def constraints(space: Universe, here: Situation, wish: Wish, release: Release) -> list[Constraint]:
+    """Everything that excludes a candidate, each with its name."""
+    every = [*_wishes(space, wish), *_host(space, here, wish), *_gpus(space, here, wish), *_coherent(space, here),
+             _flavours(space, wish), *_system(space, here, wish, release), *_fabric(space, here, wish),
+             *_defaults(space, here, wish, release)]
+    return [constraint for constraint in every if constraint.allows != space.all]
+
+
+def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
+    """What a user asks for and can take back."""
+    if wish.version:
+        change = f"{wish.key}: {{branch}}" if wish.key == "driver_branch" else f"{wish.key}: {{version}}"
+        if wish.key == "driver_runfile_src":
+            change = "a driver_runfile_src of {version}"
+        yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
+                         space.where(lambda one: one.version == wish.version), change)
+    if wish.flavour != "auto":
+        value = "{switch}" if wish.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
+        yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",
+                         space.where(lambda one: one.flavour == wish.flavour),
+                         f"{wish.flavour_by.split(' ')[0]}: {value}")
+    if wish.precompiled:
+        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled asks for modules that come built",
+                         space.where(lambda one: one.signed), "driver.usePrecompiled: false")
+    if wish.source:
+        yield Constraint("driver.source", f"driver_source of this host asks for {wish.source}",
+                         space.where(lambda one: one.signed if wish.source == "precompiled"
+                                     else one.source == wish.source), "driver_source: {source}")
+    if wish.source == "runfile" and not wish.runfile:
+        yield Constraint("runfile", "a .run file is of one version, which must be named in full",
+                         space.where(lambda one: one.source != "runfile" or one.version.text is not None),
+                         "driver_runfile_src")
+    if wish.gds:
+        needs = "open kernel modules that are built" if wish.gds_open else "kernel modules that are built"
+        yield Constraint("gds.enabled", f"{wish.gds_by} (GPUDirect Storage) needs {needs}",
+                         space.where(lambda one: one.gds and not one.signed
+                                     and (one.flavour == "open" or not wish.gds_open)), f"{wish.gds_by}: false")
+    if wish.gdrcopy:
+        yield Constraint("gdrcopy.enabled", f"{wish.gdrcopy_by} needs kernel modules that are built",
+                         space.where(lambda one: not one.signed), f"{wish.gdrcopy_by}: false")
+    if wish.mig:
+        yield Constraint("mig.layout", f"MIG layout {wish.mig!r} is selected for this host",
+                         space.where(lambda one: one.mig), "no mig_manager_selected")
+    if wish.cuda:
+        yield _cuda(space, wish.cuda)
+
+
+def _cuda(space: Universe, level: str) -> Constraint:
+    """Within a major every driver of that major runs every minor, from a first version on."""
+    major = version_key(level)[:1]
+    first = matrix.cuda_needs(level)
+
+    def runs(one: Candidate) -> bool:
+        if first:
+            return one.version.key >= version_key(first)
+        branch = matrix.branch(one.version.branch)
+        return branch is None or branch.cuda is None or version_key(branch.cuda)[:1] >= major
+
+    needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
+    return Constraint("cuda.version", f"CUDA {level} (cuda.version) {needs}",
+                      space.where(lambda one: one.cuda and runs(one)), "cuda.version: {cuda}")
+
+
+def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    """What its administrator can change on the host itself."""
+    if here.secure_boot == "signed" and not wish.own_key:
+        own = "" if wish.cluster else ", driver_signing_key of this host"
+        yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled: only signed modules load",
+                         space.where(lambda one: one.signed), "a key of DKMS that is enrolled (mokutil --import)"
+                         f"{own}, or Secure Boot off")
+    if not here.headers and not wish.cluster:
+        yield Constraint("kernel.headers", f"kernel {here.kernel} has no headers, neither installed nor in the package "
+                         "manager's index: nothing can be built for it", space.where(lambda one: one.signed),
+                         "a kernel whose headers are in the repositories")
+    if here.secure_boot and wish.gds:
+        yield Constraint("secure_boot", "Secure Boot is on, and GPUDirect Storage does not work under it",
+                         space.where(lambda one: not one.gds), "Secure Boot off")
+    if wish.vgpu and wish.cluster:
+        yield Constraint("vgpu", "driverType asks for a vGPU driver, which is built in the container",
+                         space.where(lambda one: not one.signed))
+    elif (here.vgpu or wish.vgpu) and not wish.grid:
+        what = "this is a vGPU guest" if here.vgpu else "driverType asks for vGPU"
+        yield Constraint("vgpu", f"{what}: its guest driver comes from the vGPU licence portal, no repository has it",
+                         space.where(lambda one: wish.own_image if wish.cluster else
+                                     wish.runfile and one.source == "runfile"),
+                         "" if wish.cluster else "driver_runfile_src with the guest driver of your licence")
+
+
+def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    """First what holds for an architecture, then what is a model's own."""
+    families: dict[str, list[Needs]] = {}
+    for gpu in here.gpus:
+        if gpu.family and gpu.architecture:
+            families.setdefault(gpu.family, []).append(gpu)
+    for family, gpus in sorted(families.items()):
+        known = gpus[0].architecture
+        if known is not None:
+            first = str(known.first_branch) if known.first_branch else None
+            yield _gpu(space, f"gpu:{family}", " and ".join(gpu.name for gpu in gpus), known.open_modules, first,
+                       known.last_branch, known if wish.cuda else None, wish.cuda)
+    for gpu in here.gpus:
+        generation = gpu.architecture.open_modules if gpu.architecture else None
+        own = gpu.open_modules if gpu.open_modules and gpu.open_modules != generation else "optional"
+        if gpu.first or own != "optional":
+            yield _gpu(space, f"gpu:{gpu.short}", gpu.name, own, gpu.first, None)
+
+
+def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None, last: int | None,
+         known: matrix.Architecture | None = None, cuda: str | None = None) -> Constraint:
+    floor = version_key(first) if first else ()
+    needed = {"no": "proprietary", "required": "open"}.get(modules)
+    compiles = known is None or cuda is None or _compiles(known, cuda)
+
+    def drives(one: Candidate) -> bool:
+        return ((needed is None or one.flavour == needed) and one.version.key >= floor
+                and (last is None or one.version.branch <= last) and (compiles or not one.cuda))
+
+    words = [f"{needed} kernel modules" if needed else "", f"driver {first} or newer" if first else "",
+             f"a branch up to {last}" if last else "",
+             "" if compiles else f"another CUDA than {cuda}"]
+    asked = [word for word in words if word]
+    text = " and ".join([", ".join(asked[:-1]), asked[-1]] if len(asked) > 1 else asked)
+    return Constraint(name, f"{gpus} needs {text}", space.where(drives))
+
+
+def _compiles(known: matrix.Architecture, level: str) -> bool:
+    """Whether the CUDA toolkit of a level (C(12.8), C(13)) compiles for an architecture."""
+    wanted = version_key(level)
+    first, last = version_key(known.cuda[0]), known.cuda[1:]
+    return wanted >= first[:len(wanted)] and all(wanted[:1] <= version_key(major) for major in last)
+
+
+def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
+    coherent = [gpu.short for gpu in here.gpus if gpu.coherent]
+    if coherent:
+        first = matrix.floor("coherent_memory")
+        floor = version_key(first)
+        yield Constraint("cdmm", f"{' and '.join(coherent)} with driver {first} or newer uses coherent driver memory "
+                         "(CDMM), which excludes MIG and GPUDirect Storage",
+                         space.where(lambda one: one.version.key < floor or not (one.gds or one.mig)))
+
+
+def _flavours(space: Universe, wish: Wish) -> Constraint:
+    known = matrix.branch(wish.version.branch) if wish.version else None
+    text = (f"branch {known.number} has {' and '.join(known.flavours)} kernel modules only" if known
+            else "not every branch has both flavours of kernel modules")
+
+    def has(one: Candidate) -> bool:
+        branch = matrix.branch(one.version.branch)
+        return branch is None or one.flavour in branch.flavours
+
+    return Constraint("branch.flavours", text, space.where(has))
+
+
+def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+    """What is published for the machine, the operating system and the kernel."""
+    if here.arch and here.arch not in ARCHITECTURES:
+        yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {here.arch}", 0)
+    elif here.arch:
+        yield Constraint("arch", f"the machine is {here.arch}", space.where(lambda one: one.arch == here.arch))
+    # What the vendor publishes says nothing about images that the user has built.
+    if here.os is None or (wish.cluster and wish.own_image):
+        return
+    system, words = here.os, " ".join(here.os).strip()
+    built = space.where(lambda one: one.signed or (
+        packages.has_container(system, one.arch) if wish.cluster
+        else packages.publishes(system, one.source, one.flavour, one.version.branch)))
+    there = _signed(here, wish, release, {one.version.branch for one in space.candidates})
+    # The vendor's images hold modules for x86_64 alone; Canonical's packages are there for both.
+    signed = space.where(lambda one: not one.signed or (
+        one.version.branch in there and (one.arch == ARCHITECTURES[0] or not wish.cluster)))
+    branches = " and ".join(str(number) for number in sorted(there))
+    limits = "driver containers for x86_64 only" if wish.cluster else packages.limits(system)
+    some = f"precompiled modules of branch {branches} only" if branches else "no precompiled modules"
+    where = f" (release {release.version})" if wish.cluster else ""
+    has = [limits] * (built != space.all) + [f"{some}{where}"] * (signed != space.all)
+    yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
+                     f"no driver is published for {words}", built & signed)
+    if here.kernel:
+        mine = {number for number in there if there[number]}
+        yield Constraint("kernel", f"there are no precompiled modules for kernel {here.kernel}{where}",
+                         space.where(lambda one: not one.signed or one.version.branch in mine))
+
+
+def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
+    """By branch of which there are modules that come built for some kernel of the system: whether for this one."""
+    if here.os is None:
+        return {}
+    if not wish.cluster:
+        return {number: packages.signed(here.os, here.kernel_flavour or "", number) for number in branches
+                if packages.signed(here.os, None, number)}
+    flavours = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
+    return {number: matrix.precompiled(release, number, *here.os, here.kernel_flavour, here.kernel)
+            for number in branches if any(matrix.precompiled(release, number, *here.os, one) for one in flavours)}
+
+
+_WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}
+
+
+def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+    fabric = here.fabric
+    if fabric in ("nvswitch", "nvlink5") and wish.fabric and not wish.cluster:
+        yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
+                         space.where(lambda one: packages.has_fabric_manager(
+                             here.os, one.arch, one.source, one.version.named, fabric)))
+    beside = [kind for kind, asked in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if asked]
+    if beside and not wish.cluster:
+        yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",
+                         space.where(lambda one: packages.brings(
+                             here.os, one.arch, one.source, one.version.named, beside)))
+
+
+def _defaults(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+    """What holds as nobody asks for anything else; least to blame, so it stands last.
+
+    On a host that loads signed modules only, these come first: nobody has to ask for them.
+    """
+    signed_only = here.secure_boot == "signed" and not wish.own_key and not wish.cluster
+    if not wish.precompiled and not wish.source and not signed_only:
+        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
+                         space.where(lambda one: not one.signed), "driver.usePrecompiled: true")
+    yield Constraint("release", f"release {release.version} supports drivers {', '.join(release.drivers)}",
+                     space.where(lambda one: one.version == wish.version or one.version.text in release.drivers),
+                     "{release}")

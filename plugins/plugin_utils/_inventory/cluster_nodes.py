@@ -1,0 +1,147 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the Nodes of a cluster mean for the plan: systems, driver pools, container runtime. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import PCI
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import PRESENT
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+
+Node = t.Mapping[str, t.Any]
+System = t.Tuple[str, str]
+
+# NFD tells a system by these labels, and a GPU by any of PCI being "true" (GPU Operator 26.7).
+OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
+OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
+OS_MAJOR = f"{OS_VERSION}.major"
+KERNEL = "feature.node.kubernetes.io/kernel-version.full"
+GPU_PRODUCT = "nvidia.com/gpu.product"
+# Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
+SYSTEM = "gpuops.nvidia/system"
+# Likewise the NVIDIADriver that it is for.
+NVIDIA_DRIVER = "gpuops.nvidia/driver"
+
+# How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
+_PRETTY = (
+    ("Ubuntu", "ubuntu"), ("Red Hat Enterprise Linux CoreOS", "rhcos"), ("Red Hat Enterprise Linux", "rhel"),
+    ("Rocky Linux", "rocky"), ("Oracle Linux", "ol"), ("CentOS", "centos"), ("Debian GNU/Linux", "debian"),
+    ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
+)
+_ID, _VERSION = re.compile("[a-z][a-z0-9-]{0,39}"), re.compile(r"v?[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
+# The value of a label, not empty (Kubernetes, Labels and Selectors).
+_VALUE = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_RUNTIMES = ("containerd", "docker", "crio")
+_SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
+
+
+def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
+    """(id, version) as os-release has them: of NFD's labels, else of C(Ubuntu 22.04.5 LTS); None where unknown."""
+    # A Node may carry anything there, and both become parts of names of objects and images.
+    name, version = labels.get(OS_ID, ""), labels.get(OS_VERSION, "")
+    if _ID.fullmatch(name) and _VERSION.fullmatch(version) and _VALUE.fullmatch(name + version):
+        return name, version
+    for start, name in _PRETTY:
+        match = re.match(re.escape(start) + _SYSTEM, pretty)
+        if match:
+            minor = match[2] or match[3]
+            return name, f"{match[1]}.{minor}" if minor else match[1]
+    return None
+
+
+def words(node: Node) -> str:
+    """C(ubuntu 24.04); empty where the system is not known."""
+    system = node.get("os") or {}
+    return " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
+
+
+def has_gpu(labels: t.Mapping[str, str]) -> bool:
+    """Whether NFD, or who labelled the Node, says that an NVIDIA GPU is there."""
+    return any(labels.get(key) == "true" for key in (*PCI, PRESENT))
+
+
+def tag(system: System, release: Release) -> str:
+    """The suffix of driver images: C(ubuntu22.04), C(rhel9). Who drops the minor version depends on the release."""
+    name, version = system
+    major = version.split(".")[0]
+    since = version_key(release.version)
+    whole = {"rocky", "rhel", "ol"} if since >= (26, 7) else {"rocky"}
+    if name in whole or (since >= (26, 3) and name == "rhel" and major.isdecimal() and int(major) >= 10):
+        version = major
+    return f"{name}{version}"
+
+
+def parse_tag(text: str) -> System | None:
+    """(id, version) of C(ubuntu24.04), None for anything else."""
+    match = re.fullmatch(r"([a-z][a-z-]*)(\d+(?:\.\d+)?)", text)
+    return (match[1], match[2]) if match else None
+
+
+def selector(system: System, os_tag: str) -> dict[str, str]:
+    """The labels that tell the Nodes of a pool from others."""
+    name, version = system
+    if os_tag == f"{name}{version}":
+        return {OS_ID: name, OS_VERSION: version}
+    return {OS_ID: name, OS_MAJOR: version.split(".")[0]}
+
+
+class Agreed(t.NamedTuple):
+    """The value that holds for all Nodes, and why, as the end of a sentence: C(more than half of the Nodes have it)."""
+
+    value: str
+    because: str
+
+
+def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
+          first: str) -> Agreed:
+    """The value that more than half of the Nodes have; else a value of Nodes that runs already; else the most frequent.
+
+    Nodes describe themselves, so a compromised Node may report any value. Half of the Nodes or less cannot replace what
+    runs, as long as any Node has it. counts: by value the number of Nodes; running: what runs in the cluster now;
+    order: key of values, of equally frequent ones the highest is taken; first: the words for that, C(the newest).
+    """
+    most = max(counts, key=lambda value: (counts[value], order(value)))
+    if 2 * counts[most] > sum(counts.values()):
+        return Agreed(most, "more than half of the Nodes have it")
+    stays = max((value for value in counts if value in running), key=order, default=None)
+    if stays is not None:
+        return Agreed(stays, "it runs already, and no other is that of more than half of the Nodes")
+    tied = sum(count == counts[most] for count in counts.values()) > 1
+    return Agreed(most, f"it is {first} of those that equally many Nodes have" if tied else "most Nodes have it")
+
+
+def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
+    """The container runtime that the toolkit's DaemonSet configures: one for a cluster. running: the one that it
+    configures now, empty where it is not there."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        if node["runtime"] in _RUNTIMES:
+            counts[node["runtime"]] = counts.get(node["runtime"], 0) + 1
+    if not counts:
+        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has a known one")
+    return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first supported one")
+
+
+def kernel_of(node: Node) -> str:
+    """The kernel as NFD's label and the tags of images have it; empty where it can be no label's value."""
+    kernel = str(node.get("kernel") or "").replace("+", "_")
+    return kernel if _VALUE.fullmatch(kernel) else ""
+
+
+def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, t.Any]]:
+    """GPU nodes that are alike, for people: C([{count, gpu, os, kernel, runtime, nodes}]), the largest pool first.
+
+    nodes: by name what read_cluster returned. gpu is None where feature discovery has not labelled the node yet.
+    """
+    found: dict[tuple[t.Any, ...], list[str]] = {}
+    for name, node in sorted(nodes.items()):
+        if node["gpu"]:
+            key = (node["labels"].get(GPU_PRODUCT), words(node) or None, node.get("kernel"), node.get("runtime"))
+            found.setdefault(key, []).append(name)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}
+            for key, names in ordered]

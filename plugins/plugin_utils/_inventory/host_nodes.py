@@ -1,0 +1,96 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts of a plan are Nodes of the cluster. A Node is taken out of service before its host is disturbed.
+
+Pure. PRIVATE.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+
+Plan = t.Dict[str, t.Any]
+_SHOWN = 20
+# The highest level on a host that belongs to a Kubernetes cluster and whose Node is not known.
+_ALONE = "idle"
+
+
+def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, t.Any]:
+    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as of L(attach)."""
+    return {"name": name, "left": left[name]} if left and name in left else {}
+
+
+def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
+           facts: t.Mapping[str, t.Any]) -> list[str]:
+    """Writes C(node) into the plan of every host: C({name, left}), or empty if the host is not a Node. Returns notes.
+
+    A host that belongs to a Kubernetes cluster and is not a Node of this one is changed at the level C(idle) at most.
+
+    names: for each host of the inventory the name that its Node would have; left: for each Node of the cluster whether
+    a killed or failed run has left it behind, None if no cluster is named; facts: for each host what gpu_info returned.
+    """
+    alone: list[str] = []
+    above = not allows(_ALONE, plan["disruption"])
+    for host, parts in plan["hosts"].items():
+        name = names.get(host, host)
+        parts["node"] = node_of(name, left)
+        if above and not parts["node"] and facts[host]["host"]["markers"]["kubernetes"]:
+            alone.append(host)
+            _cap(parts)
+    nodes = [names.get(host, host) for host in alone]
+    return [unknown_nodes(alone, nodes, left is not None, plan["disruption"])] if alone else []
+
+
+def _cap(parts: Plan) -> None:
+    for part in parts.values():
+        if isinstance(part, dict) and "disruption" in part and not allows(_ALONE, part["disruption"]):
+            part["disruption"] = _ALONE
+
+
+def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, dict[str, t.Any]]:
+    """By host C({node, note}) for a removal, which has no plan. node: as in L(attach). note: only for a host that is no
+    Node, if level, that of the fleet, is above C(idle): the message of L(unknown_nodes). Whether the host belongs to a
+    Kubernetes cluster is not known yet."""
+    found: dict[str, dict[str, t.Any]] = {host: {"node": node_of(name, left)} for host, name in names.items()}
+    for host, one in found.items():
+        if not one["node"] and not allows(_ALONE, level):
+            one["note"] = unknown_nodes([host], [names[host]], left is not None, level)
+    return found
+
+
+def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
+    """The message about hosts that belong to a Kubernetes cluster and whose Nodes, with these names, are not known."""
+    why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
+    if cluster_is_known:
+        why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
+        fix = "Set gpu_node_name to the name of the host's Node, or gpu_kubeconfig to its cluster."
+    return (f"{some_of(hosts, _SHOWN)}: the host belongs to a Kubernetes cluster, but {why}, so the run cannot cordon "
+            f"the Node and evict its pods: gpu_disruption {level} counts as {_ALONE}. {fix}")
+
+
+def batch(asked: t.Any, hosts: int, path: str = "gpu_max_unavailable") -> int:
+    """How many hosts may be out of service at the same time, at least one. asked: a number, or a share (C(25%)).
+
+    Raises InputError, which names path, for anything else.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
+    if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
+        raise InputError(f"{asked!r} is not a number of hosts.", "Write 1 or more, or a share such as 25%.",
+                         path=path, value=asked)
+    return max(1, hosts * int(found[1]) // 100) if found[2] else int(found[1])
+
+
+def check(wanted: t.MutableMapping[str, t.Any]) -> None:
+    """Reads gpu_strict and checks gpu_max_unavailable. Raises InputError."""
+    batch(wanted["max_unavailable"], 1)
+    strict = str(wanted["strict"]).lower()
+    if strict not in ("true", "false", "yes", "no"):
+        raise InputError(f"{wanted['strict']!r} is neither true nor false.", "Write true or false.", path="gpu_strict",
+                         value=wanted["strict"], allowed=["true", "false"])
+    wanted["strict"] = strict in ("true", "yes")

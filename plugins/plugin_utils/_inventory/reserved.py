@@ -1,0 +1,85 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables of users and of this collection's roles, which the facts of a host must not set. Pure. PRIVATE.
+
+Facts take precedence over the inventory and the defaults of roles. They come from the host, by any module (such as
+setup), or from a fact cache. A test compares this list with roles and playbooks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+
+NAMES = frozenset({
+    # Of Ansible, for what the inventory says where it is: relative paths of users begin there.
+    "inventory_dir",
+    "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_cluster",
+    "container_toolkit_config_path", "container_toolkit_disruption", "container_toolkit_drop_in_path",
+    "container_toolkit_mode", "container_toolkit_nri", "container_toolkit_plan", "container_toolkit_preview",
+    "container_toolkit_proxy", "container_toolkit_repository_fingerprint", "container_toolkit_repository_key",
+    "container_toolkit_repository_url", "container_toolkit_result", "container_toolkit_runtime",
+    "container_toolkit_set_as_default", "container_toolkit_settings", "container_toolkit_version", "cuda_plan",
+    "cuda_profile", "cuda_proxy", "cuda_repository_fingerprint", "cuda_repository_key", "cuda_repository_url",
+    "cuda_result", "cuda_version", "dcgm_cluster", "dcgm_exporter_cluster", "dcgm_exporter_counters",
+    "dcgm_exporter_dcgm_plan", "dcgm_exporter_dcgm_profiling", "dcgm_exporter_dcgm_version", "dcgm_exporter_listen",
+    "dcgm_exporter_plan", "dcgm_exporter_proxy", "dcgm_exporter_repository_fingerprint", "dcgm_exporter_repository_key",
+    "dcgm_exporter_repository_url", "dcgm_exporter_result", "dcgm_exporter_version", "dcgm_plan", "dcgm_profiling",
+    "dcgm_proxy", "dcgm_repository_fingerprint", "dcgm_repository_key", "dcgm_repository_url", "dcgm_result",
+    "dcgm_version", "deploy_labels_result", "device_plugin_cluster", "device_plugin_config", "device_plugin_result",
+    "driver_branch", "driver_check", "driver_cluster", "driver_disruption", "driver_fabric", "driver_gdrcopy",
+    "driver_gds", "driver_imex_nodes", "driver_kernel_module_type", "driver_licence_feature_type",
+    "driver_licence_settings", "driver_licence_token", "driver_lock_timeout", "driver_module_parameters",
+    "driver_next_kernel", "driver_peermem", "driver_persistenced", "driver_plan", "driver_preview", "driver_proxy",
+    "driver_reboot_timeout", "driver_repository_fingerprint", "driver_repository_key", "driver_repository_url",
+    "driver_result", "driver_runfile_checksum", "driver_runfile_src", "driver_signing_certificate",
+    "driver_signing_key", "driver_signing_password", "driver_source", "driver_state", "driver_version",
+    "feature_discovery_cluster", "feature_discovery_mig_strategy", "feature_discovery_node_name",
+    "feature_discovery_plan", "feature_discovery_result", "feature_discovery_sharing", "feature_discovery_slurm_folder",
+    "feature_discovery_state", "feature_discovery_target", "gpu_asked", "gpu_beside", "gpu_changed", "gpu_context",
+    "gpu_disruption", "gpu_disturbing", "gpu_going", "gpu_here", "gpu_image_registry", "gpu_known", "gpu_kubeconfig",
+    "gpu_max_fail_percentage", "gpu_max_unavailable", "gpu_mig_layout", "gpu_mig_level", "gpu_monitoring",
+    "gpu_namespace", "gpu_node_name", "gpu_node_os", "gpu_node_unknown", "gpu_parts", "gpu_placement", "gpu_plan",
+    "gpu_policy", "gpu_profile", "gpu_proxy", "gpu_pull_secrets", "gpu_release", "gpu_remove_timeout", "gpu_render_to",
+    "gpu_report_html", "gpu_report_json", "gpu_results", "gpu_sharing", "gpu_startup_taint", "gpu_strict",
+    "gpu_take_over", "gpu_undisturbed", "gpu_waits", "hand_back_file", "hand_back_from", "hand_back_result",
+    "maintenance_asked", "maintenance_changing", "maintenance_components", "maintenance_context",
+    "maintenance_disruption", "maintenance_drain_delete_emptydir_data", "maintenance_drain_force",
+    "maintenance_drain_timeout", "maintenance_failed", "maintenance_failure", "maintenance_kubeconfig",
+    "maintenance_layout", "maintenance_left", "maintenance_max_fail_percentage", "maintenance_node",
+    "maintenance_releases", "maintenance_result", "maintenance_results", "maintenance_state", "maintenance_stopped",
+    "maintenance_waits", "mig_manager_asked", "mig_manager_at_once", "mig_manager_boot", "mig_manager_cluster",
+    "mig_manager_config", "mig_manager_config_file", "mig_manager_devices", "mig_manager_disruption",
+    "mig_manager_layout", "mig_manager_max_fail_percentage", "mig_manager_nodes", "mig_manager_plan",
+    "mig_manager_preview", "mig_manager_requested", "mig_manager_result", "mig_manager_selected", "mig_manager_timeout",
+    "nfd_cluster", "nfd_result", "node_status_exporter_cluster", "node_status_exporter_folder",
+    "node_status_exporter_interval", "node_status_exporter_plan", "node_status_exporter_result", "operands_result",
+    "preflight_ask", "preflight_checked", "preflight_cluster", "preflight_cuda_samples", "preflight_cuda_timeout",
+    "preflight_delivered", "preflight_disruption", "preflight_enforce", "preflight_failure", "preflight_found",
+    "preflight_labelled", "preflight_placement", "preflight_plan", "preflight_policy", "preflight_release",
+    "preflight_report", "preflight_report_html", "preflight_report_json", "preflight_reported_taint",
+    "preflight_startup_taint", "preflight_timeout", "remove_from", "software_components", "software_driver_cuda",
+    "software_plan", "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
+    "software_repository_url", "software_result", "validator_cluster", "validator_result", "validator_timeout",
+})
+
+# How our names begin, and how those end that no user sets.
+_PREFIXES = tuple(f"{name}_" for name in (*components.NAMES, "gpu", "hand_back", "maintenance", "preflight", "remove",
+                                          "software"))
+_INTERNAL = ("_result", "_results", "_plan", "_preview")
+# Known to Ansible or to users by another meaning than that of a variable of ours.
+_OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels", "gpu_node")
+
+
+def look_alikes(names: t.Iterable[str]) -> list[str]:
+    """A note for each variable that is not ours and whose name looks like one of ours: C(gpu_polcy), sorted by name."""
+    known = sorted(name for name in NAMES if not name.endswith(_INTERNAL))
+    notes = []
+    for name in sorted(set(names) - NAMES - set(_OTHERS)):
+        nearest = difflib.get_close_matches(name, known, 1, 0.8) if name.startswith(_PREFIXES) else []
+        if nearest:
+            notes.append(f"{name} is no variable of this collection and has no effect. Did you mean {nearest[0]}?")
+    return notes

@@ -1,0 +1,58 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is there: the live objects that a plan needs, by one list a kind. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted
+
+# Their metadata say enough: who owns which field. In a large cluster the whole of them is many MB.
+_LEAN = ("CustomResourceDefinition", "Namespace")
+# Objects of these kinds may be wanted in namespaces of others (monitoring).
+_ANYWHERE = ("ServiceMonitor", "PrometheusRule")
+
+Place = t.Tuple[kinds.Kind, t.Optional[str]]
+
+
+def read(client: Client, wanted: t.Sequence[Wanted], everything: bool = False) -> dict[Key, Object]:
+    """Live objects by key: of the kinds that are wanted or shipped, foreign ones among them.
+
+    Namespaced kinds are looked for in the namespaces of what is wanted and in those that carry our label.
+    everything, as for a removal: also kinds that only users' own manifests have, and what is ours in any namespace.
+    """
+    rows = {one.kind for one in wanted} | set(kinds.shipped(everything))
+    named = {one.manifest["metadata"]["namespace"] for one in wanted if one.kind.namespaced}
+    whole = {one.kind for one in wanted}
+    first = [(row, None) for row in rows if not row.namespaced or row.kind in _ANYWHERE]
+    found = _lists(client, [*first, *_places(rows, named)], whole)
+    ours = {key[3] for key, live in found.items()
+            if key[1] == "Namespace" and objects.COMPONENT in (live["metadata"].get("labels") or {})}
+    found.update(_lists(client, _places(rows, ours - named), whole))
+    if everything:
+        anywhere = [(row, None) for row in rows if row.namespaced]
+        found.update(_lists(client, anywhere, whole, f"{objects.MANAGED_BY}={objects.MANAGER_NAME}"))
+    return found
+
+
+def _places(rows: t.Iterable[kinds.Kind], namespaces: t.Iterable[str]) -> list[Place]:
+    return [(row, namespace) for namespace in sorted(namespaces) for row in rows
+            if row.namespaced and row.kind not in _ANYWHERE]
+
+
+def _lists(client: Client, places: t.Sequence[Place], whole: t.Collection[kinds.Kind],
+           selector: str | None = None) -> dict[Key, Object]:
+    def one(place: Place) -> list[Object]:
+        row, namespace = place
+        lean = row.kind in _LEAN or (row.kind == "Secret" and row not in whole)
+        return client.list_row(row, namespace, selector, metadata_only=lean)
+
+    found: dict[Key, Object] = {}
+    for answer in without_errors(client.many(one, places)):
+        found.update({objects.key_of(item): item for item in answer})
+    return found

@@ -1,0 +1,142 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the user of the kubeconfig may do what a run does, asked before the first write. PRIVATE.
+
+The server lets nobody write a role with rights that he does not have himself, nor bind one, unless he has the verbs
+escalate and bind on roles (Kubernetes, "Privilege escalation prevention").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+
+# Verb, kind, namespace (empty for a cluster-wide one).
+Right = t.Tuple[str, kinds.Kind, str]
+
+_RBAC = "rbac.authorization.k8s.io/v1"
+_ROLES, _BINDINGS = ("Role", "ClusterRole"), ("RoleBinding", "ClusterRoleBinding")
+# An apply that makes an object needs both.
+_VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
+                                           "replace": ("delete", "create", "patch")}
+_NODE = kinds.find("v1", "Node")
+LABEL_NODES: Right = ("patch", _NODE, "")
+_LISTED = (("v1", "Node"), ("v1", "Pod"), ("v1", "Event"), ("apps/v1", "ControllerRevision"),
+           ("nvidia.com/v1", "ClusterPolicy"))
+_READ = (("apiextensions.k8s.io/v1", "CustomResourceDefinition"), ("v1", "Node"), ("v1", "Pod"),
+         ("apps/v1", "DaemonSet"))
+_HINT = ("Give the user these rights (docs/cluster.md has a ClusterRole with all that a run needs), or name the "
+         "kubeconfig of another.")
+
+
+def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Right] = ()) -> None:
+    """Raises ClusterError (status 403) that names every right that is missing for these changes, and for what the run
+    does besides them."""
+    needed: dict[Right, str] = {}
+    granted: dict[Right, list[Change]] = {}
+    for change in changes:
+        if change.writes:
+            for verb in _VERBS.get(change.action, ("patch",)):
+                needed.setdefault((verb, change.kind, change.namespace), change.label)
+        right = _grants(change)
+        if right:
+            needed.setdefault(right, change.label)
+            granted.setdefault(right, []).append(change)
+    needed.update({right: needed.get(right, f"a {right[1].kind}") for right in besides})
+    roles = {(change.kind.kind, change.namespace, change.manifest["metadata"]["name"]): change.manifest
+             for change in changes if change.manifest and change.kind.kind in _ROLES}
+    missing = [right for right in _lacking(client, needed) if right not in granted or not all(
+        _holds(client, right, change, roles) for change in granted[right])]
+    if missing:
+        raise _error(f"The user of this kubeconfig may not {_told(missing)}. Nothing has been changed.", missing,
+                     needed[missing[0]])
+
+
+@contextlib.contextmanager
+def named(client: Client, namespace: str = "", everything: bool = False) -> t.Iterator[None]:
+    """Where a read is forbidden: one error with all rights that the user lacks, in place of the first one's.
+
+    namespace: of the operands, empty where it is not known yet. everything: what a removal reads counts, too.
+    """
+    try:
+        yield
+    except ClusterError as error:
+        if error.status != 403 or "missing" in error.details:
+            raise
+        rows = [(row, "" if _anywhere(row) else namespace) for row in kinds.shipped(everything)]
+        reads = _lacking(client, [("list", row, space) for row, space in rows]
+                         + [("list", kinds.find(*one), "") for one in _LISTED]
+                         + [("get", kinds.find(*one), namespace if kinds.find(*one).namespaced else "")
+                            for one in _READ])
+        if not reads:
+            raise
+        writes = _lacking(client, [(verb, row, space) for row, space in rows if row.shipped
+                                   for verb in ("create", "patch", "delete")] + [LABEL_NODES])
+        more = f" To write, a run also needs: {_told(writes)}." if writes else ""
+        raise _error(f"The user of this kubeconfig may not {_told(reads)}.{more}", [*reads, *writes],
+                     error.object) from error
+
+
+def _anywhere(row: kinds.Kind) -> bool:
+    """Whether objects of a kind are looked for in all namespaces: whose NFD is there, what Prometheus is told."""
+    return not row.namespaced or row.kind in ("DaemonSet", "Deployment") or row.rank == kinds.CUSTOM
+
+
+def _error(message: str, missing: t.Sequence[Right], label: str) -> ClusterError:
+    return ClusterError(message, _HINT, verb="plan", object=label, status=403, reason="Forbidden",
+                        missing=[f"{verb} {kind.resource}{_place(space)}" for verb, kind, space in missing])
+
+
+def _lacking(client: Client, rights: t.Iterable[Right]) -> list[Right]:
+    asked = list(dict.fromkeys(rights))
+    return [right for right, held in zip(asked, without_errors(client.many(lambda one: client.may(*one), asked)))
+            if not held]
+
+
+def _grants(change: Change) -> Right | None:
+    """The right to give rights away that a change needs of who has not all of them himself."""
+    if not change.writes or not change.manifest or change.action == "delete":
+        return None
+    if change.kind.kind in _ROLES:
+        return "escalate", change.kind, change.namespace
+    if change.kind.kind in _BINDINGS:
+        return "bind", kinds.find(_RBAC, str(change.manifest["roleRef"]["kind"])), change.namespace
+    return None
+
+
+def _holds(client: Client, right: Right, change: Change, roles: t.Mapping[t.Tuple[str, str, str], Object]) -> bool:
+    """Whether the user may give away by this change, by name or as he has every right of it. A role of others is the
+    server's to judge."""
+    verb, kind, namespace = right
+    manifest = t.cast(Object, change.manifest)
+    name = manifest["metadata"]["name"] if verb == "escalate" else manifest["roleRef"]["name"]
+    role = roles.get((kind.kind, namespace if kind.namespaced else "", name))
+    if role is None or client.may(verb, kind, namespace, name):
+        return True
+    rules = {(verb, kinds.Kind(f"{group}/v1" if group else "v1", resource, resource, True, 0), namespace, one)
+             for rule in role.get("rules") or () for group in rule.get("apiGroups") or ()
+             for resource in rule.get("resources") or () for verb in rule["verbs"]
+             for one in rule.get("resourceNames") or ("",)}
+    return all(without_errors(client.many(lambda one: client.may(*one), rules)))
+
+
+def _told(rights: t.Sequence[Right]) -> str:
+    """C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps in namespace y)."""
+    verbs: dict[tuple[kinds.Kind, str], list[str]] = {}
+    for verb, kind, namespace in rights:
+        verbs.setdefault((kind, namespace), []).append(verb)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (kind, namespace), mine in verbs.items():
+        groups.setdefault((", ".join(mine), namespace), []).append(kind.resource)
+    return "; ".join(f"{mine} {', '.join(names)}{_place(space)}" for (mine, space), names in groups.items())
+
+
+def _place(namespace: str) -> str:
+    return f" in namespace {namespace}" if namespace else ""

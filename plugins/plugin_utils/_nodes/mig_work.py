@@ -1,0 +1,275 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The label protocol of MIG on Nodes: read it, serve it, or leave it to the vendor's manager. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import MIG_MANAGER
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, node, operand_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, holder_of, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
+
+_PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
+Object = t.Mapping[str, t.Any]
+Result = t.Dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task asks. names: of Nodes, empty for all of the vendor's manager; layout: empty for the one that a
+    Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
+    its labels as an earlier task of the same run would have left them, in check mode; at_once: Nodes that change
+    together, a number or a share of all; max_fail: the percentage of Nodes that may fail before no further one is
+    asked; namespace: of the operands; timeout: seconds for a wait; holder: this run, which takes the Nodes and for
+    which none may be held by another one; release: whether it gives them back; level: the disruption that is allowed.
+    """
+
+    names: t.Sequence[str]
+    layout: str = ""
+    asked: str | None = None
+    outcome: str = mig.SUCCESS
+    reason: str = ""
+    seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
+    namespace: str = "gpu-operator"
+    at_once: str = "1"
+    max_fail: int = 0
+    timeout: float = 300
+    check: bool = False
+    holder: Holder | None = None
+    release: bool = True
+    level: str = "never"
+
+
+class Protocol:
+    """One task. tell: called with a line on the way; clock, sleep: as of the module time."""
+
+    def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
+                 clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
+        self._client, self._request = client, request
+        self._tell, self._clock, self._sleep = tell, clock, sleep
+
+    def gathered(self) -> Result:
+        """Where each Node stands."""
+        return outcome([], nodes={name: mig.stand(one).as_dict() for name, one in self._nodes().items()})
+
+    def changing(self) -> Result:
+        """Holds the Nodes, says pending and stops the operands. Raises ClusterError where their pods do not end in
+        time."""
+        nodes = self._ours()
+        refuse_held(self._request.holder, nodes.values())
+        changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
+        steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
+        if not self._request.check:
+            self._all(lambda name: node.write(self._client, name, lambda live: _patch(
+                live, self._begun(name, operand_pods.labels(live)), self._taken(live))), nodes)
+            operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
+                                   self._clock, self._sleep)
+        return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
+
+    def settled(self) -> Result:
+        """Says success or failed with the reason, and starts what was stopped, also by a run that was killed."""
+        return self._settled(self._ours())
+
+    def recovered(self) -> Result:
+        """Ends as failed what a killed run has left on Nodes of ours. The other Nodes are not touched."""
+        stands = {name: (one, mig.stand(one)) for name, one in self._nodes().items()}
+        return self._settled({name: one for name, (one, now) in stands.items() if now.left and not now.managed})
+
+    def _settled(self, nodes: t.Mapping[str, Object]) -> Result:
+        reason = mig.reason_of(self._request.reason, self._request.outcome)
+        refuse_held(self._request.holder, nodes.values())
+        changes = {name: self._ended(name, self._labels(one)) for name, one in nodes.items()}
+        steps = [step for name, one in nodes.items()
+                 for step in mig.steps(name, changes[name], _reason(one) != reason)]
+        if not self._request.check:
+            self._all(lambda name: node.write(self._client, name, lambda live: _patch(
+                live, self._ended(name, operand_pods.labels(live)), {mig.REASON: reason, **self._given_back(live)})),
+                nodes)
+        return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
+
+    def requested(self) -> Result:
+        """Asks the vendor's manager for the layout, some Nodes after the other, and sees it to the end.
+
+        Below the level C(idle) no Node is asked for another layout than before; these requests are pending. Where too
+        many Nodes fail, or are not done in time, those that have not been asked yet are left alone. Of Nodes that
+        nobody has named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node
+        that was named is held.
+        """
+        nodes = self._nodes()
+        if not nodes:
+            self._tell(f"No Node is served by a MIG manager of the cluster ({MIG_MANAGER}=true).")
+        strangers = [name for name, one in nodes.items() if not mig.stand(one).managed]
+        if strangers:
+            raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
+                             f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=strangers)
+        held = self._held(nodes)
+        asked = {name: mig.stand(one) for name, one in nodes.items() if name not in held}
+        asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
+        gates = {name: gate(self._asking(name, one), self._request.level) for name, one in asked.items()}
+        steps = [step for allowed, _waiting in gates.values() for step in allowed]
+        pending = [step for _allowed, waiting in gates.values() for step in waiting]
+        result = outcome(steps, pending, plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
+        asked = {name: one for name, one in asked.items() if not gates[name][1]}
+        todo = [] if self._request.check else list(asked)
+        at_once = host_nodes.batch(self._request.at_once, len(asked), "at_once")
+        failed: dict[str, Stand | None] = {}
+        while todo and len(failed) * 100 <= self._request.max_fail * len(asked):
+            batch, todo = todo[:at_once], todo[at_once:]
+            changed = [name for name in batch if self._ask(asked[name])]
+            self._all(lambda name: node.write(self._client, name, self._request_layout), changed)
+            bad = self._await_manager(batch, changed)
+            result["done"] += [name for name in batch if name not in bad]
+            failed.update(bad)
+        told = [self._explained(name, one) for name, one in failed.items()]
+        told += [f"{fold(todo)}: not asked after that."] if todo else []
+        told += held.values()
+        result.update(left=todo, failed_nodes=[*failed, *held])
+        if told:
+            result.update(failed=True, msg="\n".join(told))
+        return result
+
+    def _taken(self, live: Object) -> dict[str, str | None]:
+        """The annotation by which this run holds a Node, if it does not hold it yet."""
+        refuse_held(self._request.holder, [live])
+        return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
+
+    def _given_back(self, live: Object) -> dict[str, str | None]:
+        refuse_held(self._request.holder, [live])
+        return {HELD: None} if self._request.release and self._holds(live) else {}
+
+    def _holds(self, live: Object) -> bool:
+        """Whether this run holds a Node."""
+        holder = holder_of(live)
+        return bool(self._request.holder and holder and self._request.holder.is_same_run(holder))
+
+    def _held(self, nodes: t.Mapping[str, Object]) -> dict[str, str]:
+        """By Node that another run holds what to do about it. Raises ClusterError where Nodes were named."""
+        if self._request.names:
+            refuse_held(self._request.holder, nodes.values())
+            return {}
+        held = {}
+        for name, one in nodes.items():
+            try:
+                refuse_held(self._request.holder, [one])
+            except ClusterError as error:
+                held[name] = str(error)
+        return held
+
+    def _nodes(self) -> dict[str, dict[str, t.Any]]:
+        if not self._request.names:
+            found = self._client.list("v1", "Node", label_selector=f"{MIG_MANAGER}=true", metadata_only=True)
+            return {one["metadata"]["name"]: one for one in found}
+        return node.named(self._client, self._request.names)
+
+    def _ours(self) -> dict[str, dict[str, t.Any]]:
+        """The Nodes, none of which another writer serves."""
+        nodes = self._nodes()
+        theirs = [name for name, one in nodes.items() if mig.stand(one).managed]
+        if theirs:
+            raise InputError(f"The cluster's MIG manager serves {fold(theirs)}, and two writers would undo each other.",
+                             f"Put MIG on hosts by gpu_placement, or use state requested ({MIG_MANAGER}=true there).",
+                             path="nodes", value=theirs)
+        return nodes
+
+    def _all(self, do: t.Callable[[str], t.Any], names: t.Iterable[str]) -> list[t.Any]:
+        """The same for all Nodes at once. Raises the first error, after all have been tried."""
+        return without_errors(self._client.many(do, names))
+
+    def _labels(self, one: Object) -> dict[str, str]:
+        """What the Node has, in check mode with what earlier tasks would have written."""
+        seen = self._request.seen.get(one["metadata"]["name"], {}) if self._request.check else {}
+        return {**operand_pods.labels(one), **seen}
+
+    def _begun(self, name: str, labels: mig.Labels) -> mig.Changes:
+        layout = self._request.layout or labels.get(MIG_CONFIG, "")
+        if not layout:
+            raise InputError(f"Node {name} is asked for no layout.",
+                             f"Give one, or label the Node with {MIG_CONFIG}.", path="layout")
+        self._refuse_overtaken(name, labels)
+        return mig.changing(labels, layout)
+
+    def _ended(self, name: str, labels: mig.Labels) -> mig.Changes:
+        """A wish that came meanwhile stays, and is not said to have come true."""
+        if self._request.outcome == mig.SUCCESS:
+            self._refuse_overtaken(name, labels)
+        return mig.settled(labels, "" if self._overtaken(labels) else self._request.layout, self._request.outcome)
+
+    def _overtaken(self, labels: mig.Labels) -> bool:
+        """Whether somebody has asked for another layout since the run looked."""
+        return self._request.asked is not None and labels.get(MIG_CONFIG, "") not in (
+            self._request.asked, self._request.layout)
+
+    def _refuse_overtaken(self, name: str, labels: mig.Labels) -> None:
+        if self._overtaken(labels):
+            raise ClusterError(f"Node {name} is asked for {labels.get(MIG_CONFIG) or 'no layout'} by now.",
+                               "Somebody has changed its label meanwhile: run again.", verb="patch",
+                               object=f"Node {name}", reason="Conflict")
+
+    def _ask(self, one: Stand) -> mig.Changes:
+        layout = self._request.layout or one.asked
+        return {} if one.asked == layout else {MIG_CONFIG: layout}
+
+    def _asking(self, name: str, one: Stand) -> list[Step]:
+        """The steps that ask for the layout. They need idle, as the manager destroys instances for it."""
+        return [replace(step, needs="idle") for step in mig.steps(name, self._ask(one))]
+
+    def _request_layout(self, live: Object) -> dict[str, t.Any] | None:
+        """A new layout takes the former one's state away: the manager's next word is about the new one."""
+        changes = self._ask(mig.stand(live))
+        return {"metadata": {"labels": {**changes, mig.STATE: None}}} if changes else None
+
+    def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
+        """Those of the Nodes that have failed, are not done when the time is over, or have gone (None)."""
+        end, told = self._clock() + self._request.timeout, self._clock()
+        while True:
+            found = {name: mig.stand(one) if one else None for name, one in zip(
+                names, self._all(lambda name: self._client.get("v1", "Node", name), names))}
+            waiting = [one for one in found.values() if one and not self._asks_otherwise(one)
+                       and (one.waits or (one.node in changed and not one.state))]
+            if not waiting or self._clock() >= end:
+                return {name: one for name, one in found.items() if one is None or one in waiting
+                        or one.state == mig.FAILED or self._asks_otherwise(one)}
+            if self._clock() - told >= _LINE:
+                told = self._clock()
+                self._tell("; ".join(f"{one.node}: {one.asked} {one.state or 'not taken up'}" for one in waiting))
+            self._sleep(_PAUSE)
+
+    def _asks_otherwise(self, one: Stand) -> bool:
+        return bool(self._request.layout) and one.asked != self._request.layout
+
+    def _explained(self, name: str, one: Stand | None) -> str:
+        if one is None:
+            return f"{name}: the Node is gone."
+        if self._asks_otherwise(one):
+            return f"{name}: somebody has asked for {one.asked or 'no layout'} meanwhile; its MIG manager follows that."
+        pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig.MANAGER,
+                                 field_selector=f"spec.nodeName={one.node}")
+        said, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
+        return f"{one.node}: {said}. {hint}"
+
+
+def _reason(one: Object) -> str | None:
+    found: str | None = (one["metadata"].get("annotations") or {}).get(mig.REASON)
+    return found
+
+
+def _patch(live: Object, labels: mig.Changes, annotations: t.Mapping[str, str | None]) -> dict[str, t.Any] | None:
+    """The patch for labels and annotations; None where nothing differs."""
+    metadata: dict[str, t.Any] = {"labels": labels} if labels else {}
+    now = live["metadata"].get("annotations") or {}
+    differs = {key: value for key, value in annotations.items() if now.get(key) != value}
+    if differs:
+        metadata["annotations"] = differs
+    return {"metadata": metadata} if metadata else None

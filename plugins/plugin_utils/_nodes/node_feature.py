@@ -1,0 +1,179 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What hosts tell of their GPUs as NodeFeature objects, from which Node Feature Discovery makes labels. PRIVATE.
+
+One object a Node, with our marks; others are never written. Labels that NFD keeps up already, from another object, are
+left out. (Source of the object: kubernetes-sigs/node-feature-discovery, "NodeFeature custom resource".)
+"""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels, label_keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import Change, Changes, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import Labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, MANAGED_BY, MANAGER_NAME
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+
+API, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
+NODE_LABEL = "nfd.node.kubernetes.io/node-name"
+# As on what operands ships, so that its removal finds these objects too.
+MARKS = {MANAGED_BY: MANAGER_NAME, COMPONENT: "feature_discovery"}
+
+Object = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done for one Node: changes of the labels, see Changes, of the sighting, and of the object itself.
+
+    live: the object as it is, None where there is none; gone: whether it goes.
+    """
+
+    change: Change
+    live: Object | None
+    gone: bool = False
+
+
+def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
+            told: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
+    """The whole task. arguments: the options that go with target C(node_feature); told: by Node the labels of its host;
+    unread: Nodes whose hosts could not read all of their GPUs: one lost reading moves nothing that is published.
+
+    Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
+    with single Nodes is in the result.
+    """
+    state, adopt = arguments["state"], label_keys.parse_adopt(arguments["adopt"])
+    if state == "present" and told is None:
+        raise InputError("It is needed for state present.", "Name the hosts whose labels their Nodes are to have.",
+                         path="hosts")
+    client = Client(arguments["kubeconfig"], arguments["context"])
+    if state != "gathered":
+        refuse_operator(client)
+    nodes = deploy.chosen(deploy.read_nodes(client), arguments["nodes"], told, client.server, state == "present")
+    everywhere = arguments["nodes"] is None and state != "present"
+    live = _live(client, None if everywhere else {node.name for node in nodes})
+    if state == "present" and not client.knows(API, KIND):
+        raise ClusterError(f"{client.server} has no kind {KIND} ({API}).", "Deliver the component nfd first, or use "
+                           "target node, which needs no Node Feature Discovery.", verb="list", object=KIND, status=404)
+    wrong = deploy.unbelieved(nodes, told or {})
+    silent = {*wrong, *(name for name in unread if name in live)}
+    nodes = [_seen(node, live, None if node.name in silent else (told or {}).get(node.name), adopt) for node in nodes]
+    result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [],
+                                "counts": {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes), "changed": 0,
+                                           "failed": 0}}
+    if state == "gathered":
+        return {**result, "nodes": {name: {"present": labels_of(one)} for name, one in live.items()}}
+    terms = Terms(time.time(), arguments["gone_after"])
+    if state == "present":
+        lost = [_sighted(node, live[node.name]) for node in nodes if _lost(node, live.get(node.name))]
+        said = [*deploy.waiting(lost, terms), *deploy.kept_features(nodes)]
+        result.update(notes=said, warnings=said, foreign=deploy.foreign(nodes, None))
+        works = [plan(node, live.get(node.name), terms) for node in nodes]
+    else:
+        works, wrong = [Work(_removal(name, one), one, gone=True) for name, one in live.items()], {}
+    return _carry_out(client, [work for work in works if work], result, wrong, check_mode, arguments["namespace"])
+
+
+def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Object]:
+    """By Node our object, of these Nodes, or (None) of all, also of such as are gone."""
+    selector = ",".join(f"{key}={value}" for key, value in MARKS.items())
+    found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(API, KIND, None, selector)}
+    return {name: one for name, one in found.items() if names is None or name in names}
+
+
+def labels_of(live: Object | None) -> dict[str, str]:
+    """The labels that an object asks for."""
+    return dict(((live or {}).get("spec") or {}).get("labels") or {})
+
+
+def _seen(node: Node, live: t.Mapping[str, Object], host: Labels | None, adopt: frozenset[str]) -> Node:
+    """The Node, with what comes from our own object left out of what NFD keeps up there for others."""
+    ours = set(labels_of(live.get(node.name)))
+    labels = {key: value for key, value in node.labels.items() if key not in ours}
+    lists = {key: ",".join(name for name in value.split(",") if name not in ours)
+             for key, value in node.annotations.items() if label_keys.is_nfd_list(key)}
+    return replace(node, labels=labels, annotations={**node.annotations, **lists}, host=host, adopt=adopt)
+
+
+def plan(node: Node, live: Object | None, terms: Terms) -> Work | None:
+    """What differs for a Node whose host has told, None where nothing does. Pure."""
+    if node.host is None:
+        return None
+    before = labels_of(live)
+    known = _sighted(node, live or {})
+    if _lost(node, live) and not deploy_labels.stayed_away(known, terms):
+        first = deploy_labels.first_sighting(known, terms)
+        return Work(first, live) if first else None
+    wanted = deploy_labels.features(node) if node.gpu else {}
+    if not wanted:
+        return Work(_removal(node.name, live), live, gone=True) if live is not None else None
+    labels: Changes = {key: wanted.get(key) for key in sorted({*before, *wanted}) if before.get(key) != wanted.get(key)}
+    annotations: Changes = dict.fromkeys(known.annotations)
+    if not labels and not annotations:
+        return None
+    return Work(Change(node.name, labels, {key: before[key] for key in labels if key in before}, annotations,
+                       dict(known.annotations)), live)
+
+
+def _lost(node: Node, live: Object | None) -> bool:
+    """Whether an object of ours speaks of GPUs that the host does not have."""
+    return node.host is not None and not node.gpu and live is not None
+
+
+def _sighted(node: Node, live: Object) -> Node:
+    """The Node with the sighting that our object keeps."""
+    kept = (live.get("metadata") or {}).get("annotations") or {}
+    return replace(node, annotations={key: kept[key] for key in (node.sighting,) if key in kept})
+
+
+def _removal(name: str, live: Object | None) -> Change:
+    before = labels_of(live)
+    return Change(name, dict.fromkeys(sorted(before)), before, {}, {})
+
+
+def _carry_out(client: Client, works: t.Sequence[Work], result: dict[str, t.Any], wrong: t.Mapping[str, str],
+               check_mode: bool, namespace: str) -> dict[str, t.Any]:
+    answers = [True] * len(works) if check_mode else client.many(lambda work: _write(client, work, namespace), works)
+    failures = {**wrong, **{work.change.node: str(answer) for work, answer in zip(works, answers)
+                            if isinstance(answer, GpuopsError)}}
+    done = [work.change for work, answer in zip(works, answers) if answer is True]
+    result["counts"].update(changed=len(done), failed=len(failures))
+    result.update(changed=bool(done), failures=failures, diff=deploy.diff(done, KIND),
+                  nodes={change.node: change.summary() for change in done})
+    if failures:
+        result.update(failed=True, msg=f"{len(failures)} of {len(works) + len(wrong)} Nodes got no {KIND} "
+                      f"({fold(failures)}), the others have theirs. {next(iter(failures.values()))}")
+    return result
+
+
+def _write(client: Client, work: Work, namespace: str) -> bool:
+    change = work.change
+    if work.live is None:
+        client.apply({"apiVersion": API, "kind": KIND, "metadata": {
+            "name": f"gpuops-{change.node}", "namespace": namespace, "labels": {**MARKS, NODE_LABEL: change.node}},
+            "spec": {"labels": change.labels}})
+        return True
+    meta = work.live["metadata"]
+    if work.gone:
+        client.delete(API, KIND, meta["name"], meta["namespace"], uid=meta["uid"])
+        return True
+    patch: dict[str, t.Any] = {"metadata": {"annotations": change.annotations}} if change.annotations else {}
+    if change.labels:
+        patch["spec"] = {"labels": change.labels}
+    try:
+        client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
+    except ClusterError as error:
+        if error.status != 404:
+            raise
+        return False  # NFD removes the objects of a Node that is gone
+    return True

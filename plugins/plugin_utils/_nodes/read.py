@@ -1,0 +1,208 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan needs to know of a cluster, in a few requests. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import (
+    KERNEL,
+    NVIDIA_DRIVER,
+    SYSTEM,
+    has_gpu,
+    system_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import claims
+
+Object = t.Mapping[str, t.Any]
+
+_NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
+_MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
+# The cloud's name in spec.providerID (gce://project/zone/name) and what gpu_info calls that cloud.
+_PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
+# Labels of the DaemonSets of NVIDIADrivers: which they are, and what is in their place's name.
+_DRIVERS = "app.kubernetes.io/component=nvidia-driver"
+_PLACE = ("nvidia.com/node.os-version", "nvidia.com/precompiled.kernel-version")
+# The DaemonSet of the toolkit, and its container and that of the driver: as the GPU Operator names them, too.
+_TOOLKIT, _TOOLKIT_CONTAINER = "nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr"
+_DRIVER = "nvidia-driver-ctr"
+_RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
+
+
+class Reader(t.Protocol):
+    """What is needed of L(client)."""
+
+    server: str
+
+    def version(self) -> str:
+        """The server's version, C(v1.36.3)."""
+
+    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
+             metadata_only: bool = False) -> t.Sequence[Object]:
+        """Objects of a kind, of all namespaces without one."""
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        """An object, None where it is not there."""
+
+
+def read_cluster(client: Reader) -> dict[str, t.Any]:
+    """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
+    runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
+    openshift: bool or None, prometheus_rules: bool}).
+
+    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
+    kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
+    """
+    with rights.named(t.cast(Client, client)):
+        version = client.version()
+        nodes = {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")}
+        found = {
+            "server": client.server, "version": version, "nodes": nodes, "openshift": _is_openshift(client, nodes),
+            "nfd": whose_nfd(client),
+            "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
+        }
+    # Both come with the Prometheus operator: without the one nobody is asked for the other.
+    rules = found["service_monitors"] and _definition(client, "prometheusrules.monitoring.coreos.com") is not None
+    return {**found, "prometheus_rules": rules}
+
+
+class Finder(t.Protocol):
+    """What is needed of L(client) to look for objects of the user."""
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
+            metadata_only: bool = False) -> Object | None:
+        """An object of a namespace, None where it is not there."""
+
+
+def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
+    """C({config_maps: {NAME: {KEY: TEXT} or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets
+    that a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
+    maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
+    secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
+    return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},
+            "secrets": {name: one is not None for name, one in secrets.items()}}
+
+
+def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
+    """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}) of these DaemonSets:
+    the systems that ours serve, and what the driver containers of all that exist are made of."""
+    found = {name: client.get("apps/v1", "DaemonSet", name, namespace) for name in names}
+    marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
+    containers = {name: _container(one, _DRIVER) for name, one in found.items() if one}
+    return {"driver_daemon_sets": {name: mark for name, mark in marks.items() if mark},
+            "driver_images": {name: {"tag": str(one.get("image") or "").rpartition(":")[2],
+                                     "kernel_module_type": _variable(one, "KERNEL_MODULE_TYPE")}
+                              for name, one in containers.items()}}
+
+
+def read_runtime(client: Finder, namespace: str) -> dict[str, t.Any]:
+    """C({toolkit_runtime: NAME}): the container runtime that the cluster's toolkit configures, or an empty text."""
+    found = client.get("apps/v1", "DaemonSet", _TOOLKIT, namespace)
+    return {"toolkit_runtime": _variable(_container(found, _TOOLKIT_CONTAINER), "RUNTIME")}
+
+
+def _container(daemon_set: Object | None, name: str) -> Object:
+    """A container of the pods, empty if it is not there."""
+    spec = (daemon_set or {}).get("spec") or {"template": {"spec": {"containers": []}}}
+    return next((one for one in spec["template"]["spec"]["containers"] if one["name"] == name), {})
+
+
+def _variable(container: Object, name: str) -> str:
+    return next((str(one.get("value") or "") for one in container.get("env") or () if one["name"] == name), "")
+
+
+def read_kernels(client: Reader, namespace: str) -> dict[str, t.Any]:
+    """C({driver_kernels: {NAME: KERNEL}}): the DaemonSets whose pods run on the Nodes of one kernel."""
+    found = {one["metadata"]["name"]: (one["spec"]["template"]["spec"].get("nodeSelector") or {}).get(KERNEL)
+             for one in client.list("apps/v1", "DaemonSet", namespace)}
+    return {"driver_kernels": {name: kernel for name, kernel in found.items() if kernel}}
+
+
+def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
+    """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that are there and the
+    DaemonSets that were made for them, by us or by a GPU Operator. uid: empty where only DaemonSets are left; PLACE:
+    system, and kernel where modules come built (C(ubuntu22.04-5.15.0-151-generic))."""
+    found: dict[str, dict[str, t.Any]] = {
+        one["metadata"]["name"]: {"uid": one["metadata"]["uid"], "there": {}}
+        for one in client.list("nvidia.com/v1alpha1", "NVIDIADriver", metadata_only=True)}
+    for one in client.list("apps/v1", "DaemonSet", namespace, label_selector=_DRIVERS, metadata_only=True):
+        metadata = one["metadata"]
+        labels = metadata.get("labels") or {}
+        owners = [owner["name"] for owner in metadata.get("ownerReferences") or () if owner["kind"] == "NVIDIADriver"]
+        mine = (metadata.get("annotations") or {}).get(NVIDIA_DRIVER)
+        place = "-".join(labels[name] for name in _PLACE if name in labels)
+        if not (mine or owners) or not place or "deletionTimestamp" in metadata:
+            continue
+        there = found.setdefault(mine or owners[0], {"uid": "", "there": {}})["there"]
+        if mine or place not in there:
+            there[place] = metadata["name"]
+    return {"nvidia_drivers": found}
+
+
+def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
+           metadata_only: bool = False) -> dict[str, Object | None]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = client.get("v1", kind, name, namespace, metadata_only=metadata_only)
+        except ClusterError as error:
+            if error.status != 403:
+                raise
+    return found
+
+
+def _node(node: Object) -> dict[str, t.Any]:
+    labels = dict(node["metadata"].get("labels") or {})
+    status, spec = node.get("status") or {}, node.get("spec") or {}
+    info = status.get("nodeInfo") or {}
+    system = system_of(labels, info.get("osImage") or "")
+    name, _separator, version = (info.get("containerRuntimeVersion") or "").partition("://")
+    return {
+        "labels": labels, "annotations": dict(node["metadata"].get("annotations") or {}),
+        "os": {"id": system[0], "version": system[1]} if system else None, "os_image": info.get("osImage") or "",
+        "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
+        "runtime": _RUNTIMES.get(name, name), "runtime_version": version,
+        "kubelet": info.get("kubeletVersion") or "", "taints": list(spec.get("taints") or ()),
+        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": says_ready(node),
+        "gpu": has_gpu(labels),
+    }
+
+
+def _is_openshift(client: Reader, nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> bool | None:
+    """Whether the API server has OpenShift's own API, by which the GPU Operator knows it, too. It is asked only if a
+    Node says so. None where the user may not read that."""
+    if not any(claims(node) for node in nodes.values()):
+        return False
+    try:
+        return _definition(client, "clusterversions.config.openshift.io") is not None
+    except ClusterError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def whose_nfd(client: Reader) -> str:
+    """Whose NFD is there. A stranger's is reused; definitions alone, as a removed one leaves them, are none."""
+    defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
+    if defined is None:
+        return "none"
+    if (defined["metadata"].get("labels") or {}).get(_MANAGED_BY) == _OWNER:
+        return "ours"
+    for kind in ("Deployment", "DaemonSet"):
+        for item in client.list("apps/v1", kind, metadata_only=True):
+            labels = item["metadata"].get("labels") or {}
+            if labels.get(_MANAGED_BY) != _OWNER and (
+                    _NFD.items() <= labels.items() or item["metadata"]["name"].endswith("nfd-master")):
+                return "foreign"
+    return "none"
+
+
+def _definition(client: Reader, name: str) -> Object | None:
+    """A custom resource definition: to get one by name costs less than to list objects of its kind."""
+    return client.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)

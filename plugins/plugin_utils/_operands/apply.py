@@ -1,0 +1,217 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Carries a plan out. PRIVATE to the collection.
+
+Objects of one rank go at the same time, the next rank after them. A run that fails in the middle leaves what it has
+done; the next one plans from there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
+
+# How often an object is taken over again from others that write it at the same time.
+_ROUNDS = 6
+# Seconds: for a new kind to be served, for an object that is being removed to be gone, between two looks.
+_PATIENCE, _PAUSE = 120.0, 0.2
+
+
+def execute(client: Client, changes: t.Sequence[Change]) -> None:
+    """Makes all changes of a plan. Raises ClusterError that names each object which failed and what had been done."""
+    todo = [one for one in changes if one.writes]
+    done: list[str] = []
+    for _rank, group in itertools.groupby(todo, key=lambda one: (one.action in ("delete", "release"), one.kind.rank)):
+        members = list(group)
+        answers = client.many(lambda one: _execute(client, one), members)
+        failed = [answer for answer in answers if isinstance(answer, GpuopsError)]
+        done += [one.id for one, answer in zip(members, answers) if not isinstance(answer, GpuopsError)]
+        if failed:
+            raise _all_of(failed, done)
+
+
+def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[objects.Key]) -> None:
+    """Has the server try what a run would apply, so that its admission and its rights are known beforehand.
+
+    What stands on a namespace or a kind that is not there yet is left out. Raises ClusterError like the run would.
+    """
+    def possible(one: Change) -> bool:
+        home = ("v1", "Namespace", "", one.namespace)
+        return (one.action in ("create", "update", "repair", "adopt") and (not one.namespace or home in live)
+                and not _is_going(one) and client.knows(one.kind.api_version, one.kind.kind))
+
+    answers = client.many(lambda one: _rehearse(client, one),
+                          [one for one in changes if one.writes and possible(one)])
+    failed = [answer for answer in answers if isinstance(answer, GpuopsError)]
+    if failed:
+        raise _all_of(failed, [])
+
+
+def _rehearse(client: Client, change: Change) -> None:
+    """One object. What others have added goes in the same request, as no trial leaves anything for the next one."""
+    manifest, live = t.cast(Object, change.manifest), change.live
+    if live is None or not field_owners.foreign(live):
+        client.apply(manifest, dry_run=True)
+        return
+    metadata, wanted = live["metadata"], manifest["metadata"]
+    after = field_owners.repaired(manifest, live)
+    operations: list[Object] = [
+        *({"op": "add", "path": f"/metadata/{part}", "value": {**(metadata.get(part) or {}), **wanted[part]}}
+          for part in ("labels", "annotations") if part in wanted),
+        *({"op": "remove", "path": f"/{name}"} for name in live if name != "metadata" and name not in after),
+        *({"op": "add", "path": f"/{name}", "value": value} for name, value in after.items()
+          if value != live.get(name))]
+    client.json_patch(change.kind.api_version, change.kind.kind, metadata["name"], metadata.get("namespace"),
+                      operations, dry_run=True)
+
+
+def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUSE) -> bool:
+    """Whether it became true within timeout seconds; asks every pause seconds."""
+    end = time.monotonic() + timeout
+    while not ready():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def _execute(client: Client, change: Change) -> None:
+    if change.action == "delete":
+        _delete(client, change)
+    elif change.action == "release":
+        _release(client, t.cast(Object, change.live))
+    elif change.action in ("stop", "start"):
+        operator.scale(client, change)
+    else:
+        _apply(client, change)
+
+
+def _apply(client: Client, change: Change) -> None:
+    manifest = t.cast(Object, change.manifest)
+    live = change.live
+    if change.action == "replace":
+        _delete(client, change)
+    if _is_going(change) or change.action == "replace":
+        _wait_gone(client, change)
+        live = None
+    for _ignored in range(_ROUNDS):
+        if live is not None and (field_owners.foreign(live) or (
+                change.action == "adopt" and operator.owns(live))):
+            live, ready = _take_over(client, change, live)
+            if not ready:
+                continue
+        live = client.apply(manifest)
+        if not field_owners.foreign(live):
+            break
+    else:
+        raise ClusterError(f"{change.label}: others write it faster than it can be repaired: "
+                           f"{', '.join(field_owners.foreign(live) if live else ())}.",
+                           "Stop what writes it, then run again.", verb="apply", object=change.label, status=409)
+    if change.kind.kind == "CustomResourceDefinition":
+        _wait_established(client, change)
+
+
+def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
+    """Makes us the owner of what others added. Where somebody was faster: the object as it is now, and False.
+
+    What a GPU Operator made becomes ours in the same write: a run that ends here leaves nothing without an owner.
+    """
+    row, metadata = change.kind, live["metadata"]
+    version = {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+    owners = {"op": "replace", "path": "/metadata/managedFields", "value": field_owners.taken_over(live)}
+    adopted: list[Object] = [] if change.action != "adopt" else [
+        {"op": "add", "path": "/metadata/ownerReferences", "value": operator.other_owners(live)},
+        {"op": "add", "path": "/metadata/labels", "value": {
+            **(metadata.get("labels") or {}), **objects.marks(change.component)}}]
+    name, namespace = metadata["name"], metadata.get("namespace")
+    try:
+        return client.json_patch(row.api_version, row.kind, name, namespace, [version, owners, *adopted]), True
+    except ClusterError as error:
+        if error.status not in (404, 409):
+            raise
+        return client.get(row.api_version, row.kind, name, namespace), False
+
+
+def _delete(client: Client, change: Change) -> None:
+    metadata = t.cast(Object, change.live)["metadata"]
+    # Pods go before their DaemonSet, so that a DaemonSet that is gone means that its pods are.
+    propagation = "Foreground" if change.kind.kind in WORKLOADS else "Background"
+    if keeps_pods(change):
+        propagation = "Orphan"
+    client.delete(change.kind.api_version, change.kind.kind, metadata["name"], metadata.get("namespace"),
+                  metadata["uid"], propagation)
+
+
+def _release(client: Client, live: Object) -> None:
+    """Takes our marks from an object that stays, and leaves its other fields to nobody."""
+    metadata = live["metadata"]
+    if live["kind"] == "Namespace":
+        # An apply that names nothing takes back exactly what is ours and nobody else's.
+        client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": metadata["name"]}})
+        return
+    client.json_patch(live["apiVersion"], live["kind"], metadata["name"], metadata.get("namespace"), unmarked(live))
+
+
+def unmarked(live: Object, *annotations: str) -> list[Object]:
+    """A JSON patch that takes our marks, and more annotations, from an object as it was read."""
+    metadata = live["metadata"]
+    own = {"labels": (objects.MANAGED_BY, objects.COMPONENT), "annotations": (objects.APPLIED, *annotations)}
+    marks = {part: {name: value for name, value in (metadata.get(part) or {}).items() if name not in names}
+             for part, names in own.items()}
+    others = [entry for entry in metadata["managedFields"] if entry.get("manager") != MANAGER_NAME]
+    return [{"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+            *({"op": "add", "path": f"/metadata/{part}", "value": left} for part, left in marks.items()),
+            # An empty list would have the server make one up.
+            {"op": "replace", "path": "/metadata/managedFields", "value": others or [{}]}]
+
+
+def _is_going(change: Change) -> bool:
+    return change.live is not None and "deletionTimestamp" in change.live["metadata"]
+
+
+def _wait_gone(client: Client, change: Change) -> None:
+    metadata = t.cast(Object, change.live)["metadata"]
+
+    def gone() -> bool:
+        now = client.get(change.kind.api_version, change.kind.kind, metadata["name"], metadata.get("namespace"))
+        return now is None or now["metadata"]["uid"] != metadata["uid"]
+
+    if not wait_until(gone, _PATIENCE):
+        raise ClusterError(f"{change.label} is being removed and is not gone after {_PATIENCE:.0f} s.",
+                           "Look at its finalizers (metadata.finalizers) and at what should serve them.",
+                           verb="delete", object=change.label)
+
+
+def _wait_established(client: Client, change: Change) -> None:
+    manifest = t.cast(Object, change.manifest)
+    row = kinds.of_crd(manifest)
+
+    def served() -> bool:
+        crd = client.get(change.kind.api_version, change.kind.kind, manifest["metadata"]["name"]) or {}
+        conditions = {one["type"]: one["status"] for one in (crd.get("status") or {}).get("conditions") or []}
+        return conditions.get("Established") == "True" and client.serves(row)
+
+    if not wait_until(served, _PATIENCE):
+        raise ClusterError(f"{change.label} is not served after {_PATIENCE:.0f} s.",
+                           "Look at its conditions (kubectl describe crd).", verb="apply", object=change.label)
+
+
+def _all_of(failed: t.Sequence[GpuopsError], done: t.Sequence[str]) -> ClusterError:
+    """One error for all objects of a rank that failed; the first one's hint and fields."""
+    first = failed[0]
+    rest = "".join(f" {error.message}" for error in failed[1:4])
+    more = f" And {len(failed) - 4} more." if len(failed) > 4 else ""
+    details = {name: value for name, value in first.details.items() if name != "done"}
+    return ClusterError(f"{first.message}{rest}{more}", first.hint, **details, done=list(done),
+                        failures=[error.message for error in failed])

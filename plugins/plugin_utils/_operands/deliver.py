@@ -1,0 +1,283 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work of `operands`: read, plan, carry out, say what was done. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+from dataclasses import asdict, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, objects, operator, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import COMPONENT, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
+    apply,
+    diff,
+    hand_back,
+    hold,
+    node_by_node,
+    removal,
+    take_over,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
+
+_ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
+_SHOWN_REASONS = 5
+_PATIENCE = 120.0  # seconds for a DaemonSet that leaves its pods to be gone
+
+
+def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
+    """(what is to be there, the components whose other objects go). cluster: the part of the plan; only: of these
+    components, all without it. Raises InputError for what is no such plan."""
+    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
+    if lacking:
+        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
+                         "Give what gpu_policy returned as cluster.", path="cluster")
+    known = cluster["components"]
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no component.", f"Choose from {', '.join(known)}.",
+                         path="components", value=unknown, allowed=list(known))
+    names = only or list(known)
+    present = [name for name in names if known[name]["state"] == "present"]
+    # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
+    shared = [objects.SHARED] if present else []
+    rendered = {name: render(name, cluster) for name in [*shared, *present]}
+    whole = not only
+    return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
+
+
+def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
+    """Names of DaemonSets that stay as they are although they are not wanted. cluster: the part of the plan."""
+    return t.cast("t.Collection[str]", (cluster["components"].get("driver") or {}).get("kept") or ())
+
+
+def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
+            guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
+            labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
+            tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+    """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
+
+    level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
+    terms, tell: of the L(node_by_node.NodeByNode) by which pods end where no driver or no MPS daemon is wanted any
+    more; a Node that is passed over is in C(pending), too.
+    labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
+    does not.
+    kept: of L(kept_daemon_sets).
+    guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
+    C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
+    """
+    with rights.named(client, _space(wanted)):
+        there = live.read(client, wanted)
+        found = _ended(client, wanted, there, components, kept)
+    try:
+        changes = plan(client, wanted, there, components, kept=kept)
+    except ClusterError:
+        guard(client)  # what is in the way of an object may be all of another's
+        raise
+    changes, pending = _held(client, changes, found, level)
+    writes = any(change.writes for change in changes)
+    if writes:
+        guard(client)
+    new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
+    nodes = _nodes(client, found, level, terms, tell)
+    rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
+                                     *nodes.needed_rights()])
+    steps, said = nodes.preview()
+    said += _waiting(pending)
+    if check:
+        apply.rehearse(client, changes, there)
+    else:
+        pending += _execute(client, changes, nodes, tell)
+    seen = [] if writes else [asdict(workload(item)) for item in there.values()
+                              if item["kind"] in ("DaemonSet", "Deployment")
+                              and COMPONENT in (item["metadata"].get("labels") or {})]
+    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen, "pending": pending}
+    return {**done, "warnings": said} if said else done
+
+
+def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
+           components: t.Collection[str] | None, kept: t.Collection[str]) -> node_by_node.Found:
+    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more."""
+    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
+    ending = [name for name in node_by_node.LABELS if name not in served and name in (components or [name])]
+    if kept or not any(objects.is_ours(one) and objects.component_of(one) in ending for one in there.values()):
+        return node_by_node.Found()
+    return node_by_node.find(client, there, ending, client.list("v1", "Node", metadata_only=True))
+
+
+def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
+          ) -> tuple[list[Change], list[dict[str, t.Any]]]:
+    """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
+    sets = found.sets if allows(level, hold.NEEDS) else ()
+    changes = [replace(one, orphans=True) if one.action == "delete" and one.live
+               and one.live["metadata"]["uid"] in sets else one for one in changes]
+    return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
+                     orphans=found.orphans)
+
+
+def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
+           tell: removal.Tell) -> node_by_node.NodeByNode:
+    """The work on the pods that are found, nothing below the level that it needs."""
+    terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
+    return node_by_node.NodeByNode(client, found if allows(level, hold.NEEDS) else node_by_node.Found(), terms, tell)
+
+
+def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
+             ) -> list[dict[str, t.Any]]:
+    """Makes the changes. Returns the Nodes that were passed over, as pending steps."""
+    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
+    apply.execute(client, rest)
+    return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
+            for name, why in (failed.details["nodes"] if failed else {}).items()]
+
+
+def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
+    """A result with the steps on Nodes, after the DaemonSets that leave their pods."""
+    writes = [one for one in changes if one.writes]
+    first = max((at for at, one in enumerate(writes, 1) if one.orphans), default=0)
+    done["plan"][first:first] = [step.as_dict() for step in steps]
+    return {**done, "changed": bool(done["plan"])}
+
+
+def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
+    """What the changes that L(hold) has left out need, a sentence."""
+    if not pending:
+        return []
+    first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a maintenance "
+            "window, or drain and switch the Nodes one by one."]
+
+
+def _space(wanted: t.Sequence[Wanted]) -> str:
+    """The namespace of these objects; empty where they are in none, or in several."""
+    found = {str(one.manifest["metadata"]["namespace"]) for one in wanted if one.kind.namespaced}
+    return found.pop() if len(found) == 1 else ""
+
+
+def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
+               level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
+               tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+    """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
+
+    All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
+    know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
+    of the operator's objects.
+    """
+    def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
+        changes = plan(client, wanted, there, components, operator.owns, kept)
+        return _held(client, changes, leaving, level)
+
+    with rights.named(client, _space(wanted)):
+        found = operator.read(client)
+        there = live.read(client, wanted)
+        leaving = _ended(client, wanted, there, components, kept)
+    take_over.check(found, wanted, there)
+    changes, pending = planned()
+    take_over.refuse(pending)
+    nodes = _nodes(client, leaving, level, terms, tell)
+    changes = [*operator.stop(found), *changes]
+    rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
+    steps, said = nodes.preview()
+    apply.rehearse(client, changes, there)
+    late: list[dict[str, t.Any]] = []
+    if not check:
+        apply.execute(client, [change for change in changes if change.action == "stop"])
+        take_over.wait_stopped(client, found)
+        # The operator may have written until it ended.
+        there = live.read(client, wanted)
+        left, pending = planned()
+        late = _execute(client, left, nodes, tell)
+    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], "pending": [*pending, *late],
+            "warnings": [*take_over.notes(found, changes, there), *said, *_waiting(pending)]}
+
+
+def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
+    """Gives all objects of ours to the GPU Operator that is installed. C(operator): whether there is one."""
+    with rights.named(client, everything=True):
+        changes = hand_back.plan(client, dict(policy))
+    rights.require(client, changes or [])
+    if not check:
+        hand_back.execute(client, changes or [])
+    return {**result(client, changes or []), "operator": changes is not None}
+
+
+def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
+           tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> dict[str, t.Any]:
+    """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
+
+    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; terms:
+    what may be disturbed (by default everything), and how Nodes are taken out of service whose driver and MPS pods go.
+    """
+    terms = terms or node_by_node.Terms(Holder.of_run())
+    with rights.named(client, everything=True):
+        there = live.read(client, [], everything=True)
+        every = client.list("v1", "Node", metadata_only=True)
+        # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+        labelled = components is None and any(
+            deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
+        found = node_by_node.find(client, there, components, every)
+    by_nodes = allows(terms.level, hold.NEEDS)
+    planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
+    changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    nodes = _nodes(client, found, terms.level, terms, tell)
+    rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
+                                     *nodes.needed_rights()])
+    steps, staying = nodes.preview()
+    try:
+        if not check:
+            changes = removal.execute(client, changes, removal.going(there, components), timeout, tell, nodes)
+    except ClusterError as error:
+        error.details["pending"] = pending
+        raise
+    said = [*_waiting(pending), *staying, *_of_other_controllers(there, components)]
+    done = _with_steps(result(client, changes), changes, steps)
+    return {**done, "pending": pending, **({"warnings": said} if said else {})}
+
+
+def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
+                          components: t.Collection[str] | None) -> list[str]:
+    """Which objects of ours a removal leaves, as another object is their controller by now, each a sentence."""
+    found = []
+    for have in there.values():
+        owner = next((one for one in have["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+        if owner and objects.is_ours(have) and (components is None or objects.component_of(have) in components):
+            found.append(f"{objects.label_of(have)} stays: {owner['kind']} {owner['name']} is its controller by now "
+                         "(metadata.ownerReferences). Delete it by hand if nothing needs it.")
+    return found
+
+
+def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
+    """C({changed, plan, diff, objects: [{object, component, action, reasons, before, after}], counts, server})."""
+    shown, steps, differences = [], [], []
+    for change in changes:
+        before, after = _pair(change) if change.writes else ({}, {})
+        shown.append({"object": change.label, "component": change.component, "action": change.action,
+                      "reasons": list(change.reasons), "before": before, "after": after})
+        if change.writes:
+            steps.append(Step(change.action, change.label, _reason(change)))
+            differences.append(diff_entry(change.label, diff.text(before), diff.text(after)))
+    counts = collections.Counter(change.action for change in changes)
+    return outcome(steps, (), differences, objects=shown, counts={name: counts[name] for name in _ACTIONS},
+                   server=client.server)
+
+
+def _pair(change: Change) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    if change.action in ("hand over", "forget"):
+        return {}, {}  # nothing but marks
+    return diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live)
+
+
+def _reason(change: Change) -> str:
+    more = len(change.reasons) - _SHOWN_REASONS
+    return ", ".join(change.reasons[:_SHOWN_REASONS]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,150 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Before and after of an object as a reader wants to see them. Pure. PRIVATE to the collection.
+
+What we did not write and nobody added inside what is ours (defaults, identity, status) is left out on both sides. The
+values of a Secret are never shown, nor is a user or password in an address, or a variable that is called a secret:
+others may have written these into an object.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare, field_owners
+
+try:
+    import yaml
+except ImportError:
+    HAS_YAML = False
+else:
+    HAS_YAML = True
+
+    class _Dumper(yaml.SafeDumper):
+        """Multi-line texts as blocks."""
+
+    _Dumper.add_representer(str, lambda dumper, value: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None))
+
+Object = t.Dict[str, t.Any]
+_NOISE = ("apiVersion", "kind", "metadata", "status")
+# What the server fills in where nobody says anything. A client that writes whole objects owns these, and they are no
+# different once it owns them no more.
+_DEFAULTS: t.Mapping[str, t.Any] = {
+    "apiVersion": "v1", "defaultMode": 420, "dnsPolicy": "ClusterFirst", "failureThreshold": 3,
+    "internalTrafficPolicy": "Cluster", "maxSurge": 0, "periodSeconds": 10, "protocol": "TCP",
+    "restartPolicy": "Always", "revisionHistoryLimit": 10, "schedulerName": "default-scheduler", "scheme": "HTTP",
+    "securityContext": {}, "sessionAffinity": "None", "successThreshold": 1, "terminationGracePeriodSeconds": 30,
+    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "timeoutSeconds": 1,
+    "type": "ClusterIP",
+}
+_METADATA = ("name", "namespace", "labels", "annotations")
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(r"passw|secret|token|api_?key|credential", re.IGNORECASE)
+
+
+def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
+    """What a reader sees of an object before and after. Empty where it is not there (then or by then)."""
+    before: Object = {}
+    after: Object = {}
+    if live is not None:
+        added: field_owners.Tree = {}
+        for tree in field_owners.foreign(live).values():
+            added = field_owners.union(added, tree)
+        have = {**_without_noise(live), **_identity(live)}
+        want = _without_noise(manifest) if manifest is not None else {"metadata": _name(live)}
+        before = _shown(have, {**_identity(live), **want}, field_owners.ours(live), added)
+    if manifest is not None:
+        after = {**_identity(manifest), **_without_noise(manifest)}
+    return _masked(before, after), _masked(after, before)
+
+
+def text(item: Object) -> str:
+    """As YAML, with scripts as blocks. Empty for an object that is not there."""
+    if not item:
+        return ""
+    if not HAS_YAML:
+        raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
+    return str(yaml.dump(item, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=4096))
+
+
+def _identity(item: t.Mapping[str, t.Any]) -> Object:
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"]}
+
+
+def _name(item: t.Mapping[str, t.Any]) -> Object:
+    return {name: item["metadata"][name] for name in ("name", "namespace") if item["metadata"].get(name)}
+
+
+def _without_noise(item: t.Mapping[str, t.Any]) -> Object:
+    metadata = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
+    return {"metadata": metadata, **{name: value for name, value in item.items() if name not in _NOISE}}
+
+
+def _shown(have: t.Any, want: t.Any, mine: field_owners.Tree | None, added: field_owners.Tree | None) -> t.Any:
+    """The part of a live value that we name, own, or that others added; in our order, in our spelling where it agrees.
+
+    mine, added: the trees at this place, None where it is not in them.
+    """
+    if not isinstance(have, (dict, list)):
+        return want if want is not None and compare.same(want, have) else have
+    if mine == {} or added == {}:  # it is owned as a whole
+        return want if added is None and want is not None and not compare.differences(want, have, "") else have
+    if isinstance(have, list):
+        return _shown_items(have, want if isinstance(want, list) else [], mine, added)
+    wish = want if isinstance(want, dict) else {}
+    found = {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
+             for name in have if name in wish or f"f:{name}" in (mine or {})
+             or (f"f:{name}" in (added or {}) and not (name in _DEFAULTS and _DEFAULTS[name] == have[name]))}
+    # What is wanted empty and not there is the same.
+    found.update({name: value for name, value in wish.items() if name not in have and compare.same(value, None)})
+    return {name: found[name] for name in {**wish, **found} if name in found}
+
+
+def _shown_items(have: t.Sequence[t.Any], want: t.Sequence[t.Any], mine: field_owners.Tree | None,
+                 added: field_owners.Tree | None) -> list[t.Any]:
+    kept = []
+    for index, item in enumerate(have):
+        wish = compare.partner(item, want, index)
+        ours, _ignored = field_owners.item_of(mine or {}, item)
+        theirs, _ignored = field_owners.item_of(added or {}, item)
+        if wish is not None or ours is not None or theirs is not None:
+            kept.append(_shown(item, wish, ours, theirs))
+    return kept
+
+
+def _masked(item: Object, other: Object) -> Object:
+    """Secret values are hidden; only that they differ from the other side is shown."""
+    if item.get("kind") != "Secret":
+        return t.cast(Object, _covered(item, {*_texts(other)}))
+    former = other.get("data") or {}
+    return {**item, "data": {name: _hidden("(hidden)", not other or former.get(name) == value)
+                             for name, value in (item.get("data") or {}).items()}}
+
+
+def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
+    """A part of an object without secrets. others: all texts of the other side, empty where that is not there."""
+    if isinstance(value, dict):
+        secret = isinstance(value.get("value"), str) and _SECRET.search(str(value.get("name")))
+        return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"
+                else _covered(one, others) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_covered(one, others) for one in value]
+    if isinstance(value, str) and _IN_ADDRESS.search(value):
+        return _hidden(_IN_ADDRESS.sub("(hidden)@", value), not others or value in others)
+    return value
+
+
+def _hidden(shown: str, same: bool) -> str:
+    return shown if same else shown.replace("(hidden)", "(hidden, it differs)")
+
+
+def _texts(value: t.Any) -> t.Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)

@@ -1,0 +1,111 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Manifests as files, for those who deliver them by other means (GitOps). Touches no cluster. PRIVATE."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import diff
+
+INDEX = "kustomization.yaml"
+_HEAD = "# Written by gpuops.nvidia, which removes the files listed here when they are no longer wanted.\n"
+
+
+def write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
+    """Makes the folder hold one file an object and a kustomization that lists them in order. Returns the result.
+
+    Files that an earlier run wrote and that are no longer wanted go; no other file is touched. Raises InputError where
+    the folder cannot be used, and where a link leads out of it.
+    """
+    folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+        return _write(folder, wanted, check)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder} cannot be read or written: {error.strerror}.",
+                         "Name a folder of your own; it need not be there yet.", path="render_to",
+                         value=folder) from error
+
+
+def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
+    former = _former(folder)
+    files = _files(wanted)
+    texts: t.Dict[str, t.Optional[str]] = {name: None for name in former if name not in files}
+    texts.update(files)
+    resources = "".join(f"- {name}\n" for name in files)
+    texts[INDEX] = (f"{_HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+                    f"resources:\n{resources}") if files else None
+    steps, differences = [], []
+    for name in texts:
+        _refuse_outside(folder, os.path.join(folder, name))
+    for name, text in texts.items():
+        path = os.path.join(folder, name)
+        before = _read(path)
+        if before == text:
+            continue
+        steps.append(Step("remove file" if text is None else "write file", path))
+        # The values of a Secret are in its file and nowhere else.
+        secret = "-secret-" in name
+        differences.append(diff_entry(path, "" if secret else before or "", "" if secret else text or ""))
+        if not check:
+            _put(folder, path, text, secret)
+    shown = [{"object": one.label, "component": one.component, "action": "render", "reasons": [], "before": {},
+              "after": diff.pair(one.manifest, None)[1]} for one in wanted]
+    return outcome(steps, (), differences, objects=shown, counts={"render": len(wanted)}, server="")
+
+
+def _files(wanted: t.Sequence[Wanted]) -> dict[str, str]:
+    """By relative path the text of each object: C(nfd/03-daemonset-nfd-worker.yaml), numbered within its component."""
+    found: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for one in wanted:
+        number = numbers[one.component] = numbers.get(one.component, 0) + 1
+        name = f"{one.component}/{number:02d}-{one.kind.kind.lower()}-{one.manifest['metadata']['name']}.yaml"
+        found[name.replace(":", "-")] = diff.text(one.manifest)
+    return found
+
+
+def _former(folder: str) -> list[str]:
+    """The files that an earlier run listed. Raises InputError where the folder has a kustomization of others."""
+    path = os.path.join(folder, INDEX)
+    text = _read(path)
+    if text is None:
+        return []
+    if not text.startswith(_HEAD):
+        raise InputError(f"{path} is not ours.", "Name an empty folder, or one that an earlier run wrote.",
+                         path="render_to", value=folder)
+    listed = [str(name) for name in (load_data(text, path) or {}).get("resources") or []]
+    return [name for name in listed if not os.path.isabs(name) and ".." not in name.split("/")]
+
+
+def _refuse_outside(folder: str, path: str) -> None:
+    """Raises InputError for a path that a link below the folder leads out of it: others may write into a repository."""
+    home, real = os.path.realpath(folder), os.path.realpath(path)
+    if os.path.commonpath([home, real]) != home:
+        raise InputError(f"{path} is {real} by a link, which is outside of {folder}.",
+                         "Remove the link. Nothing has been written.", path="render_to", value=folder)
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _put(folder: str, path: str, text: str | None, secret: bool) -> None:
+    if text is not None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text.encode(), 0o600 if secret else 0o644)
+        return
+    os.unlink(path)
+    if os.path.dirname(path) != folder and not os.listdir(os.path.dirname(path)):
+        os.rmdir(os.path.dirname(path))

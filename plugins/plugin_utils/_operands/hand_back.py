@@ -1,0 +1,224 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Giving our objects to a GPU Operator that is installed and stopped. PRIVATE to the collection.
+
+First the ClusterPolicy says what our policy said; then each object loses our marks and gets that ClusterPolicy as its
+owner, which changes no pod; the operator starts last. A run that is killed leaves the operator at rest, and the next
+one goes on.
+
+The operator writes a DaemonSet only where the hash of what it renders is another than an annotation of its own: that is
+taken away, so that each becomes its own once more. A driver pod that it made itself stays; one that we made is of an
+older revision, and is replaced as driver.upgradePolicy says. As the operator looks for pods of older revisions before
+it has rendered anything, the driver's template is put back first to what the operator had last: seen with 26.7.0, which
+else cordons Nodes and ends their GPU pods.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_driver import operators_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import IN_CLUSTERS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import NVIDIA_DRIVER, SYSTEM
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, live, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare
+
+_POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")
+# What the chart brings beside the operator, and what no operator owns.
+_OTHERS = ("nfd",)
+_NOT_OWNED = ("Namespace", "CustomResourceDefinition")
+_NODE_MARKS = (deploy_labels.ANNOTATION, deploy_labels.GONE, deploy_labels.HOST_GONE)
+# A DaemonSet of drivers that the operator makes without NVIDIADrivers has this name, or this label on its pods.
+_DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
+_OS, _KERNEL = "nvidia.com/node.os-version", "feature.node.kubernetes.io/kernel-version.full"
+_ROUNDS = 6
+# Seconds for a DaemonSet's controller to see a change.
+_PATIENCE = 120.0
+
+
+def plan(client: Client, policy: Object) -> list[Change] | None:
+    """All steps; None where no operator is installed. policy: the ClusterPolicy that it shall follow.
+
+    Raises ClusterError where the operator could not go on with what is there.
+    """
+    deployments = operator.deployments(client)
+    if not deployments or not client.serves(kinds.find(*_POLICY)):
+        return None
+    there = live.read(client, [], everything=True)
+    nodes = client.list("v1", "Node", metadata_only=True)
+    policies = client.list(*_POLICY)
+    mine, drivers = ours(there), client.list(*_NVIDIA_DRIVER)
+    refuse(mine, drivers)
+    return [*policy_step(policy, policies), *_handed(mine, _revisions(client, mine)), *_forgotten(nodes),
+            *operator.start(deployments)]
+
+
+def ours(there: t.Mapping[Key, Object]) -> list[Object]:
+    """The objects of components that the operator has too. Pure."""
+    known = {objects.SHARED, *(one.name for one in IN_CLUSTERS)} - set(_OTHERS)
+    return [have for have in there.values() if have["kind"] not in _NOT_OWNED and objects.is_ours(have)
+            and objects.component_of(have) in known and "deletionTimestamp" not in have["metadata"]]
+
+
+def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
+    """Raises ClusterError for DaemonSets of drivers that no operator would know again. drivers: NVIDIADrivers. Pure."""
+    known = {one["metadata"]["name"]: one for one in drivers}
+    odd = [objects.label_of(one) for one in mine if _is_driver(one) and not _is_known(one, known)]
+    if odd:
+        raise ClusterError(
+            f"The operator gives drivers other names where Nodes have several systems, or an NVIDIADriver is new, and "
+            f"would not know these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, "
+            "run gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
+            verb="plan", object=odd[0], reason="Foreign", found=odd)
+
+
+def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
+    template, name = daemon["spec"]["template"], daemon["metadata"]["name"]
+    labels, driver = template["metadata"].get("labels") or {}, _driver_of(daemon)
+    if not driver:
+        return name == _DRIVER or labels.get(_PRECOMPILED) == "true"
+    if driver not in drivers:
+        return False
+    kernel = (template["spec"].get("nodeSelector") or {}).get(_KERNEL, "")
+    return bool(name == operators_name(drivers[driver]["spec"].get("driverType", "gpu"), labels.get(_OS, ""), kernel,
+                                       drivers[driver]["metadata"]["uid"]))
+
+
+def _driver_of(one: Object) -> str:
+    """The NVIDIADriver that a DaemonSet is for; empty where there is none."""
+    return str((one["metadata"].get("annotations") or {}).get(NVIDIA_DRIVER, ""))
+
+
+def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
+    """Nothing where the live ClusterPolicy says the same. Pure. Raises ClusterError where there are others."""
+    kind = kinds.find(*_POLICY)
+    found = {one["metadata"]["name"]: one for one in policies}
+    name = policy["metadata"].get("name") or next(iter(found), "cluster-policy")
+    wanted = {**policy, "metadata": {"name": name}}
+    have = found.pop(name, None)
+    if found:
+        # The operator follows the oldest one alone.
+        raise ClusterError(f"ClusterPolicy {', '.join(found)} is there beside {name}, which the policy is called.",
+                           "Delete it, or export under its name.", verb="plan", object=f"ClusterPolicy {name}")
+    if have is None:
+        return [Change("create", kind, "", wanted, None)]
+    differs = sorted({*compare.differences(wanted["spec"], have.get("spec") or {}, "spec"),
+                      *compare.differences(have.get("spec") or {}, wanted["spec"], "spec")})
+    return [Change("update", kind, "", wanted, have, differs)] if differs else []
+
+
+def execute(client: Client, changes: t.Sequence[Change]) -> None:
+    """All steps, in their order. Raises ClusterError."""
+    policy: Object | None = None
+    for change in changes:
+        if change.kind.kind == "ClusterPolicy":
+            policy = _write_policy(client, change)
+    handed = [change for change in changes if change.action == "hand over"]
+    if handed:
+        policy = policy or client.list(*_POLICY)[0]
+        owners = {"": owner_of(policy), **{one["metadata"]["name"]: owner_of(one)
+                                           for one in client.list(*_NVIDIA_DRIVER)}}
+        without_errors(client.many(lambda one: _hand_over(client, one, owners), handed))
+        _wait_noticed(client, [change for change in handed if change.manifest])
+    without_errors(client.many(lambda one: _forget(client, one),
+                               [change for change in changes if change.action == "forget"]))
+    apply.execute(client, [change for change in changes if change.action == "start"])
+
+
+def owner_of(resource: Object) -> Object:
+    """The reference that the operator sets on all that it makes for a ClusterPolicy or an NVIDIADriver. Pure."""
+    return {"apiVersion": resource["apiVersion"], "kind": resource["kind"], "name": resource["metadata"]["name"],
+            "uid": resource["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+
+
+def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
+    """The DaemonSet with the template that the operator gave it last; None where it has that, or has never had one.
+
+    revisions: ControllerRevisions, of others too; they carry the annotations that their DaemonSet had. Pure.
+    """
+    own = [one for one in revisions if any(owner["uid"] == daemon["metadata"]["uid"]
+                                           for owner in one["metadata"].get("ownerReferences") or ())]
+    theirs = [one for one in own if objects.APPLIED not in (one["metadata"].get("annotations") or {})]
+    newest, last = (max(items, key=lambda one: int(one["revision"]), default=None) for items in (own, theirs))
+    if last is None or last is newest:
+        return None
+    template = {key: value for key, value in last["data"]["spec"]["template"].items() if key != "$patch"}
+    return {**daemon, "spec": {**daemon["spec"], "template": template}}
+
+
+def _revisions(client: Client, mine: t.Sequence[Object]) -> list[Object]:
+    spaces = sorted({one["metadata"]["namespace"] for one in mine if _is_driver(one)})
+    return [item for space in spaces for item in client.list("apps/v1", "ControllerRevision", space)]
+
+
+def _is_driver(one: Object) -> bool:
+    return bool(one["kind"] == "DaemonSet" and objects.component_of(one) == "driver")
+
+
+def _handed(mine: t.Sequence[Object], revisions: t.Sequence[Object]) -> list[Change]:
+    steps = []
+    for one in mine:
+        back = former(one, revisions) if _is_driver(one) else None
+        steps.append(Change("hand over", kinds.find(one["apiVersion"], one["kind"]), objects.component_of(one), back,
+                            one, ("spec.template",) if back else ()))
+    return sorted(steps, key=lambda one: (one.kind.rank, one.label))
+
+
+def _forgotten(nodes: t.Sequence[Object]) -> list[Change]:
+    return [Change("forget", kinds.find("v1", "Node"), "", None, one) for one in nodes
+            if set(_NODE_MARKS) & set(one["metadata"].get("annotations") or {})]
+
+
+def _write_policy(client: Client, change: Change) -> Object:
+    wanted = t.cast(Object, change.manifest)
+    if change.live is None:
+        return client.apply(wanted)
+    return client.json_patch(*_POLICY, wanted["metadata"]["name"], None, [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": change.live["metadata"]["resourceVersion"]},
+        {"op": "add", "path": "/spec", "value": wanted["spec"]}])
+
+
+def _hand_over(client: Client, change: Change, owners: t.Mapping[str, Object]) -> None:
+    have: Object | None = change.live
+    for _ignored in range(_ROUNDS):
+        if have is None or not objects.is_ours(have):
+            return
+        metadata = have["metadata"]
+        try:
+            client.json_patch(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"), [
+                *apply.unmarked(have, operator.HASH, SYSTEM, NVIDIA_DRIVER),
+                {"op": "add", "path": "/metadata/ownerReferences",
+                 "value": [*operator.other_owners(have), owners[_driver_of(have)]]},
+                *([{"op": "add", "path": "/spec/template", "value": change.manifest["spec"]["template"]}]
+                  if change.manifest else [])])
+            return
+        except ClusterError as error:
+            if error.status not in (404, 409):
+                raise
+        have = client.get(have["apiVersion"], have["kind"], metadata["name"], metadata.get("namespace"))
+    raise ClusterError(f"{change.label}: others write it all the time.", "Run again.", verb="patch",
+                       object=change.label, status=409)
+
+
+def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
+    """Until the newest revision of these DaemonSets is the one that was put back."""
+    for change in changes:
+        def noticed(name: str = t.cast(Object, change.live)["metadata"]["name"], space: str = change.namespace) -> bool:
+            now = client.get("apps/v1", "DaemonSet", name, space)
+            return now is None or now["status"].get("observedGeneration", 0) >= now["metadata"]["generation"]
+
+        if not apply.wait_until(noticed, _PATIENCE):
+            raise ClusterError(f"{change.label}: no controller has seen its change for {_PATIENCE:.0f} s; the operator "
+                               "was not started.", "Look whether kube-controller-manager runs, then run again.",
+                               verb="patch", object=change.label, reason="Timeout")
+
+
+def _forget(client: Client, change: Change) -> None:
+    client.merge_patch("v1", "Node", t.cast(Object, change.live)["metadata"]["name"], None,
+                       {"metadata": {"annotations": dict.fromkeys(_NODE_MARKS)}})

@@ -1,0 +1,123 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which changes wait for a higher gpu_disruption, because they would end pods that GPU clients need. Pure. PRIVATE.
+
+When a driver's pod ends, the driver is unloaded; when the MPS daemon ends, its clients end too. Other operands can end
+without harm to GPU clients.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
+    MPS_DAEMON,
+    SHARED,
+    Object,
+    component_of,
+    label_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import keeps_pods
+
+NEEDS = "drain"
+DRIVER = "driver"
+# Every driver pod has it, of ours and of a GPU Operator, whatever labels of its DaemonSet are gone.
+DRIVER_LABEL: t.Mapping[str, str] = {"app.kubernetes.io/component": "nvidia-driver"}
+_PODS = ("currentNumberScheduled", "numberMisscheduled")
+
+
+def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
+         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = ()
+         ) -> tuple[list[Change], list[dict[str, t.Any]]]:
+    """(the allowed changes, the pending ones in the form of results).
+
+    level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
+    removal: whether the changes are those of a removal; orphans: components and pods of DaemonSets that a removal at a
+    higher level has deleted, and which are still to be ended.
+    While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
+    that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
+    Namespace, so that pods which stay can start again.
+    """
+    nodes = functools.lru_cache(maxsize=None)(nodes)
+    ends = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := _ends(one, nodes))}
+    first = {one.component: one.id for one in reversed(changes)
+             if one.id in ends and (removal or one.component == DRIVER)}
+    pending: list[dict[str, t.Any]] = []
+    left: list[Change] = []
+    for component, pod in () if allows(level, NEEDS) else orphans:
+        step = Step("delete", label_of(pod), needs=NEEDS)
+        pending.append(_pending(step, level, "its DaemonSet is gone, and GPU clients may need it"))
+        first.setdefault(component, pending[-1]["id"])
+    if removal and first:
+        first.setdefault(SHARED, next((one.id for one in changes if one.id in ends), next(iter(first.values()))))
+    for one in changes:
+        reason = ends.get(one.id, "")
+        if not reason and one.component in first and one.writes:
+            reason = f"it follows '{first[one.component]}'"
+        if reason:
+            pending.append(_pending(Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS), level, reason))
+        else:
+            left.append(one)
+    return left, pending
+
+
+def _pending(step: Step, level: str, reason: str) -> dict[str, t.Any]:
+    return {**step.as_dict(),
+            "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"}
+
+
+def serves_gpu_clients(live: Object) -> bool:
+    """Whether GPU clients need the pods of a live object: the DaemonSets of a driver and of the MPS daemon."""
+    if live["kind"] != "DaemonSet":
+        return False
+    labels = live["spec"]["template"].get("metadata", {}).get("labels") or {}
+    return (component_of(live) == DRIVER or DRIVER_LABEL.items() <= labels.items()
+            or live["metadata"]["name"] == MPS_DAEMON)
+
+
+def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
+    """Why a change of a DaemonSet would end running pods; empty if it would not."""
+    live = change.live
+    if not change.writes or live is None or not serves_gpu_clients(live):
+        return ""
+    count = sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
+    if not count:
+        return ""
+    if change.action == "delete" or (change.action == "replace" and not keeps_pods(change)):
+        return f"all {count} pods of it would end"
+    moved = _moved(t.cast(Object, change.manifest), live, nodes)
+    return f"its pods would end at once on {moved}" if moved else ""
+
+
+def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
+    """The Nodes that a DaemonSet would leave, in words; empty if there are none. The controller of DaemonSets ends the
+    pods there, even with OnDelete."""
+    want, have = (one["spec"]["template"]["spec"] for one in (manifest, live))
+    kept = (want.get("affinity") or {}).get("nodeAffinity") or {}
+    former = (have.get("affinity") or {}).get("nodeAffinity") or {}
+    if compare.differences(kept, former, "") or compare.differences(former, kept, ""):
+        return "the Nodes that its new affinity leaves out"
+    new, old = want.get("nodeSelector") or {}, have.get("nodeSelector") or {}
+    tolerated, before = (one.get("tolerations") or [] for one in (want, have))
+    if new.items() <= old.items() and all(one in tolerated for one in before):
+        return ""
+    left = [one for one in nodes() if old.items() <= _labels(one).items()
+            and (not new.items() <= _labels(one).items() or _evicts(one, tolerated, before))]
+    return f"{len(left)} Nodes, such as {left[0]['metadata']['name']}" if left else ""
+
+
+def _evicts(node: Object, tolerated: t.Sequence[Object], before: t.Sequence[Object]) -> bool:
+    """Whether a Node has a taint that ends pods and that only the former tolerations match."""
+    taints = [one for one in (node.get("spec") or {}).get("taints") or () if one["effect"] == "NoExecute"]
+    kept = untolerated(taints, before)
+    return any(one not in kept for one in untolerated(taints, tolerated))
+
+
+def _labels(node: Object) -> t.Mapping[str, str]:
+    return node["metadata"].get("labels") or {}

@@ -1,0 +1,267 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ends the pods of drivers and of the MPS daemon whose DaemonSets are removed, some Nodes at a time. PRIVATE.
+
+When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
+Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
+propagation). Then each Node is taken out of service (L(maintenance)): held, cordoned, its GPU pods evicted, its
+operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
+ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
+
+A Node whose pods do not end in time is passed over, and so is one that is not Ready, without a wait. The next run finds
+the pods that are left by their labels, and a Node that a run has left out of service by an annotation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_nodes import batch
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
+    MPS_DAEMON,
+    Key,
+    Object,
+    component_of,
+    is_ours,
+    label_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import REMOVING, Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold import (
+    DRIVER,
+    DRIVER_LABEL,
+    serves_gpu_clients,
+)
+
+_PAUSE = 1.0  # seconds between two looks
+_NAMED = 10  # Nodes in a message with their reasons
+# By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
+LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+_REVISION = ("apps/v1", "ControllerRevision")
+_EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
+
+Pod = Object
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How Nodes are taken out of service. at_once: how many, as C(gpu_max_unavailable); timeout: seconds, as of
+    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run."""
+
+    holder: Holder
+    level: str = LEVELS[-1]
+    at_once: t.Any = 1
+    timeout: float = 600
+    wish: Wish = Wish()
+
+
+@dataclass
+class Found:
+    """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; sets: uids of the
+    DaemonSets; revisions: their ControllerRevisions, which the server would keep for another DaemonSet."""
+
+    pods: dict[str, list[Pod]] = field(default_factory=dict)
+    loose: list[Pod] = field(default_factory=list)
+    orphans: list[tuple[str, Pod]] = field(default_factory=list)
+    sets: t.Collection[str] = ()
+    revisions: list[Object] = field(default_factory=list)
+
+
+def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
+         nodes: t.Sequence[Object]) -> Found:
+    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left.
+
+    components: None for all; nodes: all Nodes of the cluster.
+    """
+    ours = [one for one in live.values() if is_ours(one) and (components is None or component_of(one) in components)]
+    sets = [one for one in ours if serves_gpu_clients(one)]
+    asked = {(space, component, _selector(labels))
+             for component, labels in LABELS.items()
+             for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
+    asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
+              for one in sets}
+    looks = [(*one, *kind) for one in sorted(asked) for kind in (("v1", "Pod"), _REVISION)]
+    answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+    pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
+            if look[4] == "Pod"}
+    uids = {one["metadata"]["uid"] for one in sets}
+    left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
+    found = Found({name: [] for name in sorted(left) if left[name]}, sets=uids, revisions=[
+        one for look, answer in zip(looks, answers) for one in answer
+        if look[4] != "Pod" and _controller(one) in {"", *uids}])
+    for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
+        owner = _controller(pod)
+        if owner and owner not in uids:
+            continue
+        if not owner:
+            found.orphans.append((component, pod))
+        name = pod["spec"].get("nodeName")
+        (found.pods.setdefault(name, []) if name in left else found.loose).append(pod)
+    return found
+
+
+def uids_without_owner(found: Found) -> list[str]:
+    """Of the pods and revisions that a killed run has left: nobody else's objects, although nothing says so."""
+    left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
+    return [one["metadata"]["uid"] for one in left]
+
+
+def _selector(labels: t.Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _is_mps(pod: Pod) -> bool:
+    """Whether it is an MPS daemon, which uses the GPUs and so has to end before the driver."""
+    return (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON
+
+
+def _controller(pod: Pod) -> str:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+class NodeByNode:
+    """The work on what L(find) has found. tell: called with a line on the way."""
+
+    def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
+        self._client, self._found, self._terms, self._tell = client, found, terms, tell
+        self._names = sorted(found.pods)
+        self._at_once = batch(terms.at_once, len(self._names))
+        self._failed: dict[str, GpuopsError] = {}
+        self._broken: list[GpuopsError] = []
+        self._turns = itertools.count(1)
+
+    def needed_rights(self) -> list[rights.Right]:
+        """What L(run) does."""
+        found = self._found
+        pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
+        spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
+        return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
+                *(("delete", kinds.find(*_REVISION), space)
+                  for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
+                *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
+
+    def preview(self) -> tuple[list[Step], list[str]]:
+        """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
+        answers = self._client.many(self._preview, self._names)
+        self._failed = {name: one for name, one in zip(self._names, answers) if isinstance(one, GpuopsError)}
+        previews = [one for one in answers if not isinstance(one, GpuopsError)]
+        if self._failed:
+            self._ask_server()
+        loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
+        return ([*loose, *(step for steps, _staying in previews for step in steps)],
+                [*(text for _steps, staying in previews for text in staying),
+                 *(f"{name} will be passed over. {error}" for name, error in self._failed.items())])
+
+    def run(self) -> ClusterError | None:
+        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails."""
+        todo = [name for name in self._names if name not in self._failed]
+        self._try("no Node", lambda: self._end_all(self._found.loose))
+        with ThreadPoolExecutor(self._at_once) as threads:
+            list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
+        without_errors(self._broken)
+        for one in self._found.revisions:
+            meta = one["metadata"]
+            self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
+        return self._error() if self._failed else None
+
+    def _error(self) -> ClusterError:
+        told = {name: error.message for name, error in sorted(self._failed.items())}
+        more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
+        hints = dict.fromkeys(error.hint for error in self._failed.values() if error.hint)
+        return ClusterError(
+            f"The driver and MPS pods of {fold(told)} have not been removed. "
+            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more,
+            " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
+            object=f"Node {next(iter(told))}", reason="Timeout", nodes=told,
+            blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
+
+    def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
+        terms = self._terms
+        request = drain.Request([name], terms.wish, None, terms.timeout, terms.level, check)
+        return Maintenance(self._client, Request(request, terms.holder, removing=True, **more), self._tell,
+                           time.monotonic, time.sleep)
+
+    def _preview(self, name: str) -> tuple[list[Step], list[str]]:
+        begun = self._maintenance(name, check=True).started() if self._found.pods[name] else {"plan": [], "staying": []}
+        ended = self._maintenance(name, check=True, begun=begun).ended()
+        steps = [Step(one["action"], one["target"], one["reason"], one["needs"])
+                 for part in (begun["plan"], ended["plan"]) for one in part]
+        at = len(begun["plan"])
+        steps[at:at] = [_step(pod, f"it runs on {name}") for pod in self._found.pods[name]]
+        return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
+                       for one in begun["staying"]]
+
+    def _try(self, name: str, work: t.Callable[[], None]) -> None:
+        """name: of the Node."""
+        try:
+            if not self._broken:
+                work()
+        except GpuopsError as error:
+            try:
+                self._ask_server()
+            except GpuopsError as broken:
+                self._broken.append(broken)
+            else:
+                self._failed[name] = error
+                self._tell(f"{name} is passed over. {error}")
+
+    def _ask_server(self) -> None:
+        """Raises GpuopsError if it is not a Node that fails but the API server."""
+        self._client.count("v1", "Node", "")
+
+    def _end_on(self, name: str) -> None:
+        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._names)}")
+        if not self._found.pods[name]:
+            self._maintenance(name, begun={"ready": False}).ended()  # nothing is there that a Ready Node would end
+            return
+        begun = self._maintenance(name).started()
+        if begun.get("failed"):
+            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Timeout",
+                               blocked=begun["blocked"])
+        try:
+            for mps in (True, False):
+                self._end_all([pod for pod in self._found.pods[name] if _is_mps(pod) is mps])
+            self._maintenance(name, begun=begun).ended()
+        except GpuopsError as error:
+            self._maintenance(name, begun=begun, reason=error.message).ended()
+            raise
+
+    def _end_all(self, pods: t.Sequence[Pod]) -> None:
+        """Deletes pods and waits until they have ended."""
+        for pod in pods:
+            meta = pod["metadata"]
+            self._client.delete("v1", "Pod", meta["name"], meta["namespace"], meta["uid"])
+        end = time.monotonic() + self._terms.timeout
+        while True:
+            left = [pod for pod in pods if self._is_there(pod)]
+            if not left:
+                return
+            if time.monotonic() >= end:
+                raise ClusterError(f"{label_of(left[0])} has not ended {self._terms.timeout:g} s after it was deleted.",
+                                   "Look at its Node and at its log (kubectl describe pod).", verb="delete",
+                                   object=label_of(left[0]), reason="NotEnded")
+            time.sleep(_PAUSE)
+
+    def _is_there(self, pod: Pod) -> bool:
+        meta = pod["metadata"]
+        now = self._client.get("v1", "Pod", meta["name"], meta["namespace"], metadata_only=True)
+        return now is not None and bool(now["metadata"]["uid"] == meta["uid"])
+
+
+def _step(pod: Pod, reason: str) -> Step:
+    return Step("delete", label_of(pod), reason, "drain")

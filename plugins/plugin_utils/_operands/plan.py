@@ -1,0 +1,296 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What has to be done so that the live objects are as wanted. Reads, never writes. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare, field_owners, spelling
+
+Live = t.Mapping[Key, Object]
+
+WORKLOADS = ("DaemonSet", "Deployment", "Job")
+_MARK = f"metadata.annotations[{objects.APPLIED}]"
+# Fields that the API server keeps as they were when the object was made, with what they are where nobody names them;
+# those of workloads are their selectors.
+_FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
+    "RuntimeClass": ("handler", None), "RoleBinding": ("roleRef", None), "ClusterRoleBinding": ("roleRef", None),
+    "Secret": ("type", "Opaque")}
+_TEMPLATE = "spec.template"
+_LEVEL = "pod-security.kubernetes.io/enforce"
+_MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_TAKE_OVER = "Run adopt.yml: it takes over what a stopped operator has left."
+_MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
+_RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
+            "for the operands.")
+
+
+def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None,
+         adopts: t.Callable[[Object], bool] = lambda have: False, kept: t.Collection[str] = ()) -> list[Change]:
+    """All changes in the order in which they are made, objects that need none among them.
+
+    components: those whose objects go when they are not wanted; None: all objects of ours, the Namespace apart.
+    adopts: whether an object is another's that is to become ours. kept: names of DaemonSets that stay, wanted or not.
+    Raises ClusterError that names each foreign object which stands in the way.
+    """
+    changes: list[Change] = []
+    problems: list[tuple[str, str]] = []
+    for one in wanted:
+        have = live.get(one.key)
+        if have is not None and one.kind.kind != "Namespace" and adopts(have):
+            manifest = spelling.like(one.manifest, have)
+            reasons = [path for path in compare.changed(manifest, have) if path != _MARK]
+            changes.append(Change("adopt", one.kind, one.component, manifest, have, reasons))
+            continue
+        foreign = have is not None and not objects.is_ours(have)
+        if one.kind.kind == "Namespace":
+            one = objects.for_namespace(one, have)
+            problem, hint = _label_conflict(one, have) if have else "", _RELABEL
+        else:
+            problem = _in_the_way(client, one, t.cast(Object, have)) if foreign else ""
+            hint = _TAKE_OVER if have and _of_operator(have) else _MAKE_ROOM
+        if problem:
+            problems.append((problem, hint))
+        elif foreign and one.kind.kind != "Namespace":
+            changes.append(Change("reuse", one.kind, one.component, one.manifest, have))
+        else:
+            changes.append(_change(client, one, have))
+    problems += [(problem, _RELABEL) for problem in _refused_pods(changes)]
+    problems += [(problem, _MAKE_ANEW) for problem in _left_behind(changes)]
+    if problems:
+        hints = dict.fromkeys(hint for _problem, hint in problems)
+        raise ClusterError(" ".join(problem for problem, _hint in problems), f"{' '.join(hints)} Nothing has been "
+                           "changed.", verb="plan", reason="Foreign")
+    stay = [key for key in live if key[1] == "DaemonSet" and live[key]["metadata"]["name"] in kept]
+    return changes + prune(client, live, {*(one.key for one in wanted), *stay}, components)
+
+
+def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
+    """The removal of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
+
+    Definitions of one API group stay together where others have objects of any of them, as these go with their kind.
+    """
+    gone: list[Change] = []
+    for key, have in live.items():
+        component = objects.component_of(have)
+        if (key in wanted or key[1] == "Namespace" or not objects.is_ours(have) or _is_going(have)
+                or not (components is None or component in components)
+                or any(owner.get("controller") for owner in have["metadata"].get("ownerReferences") or [])):
+            continue
+        gone.append(Change("delete", kinds.find(key[0], key[1]), component, None, _whole(client, have)))
+    shared = _shared_groups(client, live, [one.live for one in gone if _is_definition(one.live)])
+    gone = [replace(one, action="release") if _is_definition(one.live) and _group(one.live) in shared else one
+            for one in gone]
+    return sorted(gone, key=lambda one: (-one.kind.rank, one.label))
+
+
+def _change(client: Client, one: Wanted, have: Object | None) -> Change:
+    if have is None or _is_going(have):
+        return Change("create", one.kind, one.component, one.manifest, have)
+    marks = have["metadata"].get("annotations") or {}
+    renewed = marks.get(objects.APPLIED) != one.manifest["metadata"]["annotations"][objects.APPLIED]
+    if renewed:
+        have = _whole(client, have)
+    differs = compare.changed(one.manifest, have) if renewed else compare.drifted(one.manifest, have)
+    added = [path for tree in field_owners.foreign(have).values() for path in field_owners.paths(tree)]
+    if field_owners.ours(have) is None:
+        # Without a record of what we applied nobody can tell what others added.
+        differs.append("metadata.managedFields")
+    if one.kind.kind == "Service" and _turned_headless(one.manifest, have):
+        # Whoever made it so need not own the field any more.
+        differs.append("spec.clusterIP")
+    if not differs and not added:
+        differs = _rewritten(client, one.manifest, have)
+    if not differs and not added:
+        return Change("keep", one.kind, one.component, one.manifest, have)
+    reasons = {*differs, *added}
+    if (renewed and not added) or not any(path.startswith(_TEMPLATE) for path in reasons):
+        # What was adopted keeps its former owner's spelling: no pod is to be restarted for what is beside its template,
+        # and no driver installed anew for what does not concern it.
+        one = Wanted(one.component, one.kind, spelling.like(one.manifest, have))
+    # Our mark says that something is wanted otherwise; what that is says more.
+    action = "replace" if _is_fixed(one.manifest, have) else "update" if renewed else "repair"
+    return Change(action, one.kind, one.component, one.manifest, _whole(client, have),
+                  sorted(reasons - {_MARK} or reasons))
+
+
+def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
+    """Fields that are ours by the server's record and have a value that an apply would change.
+
+    Anybody can write under our manager's name. Only the server can tell such a value from what its admission makes of
+    ours: it is asked by a dry run, where a value is another at all. Definitions, which are listed without their spec,
+    are left out, and so is what the user or a webhook does not let us try, or what a webhook fails at: one object that
+    is as wanted must not cost the plan of all others.
+    """
+    if _is_definition(have):
+        return []
+    manifest = spelling.like(manifest, have)
+    differs = compare.changed(manifest, have)
+    if not differs:
+        return []
+    try:
+        after = client.apply(manifest, dry_run=True)
+    except ClusterError as error:
+        if error.status not in (400, 403, 422) and error.status < 500:
+            raise
+        return []
+    kept = compare.changed(manifest, after)
+    return [path for path in differs if path not in kept]
+
+
+def _is_fixed(manifest: Object, have: Object) -> bool:
+    """Whether an object that differs does so where the server changes nothing in place."""
+    if have.get("immutable"):  # of a ConfigMap or a Secret
+        return True
+    kind = manifest["kind"]
+    if kind in WORKLOADS:
+        want, there = (one["spec"].get("selector") for one in (manifest, have))
+        # A Job without a selector gets one from the server.
+        return want is not None and bool(compare.differences(want, there, "") or compare.differences(there, want, ""))
+    if kind == "Service":
+        return _turned_headless(manifest, have)
+    name, usual = _FIXED.get(kind, ("", None))
+    return bool(compare.differences(manifest.get(name, usual), have.get(name, usual), name))
+
+
+def _turned_headless(manifest: Object, have: Object) -> bool:
+    """Whether one of two Services has an address and the other is to have none: the server keeps what was first."""
+    return len({one["spec"].get("clusterIP") == "None" for one in (manifest, have)}) > 1
+
+
+def keeps_pods(change: Change) -> bool:
+    """Whether a DaemonSet leaves its pods: one that is replaced, as they go only when somebody deletes them (OnDelete),
+    or one that is deleted before them."""
+    spec = (change.manifest or {}).get("spec") or {}
+    return change.orphans or change.action == "replace" and (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
+
+
+def _left_behind(changes: t.Sequence[Change]) -> list[str]:
+    """DaemonSets whose successors would not know the pods that stay."""
+    found = []
+    for one in changes:
+        if keeps_pods(one):
+            selector = t.cast(Object, one.manifest)["spec"]["selector"].get("matchLabels") or {}
+            labels = t.cast(Object, one.live)["spec"]["template"]["metadata"].get("labels") or {}
+            if not selector.items() <= labels.items():
+                found.append(f"{one.label} has another selector than is wanted, which cannot be changed in place, and "
+                             "its pods, which only a user may restart, lack the labels by which a new one would know "
+                             "them.")
+    return found
+
+
+def _is_going(have: Object) -> bool:
+    return "deletionTimestamp" in have["metadata"]
+
+
+def _whole(client: Client, have: Object) -> Object:
+    """A CustomResourceDefinition is listed without its spec; what differs or goes is read once more."""
+    if have["kind"] != "CustomResourceDefinition" or "spec" in have:
+        return have
+    return client.get(have["apiVersion"], have["kind"], have["metadata"]["name"]) or have
+
+
+def _is_definition(have: Object | None) -> bool:
+    return have is not None and have["kind"] == "CustomResourceDefinition"
+
+
+def _group(crd: Object | None) -> str:
+    """C(nfd.k8s-sigs.io) of the definition nodefeatures.nfd.k8s-sigs.io."""
+    return str((crd or {})["metadata"]["name"]).partition(".")[2]
+
+
+def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | None]) -> set[str]:
+    """The API groups of which others have objects: such that neither we nor our pods have made."""
+    ours = [one["metadata"] for one in live.values() if objects.is_ours(one)]
+    owners = {metadata.get("uid") for metadata in ours}
+    spaces = {str(metadata["namespace"]) for metadata in ours if "namespace" in metadata}
+    pods: set[t.Any] | None = None
+    found = set()
+    for crd in definitions:
+        for one in client.list_row(kinds.of_crd(crd), metadata_only=True) if crd and "spec" in crd else ():
+            if objects.is_ours(one) or _owned_by(one, owners):
+                continue
+            if pods is None and one["metadata"].get("ownerReferences"):
+                pods = {pod["metadata"]["uid"] for space in sorted(spaces)
+                        for pod in client.list("v1", "Pod", space, metadata_only=True) if _owned_by(pod, owners)}
+            if not _owned_by(one, pods or set()):
+                found.add(_group(crd))
+                break
+    return found
+
+
+def _owned_by(have: Object, uids: t.Container[t.Any]) -> bool:
+    return any(owner["uid"] in uids for owner in have["metadata"].get("ownerReferences") or ())
+
+
+def _in_the_way(client: Client, one: Wanted, have: Object) -> str:
+    """Why a foreign object of that name cannot serve; empty where it can."""
+    unlike = compare.unlike(one.manifest, _whole(client, have))
+    if not unlike:
+        return ""
+    return (f"{one.label} is there and is not ours (managed by {_managers(have)}), and it differs from what "
+            f"{one.component} wants in {', '.join(unlike[:5])}{' and more' if len(unlike) > 5 else ''}.")
+
+
+def _of_operator(have: Object) -> bool:
+    return any(objects.is_operators(owner) for owner in have["metadata"].get("ownerReferences") or [])
+
+
+def _label_conflict(one: Wanted, have: Object) -> str:
+    """Why a Namespace of others cannot be used: a label that we need has another value there."""
+    if objects.CREATED in (have["metadata"].get("annotations") or {}):
+        return ""
+    mine = ((field_owners.ours(have) or {}).get("f:metadata") or {}).get("f:labels") or {}
+    labels = have["metadata"].get("labels") or {}
+    wrong = [f"{name} is '{labels[name]}' and must be '{value}'"
+             for name, value in one.manifest["metadata"]["labels"].items()
+             if name in labels and labels[name] != value and f"f:{name}" not in mine]
+    return f"The labels of {one.label}, which is not ours, forbid it: {', '.join(wrong)}." if wrong else ""
+
+
+def _refused_pods(changes: t.Sequence[Change]) -> list[str]:
+    """Namespaces whose pod security level lets nothing run of what is to be written there.
+
+    A level that only warns or audits does no harm, and pods that run already stay.
+    """
+    found = []
+    for home in changes:
+        if home.kind.kind != "Namespace":
+            continue
+        space, live = t.cast(Object, home.manifest)["metadata"], t.cast(Object, home.live or {"metadata": {}})
+        level = {**(live["metadata"].get("labels") or {}), **space["labels"]}.get(_LEVEL, "privileged")
+        pods = [one.label for one in changes if one.writes and one.namespace == space["name"]
+                and _needs_privileges(t.cast(Object, one.manifest))]
+        if pods and level != "privileged":
+            found.append(f"{home.label} has the label {_LEVEL}={level}, by which the API server refuses the pods of "
+                         f"{', '.join(pods[:3])}{f' and {len(pods) - 3} more' if len(pods) > 3 else ''}.")
+    return found
+
+
+def _needs_privileges(manifest: Object) -> bool:
+    """Whether a workload's pods are beyond the Pod Security Standards' level baseline, as far as operands are."""
+    spec = (((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}) if manifest["kind"] in WORKLOADS \
+        else {}
+    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    return (any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
+            or any("hostPath" in volume for volume in spec.get("volumes") or [])
+            or any((one.get("securityContext") or {}).get("privileged") for one in containers))
+
+
+def _managers(have: Object) -> str:
+    """Who says that it made an object: its label, else those who wrote more than its status."""
+    metadata = have["metadata"]
+    label = (metadata.get("labels") or {}).get(objects.MANAGED_BY)
+    release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
+    if label:
+        return f"{label}, release {release}" if release else str(label)
+    names = {str(entry.get("manager")) for entry in metadata.get("managedFields") or [] if not entry.get("subresource")}
+    return ", ".join(sorted(names)) or "nobody who says so"

@@ -1,0 +1,98 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Taking over what a GPU Operator made. PRIVATE to the collection.
+
+The operator is stopped first; then each object that is wanted here loses its owner and becomes ours in one write, so
+that a run that is killed leaves every object with exactly one of both, and the next run goes on. The ClusterPolicy and
+its definition stay as they are: they are the policy of the next run and the way back. What is not wanted here, such as
+the operator's own Service, stays with the ClusterPolicy.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted, label_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator import Operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS
+
+# Seconds for the pods of a stopped operator to be gone; its grace period is 10.
+_PATIENCE = 120.0
+
+
+def check(found: Operator, wanted: t.Sequence[Wanted], live: t.Mapping[Key, Object]) -> None:
+    """Raises ClusterError where these objects cannot be taken over, before anything is changed. Pure."""
+    operator.refuse(found)
+    own = {one["metadata"]["uid"] for one in found.deployments}
+    mine = {one.key: one.manifest for one in wanted}
+    fixed = [label_of(have) for key, have in live.items() if key in mine and key[1] in WORKLOADS
+             and operator.owns(have) and have["spec"].get("selector") != mine[key]["spec"].get("selector")]
+    left = [label_of(have) for key, have in live.items() if key not in mine and key[1] in WORKLOADS
+            and operator.owns(have) and have["metadata"]["uid"] not in own]
+    if fixed:
+        raise ClusterError(
+            f"Other pods are selected by what the operator made than by what is wanted here, and a selector can never "
+            f"change: {', '.join(fixed)}.", _REMOVE, verb="plan", object=fixed[0], reason="Immutable", found=fixed)
+    if left:
+        raise ClusterError(
+            f"The operator runs what is not wanted here: {', '.join(left)}.", "Let the policy and gpu_placement have "
+            f"these too (gpu_policy: live is the operator's own policy), or: {_REMOVE}", verb="plan", object=left[0],
+            reason="Foreign", found=left)
+
+
+_REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 0) and delete them (kubectl delete "
+           "daemonset); that ends their pods, which for a driver needs Nodes without work. Then run again. Nothing has "
+           "been changed.")
+
+
+def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+    """Raises ClusterError where a change that has to wait would take an object from the operator. Once that is stopped
+    nobody would look after the object, and every run of site.yml would be refused."""
+    first = next((one for one in pending if one["action"] == "adopt"), None)
+    if first:
+        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
+                           "window, or change the policy to match the operator's DaemonSet. Nothing has been changed.",
+                           verb="plan", object=first["target"], reason="Pending")
+
+
+def wait_stopped(client: Client, found: Operator) -> None:
+    """Until no operator has a pod. Raises ClusterError after two minutes."""
+    for one in found.deployments:
+        metadata = one["metadata"]
+        name, space = metadata["name"], metadata["namespace"]
+        chosen = ",".join(f"{key}={value}" for key, value in one["spec"]["selector"].get("matchLabels", {}).items())
+
+        def gone(name: str = name, space: str = space, selector: str = chosen) -> bool:
+            # Before the controller has taken notice of the scale, another pod may still come for one that goes.
+            now = client.get("apps/v1", "Deployment", name, space)
+            return (now is None or _scaled_down(now)) and not client.list("v1", "Pod", space, selector,
+                                                                          metadata_only=True)
+
+        if not apply.wait_until(gone, _PATIENCE):
+            label = f"Deployment {space}/{name}"
+            raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so that nothing was taken over.",
+                               "Look at these pods and their Node, then run again.", verb="stop", object=label,
+                               reason="Timeout")
+
+
+def _scaled_down(deployment: Object) -> bool:
+    """Whether its controller wants no pod of it any more."""
+    status = deployment.get("status") or {}
+    return (status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+            and not status.get("replicas"))
+
+
+def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Object]) -> t.List[str]:
+    """What a user ought to know, each a text."""
+    taken = {change.label for change in changes if change.action == "adopt"}
+    left = sorted({label_of(have) for have in live.values() if operator.owns(have)} - taken)
+    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+    return operator.notes(found) + ([
+        f"These stay with ClusterPolicy {found.policies[0]['metadata']['name']} and go when it is deleted: "
+        f"{', '.join(left[:8])}{more}."] if left and found.policies else [])

@@ -1,0 +1,57 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Nodes of prepared systems have already, so that a cluster does not get it twice. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
+
+Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
+# For Nodes that are no hosts of the inventory.
+OTHERS = ""
+
+
+def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
+           refused: list[Concerned]) -> dict[str, dict[str, str]]:
+    """By Node and component why it is there already, of what the cluster would deliver.
+
+    nodes: those with GPUs. named: components that the user asks for by name. asked: by Node, and for all others under
+    C(OTHERS), the variable gpu_profile. refused: gets Nodes that cannot have what is asked for; it is left to them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    fixed: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        profile = profiles.chosen(node_facts.facts_of_node(name, node), asked.get(name, asked.get(OTHERS)),
+                                  cluster=True)
+        if profile is None:
+            continue
+        for component in profile.components:
+            if places[component] not in ("cluster", "hybrid"):
+                continue
+            why = profile.reason(component)
+            if component not in named or not profile.replaceable(component):
+                found.setdefault(name, {})[component] = why
+            if component in named and not profile.replaceable(component):
+                title = components.by_name(component).title
+                fixed.setdefault(f"the {title} is asked for, but {why}", []).append(name)
+    refused += [(Refused(text, "Leave it to the system, or set gpu_profile: none.", [("profile", text)]), names)
+                for text, names in fixed.items()]
+    return found
+
+
+def told(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
+    """One note a reason: C(sim-1, sim-2 and 3 more: driver is left to the system; Bottlerocket: ...)."""
+    groups: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for name, mine in found.items():
+        for component, why in mine.items():
+            nodes, titles = groups.setdefault(why, ({}, {}))
+            nodes[name] = titles[components.by_name(component).title] = None
+    return [f"{some_of(list(nodes))}: {', '.join(titles)} left to the system; {why}."
+            for why, (nodes, titles) in groups.items()]

@@ -1,0 +1,419 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a preflight looks at on a host. Pure. PRIVATE.
+
+A fact that is None is not known, as on a Node of which only its object was read: then nothing is said.
+"""
+
+from __future__ import annotations
+
+import datetime
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import host_software, host_toolkit
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.gpu_faults import fault_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
+
+Facts = t.Mapping[str, t.Any]
+# As the kernel has it, which cuts names of processes to 15 letters.
+_MANAGER = "nv-fabricmanage"
+_802 = "without it CUDA says 'system not yet initialized' (802)"
+# What the roles of driver and MIG stop and start again by themselves.
+_STEP_ASIDE = (*SERVICES, "nvsm.service")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. mine: its plan, None where it has none; place: who delivers the driver: host, cluster or none."""
+
+    facts: Facts
+    mine: t.Mapping[str, t.Any] | None
+    place: str
+    toolkit_place: str
+    profile: Profile | None
+    release: Release | None
+    today: datetime.date
+
+    @property
+    def loaded(self) -> str | None:
+        """The version of the loaded driver."""
+        return t.cast("str | None", self.facts["driver"]["loaded"])
+
+    @property
+    def driver(self) -> t.Mapping[str, t.Any]:
+        """The plan of the driver, empty where there is none."""
+        return (self.mine or {}).get("driver") or {}
+
+    @property
+    def wanted(self) -> str | None:
+        """The version or branch of the driver that shall run, None where only a plan would tell."""
+        planned = self.driver.get("version") or self.driver.get("branch")
+        return str(planned or (self.loaded if self.place != "host" else None) or "") or None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the driver that shall run is loaded already."""
+        version = self.driver.get("version")
+        return self.loaded is not None and (self.place != "host" or version in (None, self.loaded))
+
+    @property
+    def brings_fabric(self) -> bool:
+        """Whether the driver role brings what NVSwitches need; without a plan it would."""
+        manager = (self.driver.get("fabric") or {}).get("manager")
+        return self.place == "host" and (self.mine is None or manager is not None)
+
+
+def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
+            today: datetime.date) -> t.Iterator[Finding]:
+    """All findings of one host."""
+    if facts is None and plan is not None and not {"host", "hybrid"} & set(plan["placement"].values()):
+        # Nothing is delivered by way of the host.
+        return
+    if facts is None:
+        yield Finding(name, "facts", "error", "it could not be asked, as it is not reached or gave an error",
+                      "Make it reachable, or leave it out by --limit")
+        return
+    if not facts["gpus"]:
+        # resolve refuses it; without a plan nothing else matters here.
+        return
+    mine = (plan or {}).get("hosts", {}).get(name)
+    told = ((mine or {}).get("profile") or {}).get("name")
+    profile = profiles.by_name(told) if told and told != "none" else profiles.detect(facts) if mine is None else None
+    host = Host(facts, mine, _place(plan, mine, profile, "driver"), _place(plan, mine, profile, "container_toolkit"),
+                profile, release, today)
+    for check, look in CHECKS.items():
+        for severity, text, fix in look(host):
+            yield Finding(name, check, severity, text, fix)
+
+
+def _place(plan: t.Mapping[str, t.Any] | None, mine: t.Mapping[str, t.Any] | None, profile: Profile | None,
+           component: str) -> str:
+    if mine is not None:
+        return str(mine[component]["placement"])
+    if plan is not None:
+        place = str(plan["placement"].get(component, "none"))
+        return "host" if place == "hybrid" else place
+    return "none" if profile and profile.owner(component) == "theirs" else "host"
+
+
+def _profile(host: Host) -> t.Iterator[Said]:
+    if host.profile is not None:
+        told = ((host.mine or {}).get("profile") or {}).get("because") or host.profile.because
+        yield ("info", f"{host.profile.summary}; {told}",
+               "Set gpu_profile of the host to none, or to another profile, where this is wrong")
+
+
+def _immutable(host: Host) -> t.Iterator[Said]:
+    if host.facts["host"]["markers"]["immutable"] and "host" in (host.place, host.toolkit_place):
+        yield ("error", "/usr cannot be written, so no packages can be installed on this system",
+               "Deliver in the cluster (gpu_placement: cluster), or leave the host to its system (gpu_profile)")
+
+
+def _nouveau(host: Host) -> t.Iterator[Said]:
+    modules = host.facts["modules"]
+    loaded, denied = modules["nouveau"], modules.get("nouveau_denied")
+    how = "Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot"
+    if host.loaded:
+        return
+    if loaded and host.place == "host":
+        yield ("info", "nouveau drives the GPUs; the driver role deny-lists it, and unloads it unless a display uses "
+               "it", "")
+    elif loaded:
+        yield "error", "nouveau drives the GPUs, so the NVIDIA driver cannot be loaded", how
+    elif denied is False and host.place == "cluster":
+        yield "warning", "nouveau is not deny-listed and may take the GPUs at the next boot", how
+
+
+def _kernel_headers(host: Host) -> t.Iterator[Said]:
+    kernel = host.facts["host"]["kernel"]
+    if kernel["headers"] is not False or host.place == "none" or host.driver.get("precompiled") or host.runs:
+        return
+    package, available = kernel.get("headers_package"), kernel.get("headers_available")
+    if available is False:
+        yield ("error" if host.place == "host" else "warning",
+               f"the driver cannot be built: kernel {kernel['release']} has no headers here, and {package} is not in "
+               "the package index",
+               "Boot a kernel whose headers the package source has, or add the source of this one")
+    elif available is None and host.place == "host":
+        yield ("warning", f"kernel {kernel['release']} has no headers here; whether {package or 'a package of them'} "
+               "can be had is not known", "Refresh the package index, or install the headers")
+
+
+def _next_kernel(host: Host) -> t.Iterator[Said]:
+    kernel = host.facts["host"]["kernel"]
+    newest = kernel.get("newest_installed")
+    if not newest or newest == kernel["release"] or host.place == "cluster":
+        return
+    built = any(module["kernel"] == newest and str(module["state"]).startswith("installed")
+                for module in host.facts["driver"].get("dkms") or ())
+    what = f"kernel {newest} boots next, {kernel['release']} runs"
+    if built and (host.place == "none" or host.runs):
+        return
+    if host.place == "none":
+        yield ("warning", f"{what}: DKMS has no driver for the next one",
+               "See that the driver is there for it, by DKMS or by packages with modules, before the next boot")
+    elif host.driver.get("next_kernel") is False:
+        yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built for the running one alone",
+               "Leave driver_next_kernel at true, or reboot first")
+    else:
+        yield "info", f"{what}: the driver role brings modules for both", ""
+
+
+def _dkms(host: Host) -> t.Iterator[Said]:
+    release = host.facts["host"]["kernel"]["release"]
+    for module in host.facts["driver"].get("dkms") or ():
+        if module["kernel"] in (None, release) and not str(module["state"]).startswith("installed"):
+            yield ("warning", f"DKMS has {module['name']} {module['version']} for kernel {release} as "
+                   f"{module['state']}, not installed",
+                   f"Look at /var/lib/dkms/{module['name']}/{module['version']}/build/make.log; remove what is not "
+                   "wanted by dkms remove")
+
+
+def _secure_boot(host: Host) -> t.Iterator[Said]:
+    facts = host.facts["host"]
+    lockdown = facts.get("lockdown")
+    checked = facts["secure_boot"] or lockdown in ("integrity", "confidentiality")
+    if not checked or host.place != "host" or host.runs or host.driver.get("secure_boot") == "signed":
+        return
+    enrolled = (facts.get("mok") or {}).get("enrolled")
+    if enrolled:
+        return
+    what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
+    if host.driver.get("secure_boot") == "mok":
+        yield ("warning", f"{what} and the key of driver_signing_key is not enrolled: the driver role asks for its "
+               "enrolment, and the driver waits for it", "At the next boot choose 'Enroll MOK' at the console and give "
+               "the password (driver_signing_password, else root's); then run again")
+        return
+    known = "no key that DKMS signs with is enrolled" if enrolled is False else \
+        "whether a key that DKMS signs with is enrolled is not known"
+    yield ("error" if enrolled is False else "warning", f"{what} and {known}: modules built here are not loaded",
+           "Use modules that the distribution signs (driver_source: precompiled), let the driver role sign with a key "
+           "of yours and ask for its enrolment (driver_signing_key), or switch Secure Boot off")
+
+
+def _end_of_life(host: Host) -> t.Iterator[Said]:
+    branch = matrix.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
+    if branch is not None and branch.ended(host.today):
+        newer = [text for text in (host.release.drivers if host.release else ())
+                 if not _ended(text, host.today)]
+        yield ("warning", f"driver branch {branch.number} gets no more fixes",
+               f"Set driver.version to one of {', '.join(newer)}" if newer else "Choose a newer branch")
+
+
+def _ended(version: str, today: datetime.date) -> bool:
+    branch = matrix.branch(branch_of(version))
+    return branch is not None and branch.ended(today)
+
+
+def _known_faults(host: Host) -> t.Iterator[Said]:
+    if host.wanted and "." in host.wanted and host.place != "cluster":
+        for fault in matrix.known_faults(host.wanted):
+            yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
+
+
+def _no_driver(host: Host) -> t.Iterator[Said]:
+    if host.place == "none" and host.driver and host_software.no_driver(host.driver, host.facts):
+        yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
+               "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
+
+
+def _foreign_driver(host: Host) -> t.Iterator[Said]:
+    if host.place == "host" and host.facts["driver"]["source"] == "container":
+        yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
+               "Let the container go (remove the GPU Operator's driver from the Node), or place the driver in the "
+               "cluster")
+
+
+def _fabric(host: Host) -> t.Iterator[Said]:
+    fabric = (host.facts.get("nvlink") or {}).get("fabric")
+    if fabric not in ("nvswitch", "nvlink5", "nvlink5_rack") or host.place == "cluster":
+        return
+    packages = host.facts["driver"]["packages"]
+    if fabric == "nvlink5_rack":
+        yield from _imex(host, packages)
+        return
+    if host.brings_fabric:
+        if not host.runs or not _manager_runs(host):
+            more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
+            yield ("info", f"the driver role brings {_companion(host, 'fabric_manager')}{more}, which the NVSwitches "
+                   "of this host need", "")
+    else:
+        yield from _fabric_manager(host, fabric, packages)
+    # The role loads ib_umad; the driver of the switches' management ports is the kernel's.
+    missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
+               if host.facts["modules"].get(module) is False]
+    if fabric == "nvlink5" and missing:
+        yield ("warning", f"{' and '.join(missing)} not loaded: the NVLink switches cannot be managed, and {_802}",
+               "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
+
+
+def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+    what = "this is a tray of an NVLink rack"
+    fabric = host.driver.get("fabric") or {}
+    if host.place == "host" and fabric.get("imex"):
+        if not fabric.get("imex_nodes"):
+            yield ("warning", f"{what}, and driver_imex_nodes is not set: IMEX does not run, its GPUs share no memory "
+                   "with other trays", "Set driver_imex_nodes to the addresses of all trays of the rack")
+    elif not any("imex" in name for name in packages):
+        yield ("warning", f"{what}, and nvidia-imex is not installed: its GPUs share no memory with other trays",
+               f"Install {_companion(host, 'imex')} and name the trays in /etc/nvidia-imex/nodes_config.cfg")
+
+
+def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+    """Where somebody else looks after it."""
+    name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
+    if name and host.runs and not _same(packages[name], str(host.loaded)):
+        yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {_802}",
+               f"Install {name} of version {host.loaded}")
+    elif host.runs and not _manager_runs(host):
+        # On boards with NVLink 5 the manager need not hold a device, so its absence is no proof.
+        yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
+               f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
+               "Run: systemctl enable --now nvidia-fabricmanager" if name else
+               f"Install {_companion(host, 'fabric_manager')} and start nvidia-fabricmanager")
+    elif not host.runs and not name:
+        more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
+        yield ("warning", f"this host needs a fabric manager, which nobody brings: {_802}",
+               f"Install {_companion(host, 'fabric_manager')}{more} after the driver and start nvidia-fabricmanager")
+
+
+def _companion(host: Host, what: str) -> str:
+    """The package beside the driver with its version, as far as they are known."""
+    system, version = host.facts["host"]["os"], host.wanted
+    found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
+                       "cuda_repository", version, (what,)) if version else {}
+    if not found:
+        return f"the {what.replace('_', ' ')} of the driver's version"
+    return ", ".join(f"{name} {one}" if one and "." in one else name for name, one in found.items())
+
+
+def _same(package: str, version: str) -> bool:
+    """Whether a package's version (C(1:580.95.05-1)) is that of a driver."""
+    return package.rpartition(":")[2].split("-")[0] == version
+
+
+def _manager_runs(host: Host) -> bool:
+    return any(str(client["name"]).startswith(_MANAGER) or "fabricmanager" in str(client.get("unit") or "")
+               for client in host.facts["clients"])
+
+
+def _holders(host: Host) -> t.Iterator[Said]:
+    preview = (host.mine or {}).get("preview", ())
+    loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
+             and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
+    what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
+    if what and loose:
+        held = some_of(list(dict.fromkeys(_holder(client) for client in loose)))
+        yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
+               "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
+
+
+def _reloads(host: Host) -> bool:
+    """Whether loaded modules have to go for what the plan says."""
+    driver, wanted = host.facts["driver"], host.driver.get("kernel_module_type")
+    return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
+                                        or wanted not in (None, driver["flavour"]))
+
+
+def _holder(client: t.Mapping[str, t.Any]) -> str:
+    if client.get("container"):
+        return f"{client['name']} (container {str(client['container'])[:12]})"
+    return str(client.get("unit") or f"{client['name']} (pid {client['pid']})")
+
+
+def _runtime(host: Host) -> t.Iterator[Said]:
+    # Some distributions of Kubernetes bring a containerd of their own.
+    if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in host_toolkit.OWN_RUNTIME:
+        return
+    runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
+    if not runtimes:
+        yield ("warning", "no container runtime is installed; the toolkit's configuration waits for one",
+               "Install containerd, or set container_toolkit to none in gpu_placement")
+    for name, one in runtimes.items():
+        if one["boot"] == "masked":
+            yield "warning", f"{name} is installed and masked", f"Run: systemctl unmask {name}"
+        elif one["running"] is False:
+            yield "warning", f"{name} is installed and does not run", f"Run: systemctl enable --now {name}"
+        elif one["boot"] == "no":
+            yield "warning", f"{name} does not start at boot", f"Run: systemctl enable {name}"
+
+
+def _toolkit(host: Host) -> t.Iterator[Said]:
+    packages, planned = host.facts["toolkit"]["packages"], (host.mine or {}).get("container_toolkit") or {}
+    if host.toolkit_place == "cluster":
+        return
+    version = planned.get("version") if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
+    yield from preflight_release.toolkit(str(version or ""))
+    if len(set(packages.values())) > 1:
+        told = ", ".join(f"{name} {version}" for name, version in packages.items())
+        yield ("warning", f"packages of the container toolkit are of different versions: {told}",
+               "Install all of them in one version; the role does so where it delivers the toolkit")
+
+
+def _reboot(host: Host) -> t.Iterator[Said]:
+    if host.facts["driver"]["reboot_pending"]:
+        yield ("warning", "a reboot is pending: the loaded driver is not the installed one, or the distribution asks "
+               "for it", "Reboot the host, or allow it by gpu_disruption: reboot")
+
+
+def _gpus(host: Host) -> t.Iterator[Said]:
+    for gpu in host.facts["gpus"]:
+        if gpu.get("error"):
+            yield ("warning", *fault_of(gpu))
+    models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
+    if len(models) > 1:
+        yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
+               "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
+
+
+def _journals(host: Host) -> t.Iterator[Said]:
+    planned = (host.mine or {}).values()
+    if host.place == "host" or any(isinstance(one, dict) and one.get("placement") == "host" for one in planned):
+        faults = host.facts["journals"]["faults"]
+        yield from dict.fromkeys(("error", fault["message"].rstrip("."), fault["hint"].rstrip(".")) for fault in faults)
+
+
+def _mig_boot(host: Host) -> t.Iterator[Said]:
+    mine = (host.mine or {}).get("mig_manager") or {}
+    if host.facts["mig_boot"].get("masked") and mine.get("selected") and mine.get("boot"):
+        yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
+               f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
+
+
+def _vgpu(host: Host) -> t.Iterator[Said]:
+    vgpu = host.facts.get("vgpu")
+    if vgpu and host.driver.get("source") == "runfile":
+        if not host.driver.get("licence"):
+            yield ("warning", f"this is a guest with a vGPU (host driver {vgpu['version']}), and driver_licence_token "
+                   "is not set: without a licence it works for a short time only",
+                   "Set driver_licence_token, from a vault, to the token of your licence server")
+    elif vgpu and host.place == "host":
+        yield ("error", f"this is a guest with a vGPU (host driver {vgpu['version']}), which needs the vGPU guest "
+               "driver", "Name its .run file in driver_runfile_src, or install it yourself and set driver_state to "
+               "adopted")
+
+
+def _system(host: Host) -> t.Iterator[Said]:
+    system = host.facts["host"]["os"]
+    if host.release and system["id"] and system["version_id"] and host.place == "cluster":
+        yield from preflight_release.system(host.release, system["id"], system["version_id"])
+
+
+CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
+    "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
+    "no_driver": _no_driver, "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms,
+    "foreign_driver": _foreign_driver,
+    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
+    "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
+    "profile": _profile, "journal": _journals, "mig_boot": _mig_boot,
+}
