@@ -48,6 +48,7 @@ ACTS = {
     "stop services of the driver": ("", "", "Q", "", "B", "Q"),
     "unload modules": ("", "", "Q", "", "B", "Q"),
     "hold the Node": ("", "", "Q", "B", "BQ", "BQ"),
+    "pause the operands": ("", "", "Q", "", "BQ", "BQ"),
     "release the Node": ("", "", "Q", "B", "BQ", "BQ"),
     "cordon": ("", "", "", "B", "BQ", "BQ"),
     "uncordon": ("", "", "", "B", "BQ", "BQ"),
@@ -202,6 +203,8 @@ def on_node(patch: dict[str, Any]) -> list[str]:
         found.append("cordon" if patch["spec"]["unschedulable"] else "uncordon")
     if HELD in annotations:
         found.append("hold the Node" if annotations[HELD] else "release the Node")
+    if any(str(value).startswith("paused-for") for value in patch.get("metadata", {}).get("labels", {}).values()):
+        found.append("pause the operands")
     return found or ["label the Node"]
 
 

@@ -71,6 +71,13 @@ def test_the_documented_role_serves_a_run(runner: Client, client: Client, kubect
     assert not deliver.present(runner, *deliver.of_plan(whole, None), check=True, labels=True)["changed"]
     assert [one.component for one in drift.differences(runner, whole, None) if one.component != "nodes"] == []
     assert Rollout(runner, whole, [*whole["components"]]).now()
+    # What docs/cluster.md adds where a driver is not wanted any more.
+    role = documented()
+    role["rules"] += [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+                      {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+                      {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": ["delete"]}]
+    kubectl("replace", "--filename", "-", stdin=role)
+    until(lambda: can_i(kubectl, "delete", "pods"), "the server knows the larger role")
     for part in whole["components"].values():
         part.update(state="absent", because=["not wanted"])
     deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
