@@ -12,6 +12,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_gpu
 
 Pod = t.Mapping[str, t.Any]
@@ -111,6 +112,9 @@ def _controller(pod: Pod) -> str:
 def _stays(pod: Pod) -> str:
     if _MIRROR in (pod["metadata"].get("annotations") or {}):
         return "it belongs to the kubelet (a mirror pod)"
+    # It ends after its clients, by the run that has deleted its DaemonSet.
+    if not _controller(pod) and (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON:
+        return "it belongs to a DaemonSet that is being removed"
     return "it belongs to a DaemonSet" if _controller(pod) == "DaemonSet" else ""
 
 

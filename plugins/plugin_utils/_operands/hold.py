@@ -53,7 +53,8 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     for component, pod in () if allows(level, NEEDS) else orphans:
         step = Step("delete", label_of(pod), needs=NEEDS)
         pending.append(_pending(step, level, "its DaemonSet is gone, and GPU clients may need it"))
-        first.setdefault(component, pending[-1]["id"])
+        if removal or component == DRIVER:
+            first.setdefault(component, pending[-1]["id"])
     if removal and first:
         first.setdefault(SHARED, next((one.id for one in changes if one.id in ends), next(iter(first.values()))))
     for one in changes:

@@ -203,8 +203,9 @@ class NodeByNode:
                  for part in (begun["plan"], ended["plan"]) for one in part]
         at = len(begun["plan"])
         steps[at:at] = [_step(pod, f"it runs on {name}") for pod in self._found.pods[name]]
+        ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in self._found.pods[name]}
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
-                       for one in begun["staying"]]
+                       for one in begun["staying"] if one["pod"] not in ending]
 
     def _try(self, name: str, work: t.Callable[[], None]) -> None:
         """name: of the Node."""

@@ -88,7 +88,8 @@ class Site:
     def pod(self, name: str, node: str, owner: str = "", labels: dict[str, str] | None = None) -> None:
         """owner: its DaemonSet; without one it uses a GPU."""
         uid = self.api.objects[f"{SETS}/{owner}"]["metadata"]["uid"] if owner else "set"
-        containers = [{"resources": {"limits": {} if owner else {"nvidia.com/gpu": "1"}}}]
+        containers = [{"resources": {"limits": {} if owner else {"nvidia.com/gpu": "1"}}, "env": [
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all" if owner == objects.MPS_DAEMON else "void"}]}]
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
             "name": name, "namespace": "s" if owner else "work", "labels": labels or {},
             "ownerReferences": [{"kind": "DaemonSet" if owner else "ReplicaSet", "controller": True, "uid": uid}]},
