@@ -4,7 +4,7 @@
 """What stands around the driver's files: one part a concern, planned and executed side by side. PRIVATE.
 
 A part says which steps it needs, and in which phase of the run; it executes its own steps and, at the end, says what is
-not as wanted. A new concern is one file with a class as L(Part) and one line in C(_manage.PARTS).
+not as wanted. A new concern is one file with a class as L(Part) and one line in C(manage.PARTS).
 """
 
 from __future__ import annotations

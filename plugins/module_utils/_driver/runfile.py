@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The driver from the vendor's .run file. PRIVATE to the collection.
 
-Implements C(_delivery.Delivery). The journal's entry C(runfile, driver) says what we have installed:
+Implements C(delivery.Delivery). The journal's entry C(runfile, driver) says what we have installed:
 C({version, flavour, whole, sources}); whole is false while the installer runs, sources are the folders of module
 sources that it made. A driver that a .run file brought without us is kept where it will do, and never changed.
 """

@@ -50,7 +50,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
 class Apt:
-    """The host's apt and dpkg; implements C(_base.Manager). lock_timeout: seconds to wait for another's lock."""
+    """The host's apt and dpkg; implements C(base.Manager). lock_timeout: seconds to wait for another's lock."""
 
     repair_command = ("dpkg", "--configure", "-a")
 
@@ -74,7 +74,7 @@ class Apt:
         return self.run(["apt-get", "check", "-q"], timeout=300, check=False).rc == 0
 
     def probe(self, repository: Repository) -> AptProbe:
-        """See C(_apt_probe.AptProbe)."""
+        """See C(apt_probe.AptProbe)."""
         if isinstance(repository, Archive):
             return ArchiveProbe(self.run, repository)
         return AptProbe(self.run, repository)

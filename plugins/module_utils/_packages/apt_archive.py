@@ -83,7 +83,7 @@ def parse_matching(text: str, names: str) -> dict[str, list[str]]:
 
 
 class ArchiveProbe(AptProbe):
-    """Implements C(_base.Probe) for an archive: no key and no source of ours."""
+    """Implements C(base.Probe) for an archive: no key and no source of ours."""
 
     def __init__(self, run: Runner, repository: Archive) -> None:
         super().__init__(run, repository)

@@ -74,7 +74,7 @@ def parse_packages(text: str) -> dict[str, list[str]]:
 
 
 class AptProbe(View):
-    """Implements C(_base.Probe); use by C(with), which removes the folder at the end."""
+    """Implements C(base.Probe); use by C(with), which removes the folder at the end."""
 
     def __init__(self, run: Runner, repository: Repository) -> None:
         super().__init__(run, repository)

@@ -39,7 +39,7 @@ _ALONE = "--setopt=clean_requirements_on_remove=0"
 
 
 class Dnf(RpmManager):
-    """The host's dnf and rpm; implements C(_base.Manager)."""
+    """The host's dnf and rpm; implements C(base.Manager)."""
 
     repositories = REPOSITORIES
     duplicates = "dnf remove --duplicates"
@@ -53,7 +53,7 @@ class Dnf(RpmManager):
         return "Return-Code" not in said or "Return-Code    : Success" in said
 
     def probe(self, repository: Repository) -> DnfProbe:
-        """See C(_dnf_probe.DnfProbe)."""
+        """See C(dnf_probe.DnfProbe)."""
         return DnfProbe(self.run, repository, self.lock_timeout)
 
     def _text(self, repository: Repository) -> bytes:

@@ -47,7 +47,7 @@ _UNSIGNED = re.compile(r"GPG signature verification|Bad GPG|Signing key not foun
 
 
 class DnfProbe(View):
-    """Implements C(_base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
+    """Implements C(base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
 
     def __init__(self, run: Runner, repository: Repository, wait: float) -> None:
         super().__init__(run, repository)

@@ -126,7 +126,7 @@ def unusable(repository: Repository, why: str, signature: bool, settings: str) -
 
 
 class RpmManager:
-    """The part of C(_base.Manager) that is rpm's. lock_timeout: seconds to wait for another's lock."""
+    """The part of C(base.Manager) that is rpm's. lock_timeout: seconds to wait for another's lock."""
 
     repair_command = ("rpm", "--erase", "--allmatches", "--nodeps")
     # The folder of the package manager's repository files; what removes all versions of a package but the newest.

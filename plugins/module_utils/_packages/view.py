@@ -22,7 +22,7 @@ _Self = t.TypeVar("_Self", bound="View")
 
 
 class View:
-    """The part of C(_base.Probe) that is the same for all; use by C(with), which removes the folder at the end."""
+    """The part of C(base.Probe) that is the same for all; use by C(with), which removes the folder at the end."""
 
     def __init__(self, run: Runner, repository: Repository) -> None:
         self._runner = run

@@ -40,7 +40,7 @@ _REMOVE = ("remove", "--no-clean-deps")
 
 
 class Zypper(RpmManager):
-    """The host's zypper and rpm; implements C(_base.Manager)."""
+    """The host's zypper and rpm; implements C(base.Manager)."""
 
     repositories = REPOSITORIES
     duplicates = "rpm --erase the older one of each"
@@ -52,7 +52,7 @@ class Zypper(RpmManager):
         return "nsatisfied dependencies" not in done.stdout + done.stderr
 
     def probe(self, repository: Repository) -> ZypperProbe:
-        """See C(_zypper_probe.ZypperProbe)."""
+        """See C(zypper_probe.ZypperProbe)."""
         return ZypperProbe(self.run, repository, self.lock_timeout)
 
     def _text(self, repository: Repository) -> bytes:

@@ -47,7 +47,7 @@ _UNSIGNED = ("Signature verification failed", "unsigned", "unknown key", "not si
 
 
 class ZypperProbe(View):
-    """Implements C(_base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
+    """Implements C(base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
 
     def __init__(self, run: Runner, repository: Repository, wait: float) -> None:
         super().__init__(run, repository)

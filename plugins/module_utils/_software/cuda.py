@@ -25,7 +25,7 @@ export PATH
 
 
 class Cuda:
-    """Implements C(_base.Component)."""
+    """Implements C(base.Component)."""
 
     name = "cuda"
     unit = ""

@@ -20,7 +20,7 @@ _LAST_OF_VOLTA = 580
 
 
 class Dcgm:
-    """Implements C(_base.Component)."""
+    """Implements C(base.Component)."""
 
     name = "dcgm"
     unit = UNIT

@@ -30,7 +30,7 @@ ExecStart=/usr/bin/dcgm-exporter --address {listen} --collectors {counters} --re
 
 
 class DcgmExporter:
-    """Implements C(_base.Component)."""
+    """Implements C(base.Component)."""
 
     name = "dcgm_exporter"
     unit = UNIT

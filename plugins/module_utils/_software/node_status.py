@@ -46,7 +46,7 @@ WantedBy=timers.target
 
 
 class NodeStatusExporter:
-    """Implements C(_base.Component)."""
+    """Implements C(base.Component)."""
 
     name = "node_status_exporter"
     unit = TIMER

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How a live object differs from the wanted one. Pure. PRIVATE to the collection.
 
-Ownership comes first (see L(fields)): what is in our tree has our value, so spellings of the server (C(1000m) as
+Ownership comes first (see L(field_owners)): what is in our tree has our value, so spellings of the server (C(1000m) as
 C(1)), defaults and mutating webhooks are no drift. Only what has left our tree is compared by value here, and the order
 of items, which nobody owns, where it means something. Whether an owned value is ours, only the server knows:
 see L(plan).

@@ -44,7 +44,7 @@ THEIRS = ("/etc/containerd/conf.d/99-nvidia.toml", "/etc/containerd/config.d/99-
 
 
 class Containerd:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "containerd", "binary": "containerd", "units": ["containerd.service"],
@@ -54,7 +54,7 @@ class Containerd:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         effective, own = _effective(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
         main = cri.read(text or "", path)
@@ -151,7 +151,7 @@ class Containerd:
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """See C(_base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
+        """See C(base.Runtime). Catches what C(config dump) does not: it exits 0 with a dangling default."""
         path, result = seen["config"], results[0]
         if result["rc"] != 0:
             raise HostError(f"containerd rejects the candidate for {path}: {words_of(result)}.",
@@ -181,7 +181,7 @@ class Containerd:
                             "Nothing was changed. Use one configuration version and plugin id in all files.", path=path)
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         proposal = Proposal(previous_default=(journal["default_runtime"] or None))
         keep_import = False
         for path, record in sorted(journal["config"].items(), key=lambda item: item[1]["part"]):

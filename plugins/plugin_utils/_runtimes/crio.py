@@ -42,7 +42,7 @@ _OWN = ("runtime_path", "runtime_type", "runtime_config_path", "inherit_default_
 
 
 class Crio:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "crio", "binary": "crio", "units": ["crio.service", "cri-o.service"], "config": "/etc/crio/crio.conf",
@@ -52,7 +52,7 @@ class Crio:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         drop_in = options.drop_in_path or DROP_IN
         _check_folder(seen, drop_in)
         ours = {drop_in, *(path for path, record in journal["config"].items() if record["runtime"] == "crio")}
@@ -81,7 +81,7 @@ class Crio:
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
                 raise HostError(f"CRI-O rejects its files with {proposal.changes[0].path}: {words_of(result)}.",
@@ -89,7 +89,7 @@ class Crio:
                                 path=proposal.changes[0].path)
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime). A drop-in of ours is ours alone: it goes also where somebody has edited it."""
+        """See C(base.Runtime). A drop-in of ours is ours alone: it goes also where somebody has edited it."""
         proposal = Proposal(act=_act(seen), previous_default=journal["default_runtime"])
         _drop_stale(seen, journal, None, proposal)
         return proposal

@@ -47,7 +47,7 @@ _VARIABLES = ("/etc/default/docker", "/etc/sysconfig/docker")
 
 
 class Docker:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "docker", "binary": "dockerd", "units": ["docker.service", "snap.docker.dockerd.service"],
@@ -58,7 +58,7 @@ class Docker:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         _refuse_elsewhere(seen)
         path, text = seen["config"], seen["files"][seen["config"]]
         document, flags = Document(text or "", path), _flags(seen)
@@ -94,14 +94,14 @@ class Docker:
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
                 raise HostError(f"dockerd rejects the candidate for {seen['config']}: {words_of(result)}.",
                                 "Nothing was changed. Correct what it names, then run again.", path=seen["config"])
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         proposal = Proposal(previous_default=journal["default_runtime"])
         before = after = Document(seen["files"].get(seen["config"]) or "", seen["config"]).data
         # The file that the daemon reads comes last: it says how the removal takes effect.

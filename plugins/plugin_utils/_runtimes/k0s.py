@@ -35,7 +35,7 @@ _MERGED = "/run/k0s/containerd-cri.toml"
 
 
 class K0s:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "k0s", "binary": "k0s", "units": ["k0sworker.service", "k0scontroller.service"],
@@ -44,7 +44,7 @@ class K0s:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         release = _release(seen)
         plugin, version = (V3, 3) if release >= (1, 36) else (V2, 2)
         drop_in = options.drop_in_path or DROP_IN
@@ -93,7 +93,7 @@ class K0s:
         """Nothing is tried: k0s merges the files by itself."""
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         return give_back(seen, journal, Proposal(act="none"))
 
 

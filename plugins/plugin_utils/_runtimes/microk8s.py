@@ -32,7 +32,7 @@ _CONTAINERD = "/snap/microk8s/current/bin/containerd"
 
 
 class Microk8s:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "microk8s", "binary": _CONTAINERD, "units": ["snap.microk8s.daemon-containerd.service"],
@@ -40,7 +40,7 @@ class Microk8s:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         path, text = seen["config"], seen["files"][seen["config"]]
         if text is None:
             raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or give its template "
@@ -73,14 +73,14 @@ class Microk8s:
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         for result in results:
             if result["rc"] != 0:
                 raise HostError(f"containerd rejects the candidate for {seen['config']}: {words_of(result)}.",
                                 "Nothing was changed. Report this with the file.", path=seen["config"])
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         proposal = Proposal(previous_default=journal["default_runtime"] or None)
         for path, record in journal["config"].items():
             text = seen["files"].get(path)

@@ -25,7 +25,7 @@ _CDI_07 = (5, 1)  # the first Podman that reads CDI 0.7
 
 
 class Podman:
-    """Implements C(_base.Runtime)."""
+    """Implements C(base.Runtime)."""
 
     probe: t.ClassVar[t.Mapping[str, t.Any]] = {
         "name": "podman", "binary": "podman", "units": [], "config": _CONF[1], "config_flags": [],
@@ -34,7 +34,7 @@ class Podman:
     }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime). Nothing is written: what Podman needs is the CDI specification alone."""
+        """See C(base.Runtime). Nothing is written: what Podman needs is the CDI specification alone."""
         proposal = Proposal(act="none")
         if not options.cdi:
             proposal.warnings.append("Podman hands out GPUs by CDI alone, and cdi is off.")
@@ -56,10 +56,10 @@ class Podman:
 
     def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
               proposal: Proposal) -> None:
-        """See C(_base.Runtime). There are no trials."""
+        """See C(base.Runtime). There are no trials."""
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         return Proposal(act="none")
 
 

@@ -34,7 +34,7 @@ _BASE = re.compile(r"\{\{-?\s*template\s+\"base\"")
 
 
 class Rancher:
-    """Implements C(_base.Runtime) for one of the two. servers: units whose restart interrupts the control plane."""
+    """Implements C(base.Runtime) for one of the two. servers: units whose restart interrupts the control plane."""
 
     def __init__(self, name: str, servers: t.Tuple[str, ...], agents: t.Tuple[str, ...]) -> None:
         self.servers = servers
@@ -51,7 +51,7 @@ class Rancher:
         }
 
     def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         path, text = seen["config"], seen["files"][seen["config"]]
         name = self.probe["name"]
         self._check_own(seen)
@@ -154,5 +154,5 @@ class Rancher:
         """Nothing is tried: k3s and RKE2 cannot be asked beforehand."""
 
     def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(_base.Runtime)."""
+        """See C(base.Runtime)."""
         return give_back(seen, journal, Proposal(needs=self._needs(seen)))
