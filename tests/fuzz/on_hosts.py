@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import format
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     apt_archive,
     apt_probe,
@@ -267,7 +267,7 @@ TARGETS: dict[str, Target] = {
                                    "mig-enabled": st.booleans(), "device-filter": st.sampled_from(["0x20B210DE", []]),
                                    "mig-devices": st.dictionaries(st.sampled_from(["1g.10gb", "1c.1g.10gb+me", "x"]),
                                                                   st.integers(-1, 9), max_size=2)}, _ODD),
-                           max_size=2)), max_size=2)}, _ODD)), format.parse),
+                           max_size=2)), max_size=2)}, _ODD)), config_file.parse),
     "os-release": Target(words("ID=", "ID_LIKE=", "VERSION_ID=", "debian", "ubuntu", '"', "'", "\\", "\n", "#", "=",
                                "24.04"), _release),
     "kernels": Target(st.tuples(words("6.8.0", "-", "generic", ".el9", "+64k", ".amzn2023.", "uek", "1"),

@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, checkpoint_file, format, planning
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, checkpoint_file, config_file, planning
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome
 
@@ -31,8 +31,8 @@ class Shown(Work):
         capable = [gpu for gpu in self._read() if gpu.target.profiles]
         gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
         standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
-        config = format.export([(gpu.target.number, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {})
-                                for gpu in gpus])
+        config = config_file.export([
+            (gpu.target.number, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {}) for gpu in gpus])
         checkpoint = checkpoint_file.write(
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
             for gpu in gpus)

@@ -86,9 +86,9 @@ class Work:
 
     def _read_config(self) -> None:
         if self.request.config is not None and self.request.state != "absent":
-            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import format
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
 
-            self._entries = format.select(format.parse(self.request.config), self.request.selected)[1]
+            self._entries = config_file.select(config_file.parse(self.request.config), self.request.selected)[1]
 
     def _read(self) -> list[planning.Gpu]:
         """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
@@ -242,9 +242,9 @@ class Work:
     def _resolve(self, targets: list[profile_names.Target], chosen: set[str]) -> t.Mapping[str, profile_names.Wish]:
         if self._entries is None:
             return profile_names.generate(self.request.selected, [target for target in targets if target.pci in chosen])
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import format
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
 
-        return format.resolve(self._entries, targets, chosen)
+        return config_file.resolve(self._entries, targets, chosen)
 
     def _checkpointed(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
         """The GPUs that the checkpoint names, with what stood there."""

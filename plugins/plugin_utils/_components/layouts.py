@@ -10,7 +10,7 @@ import functools
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, format, planning, profile_names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, config_file, planning, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
 
 Facts = t.Mapping[str, t.Any]
@@ -60,14 +60,14 @@ def wanted(config: t.Any, selected: str | None, gpus: t.Sequence[Facts],
     if config is None:
         wishes = profile_names.generate(selected, [target for target in targets if target.pci in chosen])
     else:
-        _name, entries = format.select(format.parse(config), selected)
-        wishes = format.resolve(entries, targets, chosen)
+        _name, entries = config_file.select(config_file.parse(config), selected)
+        wishes = config_file.resolve(entries, targets, chosen)
     return {target.pci: _stand(target, wishes[target.pci]) for target in targets if target.pci in wishes}
 
 
 def only(config: t.Any) -> str:
     """The name of the only layout of a document. Raises InputError where it has several."""
-    return format.select(format.parse(config), None)[0]
+    return config_file.select(config_file.parse(config), None)[0]
 
 
 def present(gpu: Facts) -> Stand:

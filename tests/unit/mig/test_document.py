@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.action import mig_config
 from ansible_collections.gpuops.nvidia.plugins.action.mig_config import _placed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import format, profile_names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file, profile_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 
 PLAIN = """version: v1
@@ -58,7 +58,7 @@ def test_all_forms_are_the_same_document(tmp_path: Path) -> None:
 def test_several_documents_are_one(tmp_path: Path) -> None:
     other = PLAIN.replace("all-1g.10gb:", "one:").replace("mixed-mig:", "two:")
     found = of_file(tmp_path, PLAIN, config_map(other))
-    assert list(format.parse(found.data)) == ["all-1g.10gb", "mixed-mig", "one", "two"]
+    assert list(config_file.parse(found.data)) == ["all-1g.10gb", "mixed-mig", "one", "two"]
     path = tmp_path / "mig.yaml"
     assert found.place("mig-configs.one[0].devices") == (
         f"{path}, document 2, data['config.yaml']: mig-configs.one[0].devices")
@@ -91,7 +91,7 @@ def test_what_the_host_says_gets_its_place() -> None:
     document = mig_document.from_data(config_map(wrong))
     target = profile_names.Target("0000:07:00.0", 0, "20b2", "", "A100", [])
     with pytest.raises(InputError) as caught:
-        format.resolve(format.parse(document.data)["all-1g.10gb"], [target], {target.pci})
+        config_file.resolve(config_file.parse(document.data)["all-1g.10gb"], [target], {target.pci})
     result = _placed({"failed": True, **caught.value.as_result()}, document)
     place = "config, data['config.yaml']: mig-configs.all-1g.10gb[0].devices"
     assert (result["error"]["path"], result["msg"].startswith(f"{place}: this host has no GPU 'none'")) == (place, True)

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, format, profile_names
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, config_file, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile, compute_name, profile_name
 
 
@@ -30,7 +30,8 @@ def entry(**changes: t.Any) -> dict[str, t.Any]:
 
 def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, profile_names.Wish]:
     there = gpus or (target(0),)
-    return format.resolve(format.select(format.parse(config), None)[1], there, {gpu.pci for gpu in there})
+    entries = config_file.select(config_file.parse(config), None)[1]
+    return config_file.resolve(entries, there, {gpu.pci for gpu in there})
 
 
 @pytest.mark.parametrize("config, words", [
@@ -116,7 +117,7 @@ def test_names_of_devices() -> None:
 ])
 def test_filters(filters: t.Any, indices: set[int]) -> None:
     gpus = [target(0), target(1, subsystem="10de:147f"), target(2, "2335")]
-    entries = format.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
+    entries = config_file.parse(document(entry(device_filter=filters, mig_devices={})))["one"]
     assert {gpu.number for gpu in gpus if entries[0].matches(gpu)} == indices
 
 
@@ -128,11 +129,11 @@ def test_several_entries_and_untouched_gpus() -> None:
 
 
 def test_selection() -> None:
-    configs = format.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
+    configs = config_file.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
     with pytest.raises(InputError, match="selected: a configuration must be chosen. Choose one of half, full"):
-        format.select(configs, None)
+        config_file.select(configs, None)
     with pytest.raises(InputError, match=r"no configuration 'haff' \(nearest: half\)"):
-        format.select(configs, "haff")
+        config_file.select(configs, "haff")
 
 
 def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
@@ -175,13 +176,13 @@ def test_generated_names_leave_other_gpus_alone() -> None:
 
 def test_export_groups_as_mig_parted_does() -> None:
     seven = {"1g.10gb": 7}
-    assert format.export([(0, True, seven), (1, True, seven)])["mig-configs"]["current"] == [
+    assert config_file.export([(0, True, seven), (1, True, seven)])["mig-configs"]["current"] == [
         {"devices": "all", "mig-enabled": True, "mig-devices": seven}]
-    half = format.export([(0, False, {}), (1, True, seven)])
+    half = config_file.export([(0, False, {}), (1, True, seven)])
     assert half["mig-configs"]["current"] == [
         {"devices": [0], "mig-enabled": False, "mig-devices": {}},
         {"devices": [1], "mig-enabled": True, "mig-devices": seven}]
-    assert [entry.words for entry in format.parse(half)["current"]] == [("0",), ("1",)]
+    assert [entry.words for entry in config_file.parse(half)["current"]] == [("0",), ("1",)]
 
 
 # What nvidia-smi shows of these boards: total MiB, then for each profile its enum, slices, MiB, and its name as
