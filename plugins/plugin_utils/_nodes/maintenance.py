@@ -149,7 +149,7 @@ class Maintenance:
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {self._request.name}", reason="Upgrading")
         # Any other change of a layout holds its Node, and is settled by the next run if it was killed.
-        if mig.stand(one).managed and mig.stand(one).state == mig.PENDING:
+        if mig.stand(one).managed and mig.stand(one).state in mig.UNDER_WAY:
             raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
                                "Wait until its MIG manager has ended it.", verb="patch",
                                object=f"Node {self._request.name}", reason="Changing")

@@ -27,7 +27,9 @@ STATE = f"{MIG_CONFIG}.state"
 PAUSED = "paused-for-mig-change"
 # Why the last layout failed: an annotation of ours, as the vendor's manager says it in its log alone.
 REASON = "gpuops.nvidia/mig-reason"
-SUCCESS, FAILED, PENDING = "success", "failed", "pending"
+SUCCESS, FAILED, PENDING, REBOOTING = "success", "failed", "pending", "rebooting"
+# The states of a change that has not ended: the vendor's manager reboots the host in the midst of one.
+UNDER_WAY = (PENDING, REBOOTING)
 # Operands and pods of others that hold a GPU or know its parts.
 PAUSES = (*(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm")),
           f"{DEPLOY}nvsm", CLIENT)
@@ -57,7 +59,7 @@ class Stand:
     @property
     def left(self) -> bool:
         """Whether a run that was killed, or a manager that gave up, has left something here."""
-        return bool(self.paused) or self.state == PENDING
+        return bool(self.paused) or self.state in UNDER_WAY
 
     @property
     def waits(self) -> bool:
@@ -126,6 +128,6 @@ def says(one: Stand, namespace: str, pod: str) -> tuple[str, str]:
     if one.state == PENDING:
         return (f"the MIG manager has not finished {one.asked}{paused}",
                 f"It evicts nobody: free the GPUs of {one.node} (gpuops.nvidia.node_drain). Where it stands: {look}.")
-    if one.state == "rebooting":
+    if one.state == REBOOTING:
         return f"it reboots for {one.asked}", f"Wait for {one.node} to come back."
     return f"the MIG manager has not taken up {one.asked} yet", f"Look whether it runs on {one.node}: {look}."

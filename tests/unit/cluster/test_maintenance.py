@@ -290,15 +290,17 @@ def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None
 
 @pytest.mark.parametrize(("key", "value", "said"), [
     (maintenance.UPGRADE, "drain-required", "driver upgrade"),
-    (mig.STATE, mig.PENDING, "MIG layout")])
+    (mig.STATE, mig.PENDING, "MIG layout"),
+    (mig.STATE, mig.REBOOTING, "MIG layout")])
 def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) -> None:
     site = Site(labels={**LABELS, key: value, MIG_MANAGER: "true"})
     with pytest.raises(ClusterError, match=said):
         site.run("started")
     assert not site.bodies
     assert Site(labels={**LABELS, maintenance.UPGRADE: "upgrade-done"}).run("started")["started"]
-    # A pending state of a run that was killed: no MIG manager serves this Node.
-    assert Site(labels={**LABELS, mig.STATE: mig.PENDING}).run("started", check=True)["started"]
+    # A state that a killed run or a removed MIG manager has left: no MIG manager serves this Node.
+    for state in mig.UNDER_WAY:
+        assert Site(labels={**LABELS, mig.STATE: state}).run("started", check=True)["started"]
 
 
 def test_a_node_that_another_run_holds_is_refused_until_that_has_gone() -> None:

@@ -169,14 +169,19 @@ def test_only_what_a_killed_run_left_is_recovered() -> None:
     """Its annotation stays, as it may have taken the Node out of service as well. The vendor's manager may be at it."""
     gone, me = Holder("elsewhere", 7, 7, 1_000_000), Holder("here", 8, 8, 2_000_000)
     server = Server(n1={**LABELS, STATE: "pending", PLUGIN: mig.PAUSED}, n2={**LABELS, STATE: "success"}, n3=LABELS,
-                    n4={**LABELS, STATE: "pending", MANAGER: "true"})
+                    n4={**LABELS, STATE: "pending", MANAGER: "true"},
+                    n5={**LABELS, STATE: "rebooting", MANAGER: "true"})
     server.annotations["n1"] = {HELD: gone.text}
-    preview = server.run("recovered", "n1", "n2", "n3", "n4", holder=me, outcome="failed", reason="killed", check=True)
-    result = server.run("recovered", "n1", "n2", "n3", "n4", holder=me, outcome="failed", reason="killed")
+    preview = server.run("recovered", *server.labels, holder=me, outcome="failed", reason="killed", check=True)
+    result = server.run("recovered", *server.labels, holder=me, outcome="failed", reason="killed")
     assert ids(result) == ids(preview) and server.writes == ["n1"]
     assert server.labels["n1"] == {**LABELS, STATE: "failed"}
     assert server.annotations["n1"] == {HELD: gone.text, mig.REASON: "killed"}
     assert not server.run("recovered", "n1", holder=me, outcome="failed", reason="killed")["changed"]
+    # A state of a MIG manager that no longer serves the Node.
+    server.labels["n3"] = {**LABELS, STATE: "rebooting"}
+    server.run("recovered", "n3", holder=me, outcome="failed", reason="killed")
+    assert server.labels["n3"] == {**LABELS, STATE: "failed"}
 
 
 def test_no_layout_and_no_node() -> None:
