@@ -20,7 +20,8 @@ description:
   - A Node that another run holds is refused. A run on the same controller holds it as long as its process lives, a run
     on another controller for one hour.
   - Below O(disruption=drain) no pod is evicted. If a pod or a process of the host uses a GPU, nothing is changed,
-    RV(started) is false, and RV(pending) names what uses the GPU.
+    RV(started) is false, and RV(pending) names what uses the GPU. As the Node is not cordoned there, the module looks
+    again for such pods when the operands have ended. If one has come meanwhile, it resumes the operands.
   - The module fails before it changes anything if a pod may not be evicted, if the GPU Operator upgrades the driver, or
     if its MIG manager changes the layout. If an eviction fails, it puts the Node back as it was.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).

@@ -81,8 +81,9 @@ class Maintenance:
     def started(self) -> Result:
         """Takes the Node out of service. If it raises GpuopsError, the Node is as it was before.
 
-        If the level does not allow to end what uses the GPUs, nothing is changed, C(started) in the result is false,
-        and C(pending) names what uses them.
+        If the level does not allow to end what uses the GPUs, C(started) in the result is false, and C(pending) names
+        what uses them: before anything is changed, or, of pods that have come meanwhile, after the operands have been
+        paused, which are then resumed.
         """
         one = self._node()
         self._refuse_upgrade(one)
@@ -93,12 +94,37 @@ class Maintenance:
         preview = self._drain(check=True)
         obstacles = self._obstacles(preview)
         if obstacles:
-            return outcome([], obstacles, started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[],
-                           staying=preview["staying"])
+            return self._kept_in_service([], obstacles, one, preview)
         steps = _steps(self._request.name, one, [_again(step) for step in preview["plan"]])
         result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
                          paused=_to_pause(one), cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
-        return result if self._request.drain.check else {**result, **self._start(one)}
+        if self._request.drain.check:
+            return result
+        result.update(self._start(one))
+        if allows(self._request.drain.level, "drain"):
+            return result
+        # Pods still came to the Node, which is not cordoned, until its device plugin had ended.
+        try:
+            again = self._drain(check=True)
+        except GpuopsError:
+            self._give_back(one)
+            raise
+        obstacles = self._obstacles(again)
+        if not obstacles:
+            return result
+        self._give_back(one)
+        return self._kept_in_service([*steps, *self._undone(_to_pause(one))], obstacles, one, again)
+
+    @staticmethod
+    def _kept_in_service(steps: t.Sequence[Step], obstacles: t.Sequence[t.Mapping[str, t.Any]], one: Object,
+                         look: Result) -> Result:
+        return outcome(steps, obstacles, plan_diff("node_maintenance", steps), started=False, ready=_ready(one),
+                       paused=[], cordoned=[], evicted=[], staying=look["staying"])
+
+    def _undone(self, paused: t.Sequence[str], *between: Step) -> list[Step]:
+        """The steps that put the Node back into service. paused: labels of operands; between: what is done beside."""
+        return [*(Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused), *between,
+                Step("release", f"Node {self._request.name}")]
 
     def ended(self) -> Result:
         """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned.
@@ -111,12 +137,12 @@ class Maintenance:
             return outcome([], started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[], staying=[])
         reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
         paused = _paused(one) or list(begun.get("paused") or ())
-        steps = [Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused]
+        between = []
         if reason:
-            steps.append(Step("say why", f"Node {self._request.name}", reason))
+            between = [Step("say why", f"Node {self._request.name}", reason)]
         elif cordon.before(one) is not None or begun.get("cordoned"):
-            steps.append(Step("uncordon", f"Node {self._request.name}", "it gets back its former state"))
-        steps.append(Step("release", f"Node {self._request.name}"))
+            between = [Step("uncordon", f"Node {self._request.name}", "it gets back its former state")]
+        steps = self._undone(paused, *between)
         if not self._request.drain.check:
             if not reason and begun.get("ready", True):
                 one = self._await_ready(one)

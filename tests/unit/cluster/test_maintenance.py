@@ -136,6 +136,25 @@ def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
     assert Site(operand()).run("started", "drain", clients=process)["started"]
 
 
+def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service() -> None:
+    """Below drain the Node is not cordoned, so pods still come to it until its device plugin has ended."""
+    class Filling(Site):
+        def merge_patch(self, *words: Any) -> Object:
+            if PAUSED in words[-1]["metadata"].get("labels", {}).values():
+                self.pods["late"] = pod("late")
+            return super().merge_patch(*words)
+
+    site = Filling(operand())
+    result = site.run("started", "idle")
+    assert not result["started"] and [step["id"] for step in result["pending"]] == ["evict: Pod work/late"]
+    assert result["pending"][0]["pending_reason"] == "gpu_disruption is 'idle', this needs 'drain' or higher"
+    assert ids(result) == ["hold: Node n1", "pause: device-plugin on Node n1", "resume: device-plugin on Node n1",
+                           "release: Node n1"]
+    assert result["changed"] and "resume" in result["diff"][0]["after"]
+    assert (site.labels, site.annotations) == (LABELS, {}) and "unschedulable" not in site.nodes["n1"]["spec"]
+    assert not site.run("ended", "idle")["changed"]
+
+
 def test_a_node_that_was_ready_is_waited_for() -> None:
     site = Site(operand())
     site.run("started")
