@@ -33,6 +33,7 @@ class ActionModule(ControllerAction):
         "force": {"type": "bool", "default": False},
         "reason": {"type": "str", "default": ""},
         "begun": {"type": "dict", "default": {}},
+        "labels": {"type": "dict", "default": {}},
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -41,7 +42,7 @@ class ActionModule(ControllerAction):
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
                                   arguments["disruption"], bool(self._task.check_mode))
         request = Request(evictions, Holder.of_run(), arguments["clients"], arguments["reason"],
-                          arguments["begun"])
+                          arguments["begun"], seen=arguments["labels"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()
         users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]

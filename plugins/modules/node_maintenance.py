@@ -86,6 +86,12 @@ options:
         mode the module also derives from it the steps that a run would take.
     type: dict
     default: {}
+  labels:
+    description:
+      - What an earlier task of the same run returned as C(labels), as M(gpuops.nvidia.node_mig) does. In check mode the
+        module derives from it the steps that would follow; otherwise it is not used.
+    type: dict
+    default: {}
 seealso:
   - module: gpuops.nvidia.node_drain
   - module: gpuops.nvidia.nvidia_driver

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 from typing import Any
@@ -207,7 +208,11 @@ def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit, playb
     assert site.state(first) == (True, False) and site.instances(first) == 0
     site.until(lambda: site.ready("server") == 2)
     watcher = Watcher(audit)
-    done = site.play(hosts=(first,)) if playbook == "mig" else run(site, hosts=(first,))
+    resume = site.play if playbook == "mig" else functools.partial(run, site)
+    preview = resume("--check", "--diff", hosts=(first,))
+    assert preview.rc == 0 and not watcher.record, preview.output
+    done = resume("--diff", hosts=(first,))
+    assert steps(done) == steps(preview) and f"+pause: device-plugin on Node {first}" in steps(done)
     assert done.rc == 0 and site.instances(first) == 14 and "evict" not in watcher.record, done.output
     assert site.stands(first) == (state, reason, []) and site.metadata(first)["labels"][PLUGIN] == "true"
     assert site.state(first) == (False, None)

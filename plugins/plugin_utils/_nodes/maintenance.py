@@ -49,7 +49,8 @@ class Request:
     drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
     uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
     it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all; removing:
-    whether the Node's driver and MPS pods are to be removed.
+    whether the Node's driver and MPS pods are to be removed; seen: by Node its labels as an earlier task of the same
+    run would have left them, in check mode.
     """
 
     drain: drain.Request
@@ -58,6 +59,7 @@ class Request:
     reason: str = ""
     begun: t.Mapping[str, t.Any] = field(default_factory=dict)
     removing: bool = False
+    seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -136,7 +138,8 @@ class Maintenance:
         if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
             return outcome([], started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[], staying=[])
         reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
-        paused = _paused(one) or list(begun.get("paused") or ())
+        seen = begun.get("paused") or () if self._request.drain.check else ()
+        paused = [key for key in PAUSES if key in {*_paused(one), *seen}]
         between = []
         if reason:
             between = [Step("say why", f"Node {self._request.name}", reason)]
@@ -166,7 +169,8 @@ class Maintenance:
     def _node(self) -> Object:
         one = node.named(self._client, [self._request.name])[self._request.name]
         refuse_held(self._request.holder, [one])
-        return one
+        seen = self._request.seen.get(self._request.name) if self._request.drain.check else None
+        return {**one, "metadata": {**one["metadata"], "labels": {**operand_pods.labels(one), **seen}}} if seen else one
 
     def _refuse_upgrade(self, one: Object) -> None:
         state = operand_pods.labels(one).get(UPGRADE, "")

@@ -113,6 +113,25 @@ def test_check_names_the_same_steps_and_writes_nothing() -> None:
     assert not site.bodies and not site.asked
 
 
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_check_names_the_same_steps_where_a_killed_run_has_paused_operands_for_mig(level: str) -> None:
+    """A run resumes them first, so that it pauses them again."""
+    def steps(check: bool) -> list[str]:
+        site = Site(operand(), labels={**LABELS, f"{D}device-plugin": mig.PAUSED, f"{D}dcgm-exporter": PAUSED,
+                                       mig.STATE: mig.PENDING})
+        site.nodes["n1"]["metadata"]["annotations"] = {HELD: OTHER.text}
+        later = Holder("here", 7, 70, 1000.0 + EXPIRES)
+        request = MigRequest(["n1"], outcome=mig.FAILED, reason="killed", holder=later, release=False, check=check)
+        found = Protocol(site, request).recovered()
+        begun = site.run("started", level, check, later, seen=found["labels"])
+        ended = site.run("ended", level, check, later, begun=begun)
+        assert bool(site.bodies) is not check
+        return ids(found) + ids(begun) + ids(ended)
+
+    assert "pause: device-plugin on Node n1" in steps(check=False)
+    assert steps(check=True) == steps(check=False)
+
+
 def test_who_was_cordoned_before_stays_so() -> None:
     site = Site(cordoned=("n1",))
     site.run("started")
