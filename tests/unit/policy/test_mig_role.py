@@ -1,11 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the boot unit is wanted: the role mig_manager takes it from a plan, for the module and for the check."""
+"""The role mig_manager and the playbook mig: what their templates say."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "mig_manager"
+PLAYBOOKS = ROLE.parents[1] / "playbooks"
 
 
 def load(path: str) -> Any:
@@ -43,3 +45,22 @@ def test_the_boot_unit_is_that_of_the_plan_unless_a_variable_says_otherwise(
     given = of_role(change["gpuops.nvidia.mig_config"]["boot"], **variables)
     assert given == variables.get("mig_manager_boot", boot)  # the module's option is a boolean and takes words
     assert of_role(check["gpuops.nvidia.gpu_verify"]["expected"]["mig_manager"]["boot"], **variables) is boot
+
+
+def variables_of(part: Any) -> Iterator[tuple[str, Any]]:
+    """The variables that plays, blocks and tasks define, each with its value."""
+    for one in part if isinstance(part, list) else [part]:
+        if isinstance(one, dict):
+            yield from (one.get("vars") or {}).items()
+            for key in ("tasks", "block", "rescue", "always"):
+                yield from variables_of(one.get(key) or [])
+
+
+@pytest.mark.parametrize("path", sorted(PLAYBOOKS.glob("*.yml")), ids=lambda path: path.name)
+def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
+    meanings: dict[str, set[str]] = {}
+    for name, value in variables_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
+        meanings.setdefault(name, set()).add(str(value))
+    assert [name for name, values in meanings.items() if len(values) > 1] == (
+        # The play for all hosts works at a lower level than the plan says.
+        ["gpu_plan"] if path.name == "remove.yml" else [])
