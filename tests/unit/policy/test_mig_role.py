@@ -16,6 +16,9 @@ from ansible.template import Templar, trust_as_template
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "mig_manager"
 PLAYBOOKS = ROLE.parents[1] / "playbooks"
+LAYOUT = ROLE.parent / "maintenance" / "tasks" / "layout.yml"
+WAITING = {"id": "configure MIG: 0000:01:00.0", "needs": "never", "pending_reason": "it does not answer"}
+CREATE = {"id": "create MIG instances: 0000:02:00.0", "needs": "never"}
 
 
 def load(path: str) -> Any:
@@ -64,3 +67,37 @@ def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
     assert [name for name, values in meanings.items() if len(values) > 1] == (
         # The play for all hosts works at a lower level than the plan says.
         ["gpu_plan"] if path.name == "remove.yml" else [])
+
+
+def serve_layout(result: dict[str, Any], level: str = "drain") -> tuple[list[str], str]:
+    """(the tasks of layout.yml that run, why they end early). result: what mig_config returns, in the preview and in
+    the run; a task that is skipped registers that, as Ansible does."""
+    variables: dict[str, Any] = {"mig_manager_result": result, "maintenance_result": {"skipped": True},
+                                 "maintenance_level": level}
+    ran = []
+    for task in yaml.safe_load(LAYOUT.read_text(encoding="utf-8")):
+        known = {**variables, **task.get("vars", {})}
+        runs = of_role("{{ " + str(task.get("when", True)) + " }}", **known)
+        assert isinstance(runs, bool), task["name"]
+        if "ansible.builtin.import_role" in task:
+            variables["mig_manager_result"] = result if runs else {"changed": False, "skipped": True}
+        if runs:
+            ran.append(task["name"])
+        if runs and "ansible.builtin.fail" in task:
+            return ran, str(of_role(task["ansible.builtin.fail"]["msg"], **known))
+    return ran, ""
+
+
+@pytest.mark.parametrize("plan", [[], [CREATE]])
+@pytest.mark.parametrize("level", ["never", "idle", "drain"])
+def test_a_layout_that_is_pending_on_one_gpu_is_no_success(plan: list[dict[str, Any]], level: str) -> None:
+    """Nothing is planned for a GPU that does not answer, so it is not among those that the module touches."""
+    ran, why = serve_layout({"plan": plan, "pending": [WAITING], "touched": ["0000:02:00.0"] if plan else []}, level)
+    assert "Write that the Node has the layout" not in ran
+    assert why == "configure MIG: 0000:01:00.0: it does not answer"
+
+
+def test_a_layout_that_is_there_is_a_success() -> None:
+    assert serve_layout({"plan": [], "pending": [], "touched": []}) == (["Write that the Node has the layout"], "")
+    assert serve_layout({"plan": [CREATE], "pending": [], "touched": ["0000:02:00.0"]})[0][-2:] == [
+        "MIG", "Write that the Node has the layout"]
