@@ -123,8 +123,8 @@ options:
         C(Timeout). The next run continues, also after a run that was killed.
       - With O(state=present) the level in O(cluster) counts. From V(drain) on, pods of drivers and of the MPS daemon
         end in the same way where no DaemonSet of a driver or of the MPS daemon is wanted any more. A Node that is
-        passed over is in RV(pending), and the task does not fail. A DaemonSet that another one replaces or that moves
-        to other Nodes ends its pods at once.
+        passed over is in RV(pending) and RV(problems), and the task does not fail. A DaemonSet that another one
+        replaces or that moves to other Nodes ends its pods at once.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -248,6 +248,14 @@ pending:
   returned: success
   type: list
   elements: dict
+  sample: []
+problems:
+  description:
+    - What the task has not done although O(disruption) allows it; the Nodes that were passed over, why, and what to do.
+      The playbook site fails with it at its end. It is a warning, too.
+  returned: with O(state=present), unless O(render_to) is set
+  type: list
+  elements: str
   sample: []
 objects:
   description:

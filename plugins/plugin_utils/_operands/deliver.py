@@ -70,7 +70,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
     terms, tell: of the L(node_by_node.NodeByNode) by which pods end where no driver or no MPS daemon is wanted any
-    more; a Node that is passed over is in C(pending), too.
+    more; a Node that is passed over is in C(pending), too, and L(_passed_over) says why.
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
@@ -95,15 +95,17 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                                      *nodes.needed_rights()])
     steps, said = nodes.preview()
     said += _waiting(pending)
+    failed = None
     if check:
         apply.rehearse(client, changes, there)
     else:
-        pending += _execute(client, changes, nodes, tell)
+        failed = _execute(client, changes, nodes, tell)
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen, "pending": pending}
-    return {**done, "warnings": said} if said else done
+    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen,
+            **_passed_over(failed, pending, said)}
+    return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
@@ -134,12 +136,21 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
 
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
-             ) -> list[dict[str, t.Any]]:
-    """Makes the changes. Returns the Nodes that were passed over, as pending steps."""
+             ) -> ClusterError | None:
+    """Makes the changes. Returns the error that names the Nodes that were passed over."""
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
     apply.execute(client, rest)
-    return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
+    return failed
+
+
+def _passed_over(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str]
+                 ) -> dict[str, t.Any]:
+    """What a result has of Nodes that were passed over: their pods in C(pending); the error in C(problems), for which
+    the playbook fails at its end, and in C(warnings). pending, said: what is pending and a warning beside them."""
+    late = [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
+    problems = [str(failed)] if failed else []
+    return {"pending": [*pending, *late], "problems": problems, "warnings": [*said, *problems]}
 
 
 def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
@@ -190,16 +201,16 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
     steps, said = nodes.preview()
     apply.rehearse(client, changes, there)
-    late: list[dict[str, t.Any]] = []
+    failed = None
     if not check:
         apply.execute(client, [change for change in changes if change.action == "stop"])
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
         left, pending = planned()
-        late = _execute(client, left, nodes, tell)
-    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], "pending": [*pending, *late],
-            "warnings": [*take_over.notes(found, changes, there), *said, *_waiting(pending)]}
+        failed = _execute(client, left, nodes, tell)
+    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_passed_over(
+        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)])}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:

@@ -359,12 +359,17 @@ def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> N
     assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.as_before()
     (pending,) = done["pending"]
     assert pending["id"] == "delete: driver and MPS pods of n2" and "disruption budget b" in pending["pending_reason"]
+    (problem,) = done["problems"]
+    assert "driver and MPS pods of n2 have not been removed. n2: " in problem and "disruption budget b" in problem
+    assert problem in done["warnings"] and preview["problems"] == []
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects and "mps-n1" in site.pods()
     waiting = site.present([], "idle")
     assert [one["id"] for one in waiting["pending"]] == [
         "delete: Pod s/driver-n2", "delete: ServiceAccount s/nvidia-driver"] and "Set gpu_dis" in waiting["warnings"][0]
     site.budget.clear()
-    assert site.present([])["pending"] == [] and site.as_before() and "driver-n2" not in site.pods()
+    served = site.present([])
+    assert served["pending"] == served["problems"] == [] and "warnings" not in served
+    assert site.as_before() and "driver-n2" not in site.pods()
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" not in site.api.objects
     site.api.requests.clear()
     assert not site.present([])["changed"] and site.api.sent() == []

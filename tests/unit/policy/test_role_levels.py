@@ -171,3 +171,17 @@ def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
     given = {**variables, "maintenance_results": results, "maintenance_components": components, "maintenance_node": "a",
              "maintenance_level": "drain"}
     assert all(template("{{ " + one + " }}", given) for one in start["when"]) is expected
+
+
+def test_a_node_that_was_passed_over_fails_the_run_at_its_end() -> None:
+    """By site.yml, also where tags or gpu_disruption leave the comparison of the cluster out."""
+    task = read("roles/preflight/tasks/compare.yml")[-1]
+    assert task["tags"] == ["always"] and task["run_once"]
+    variables = {"preflight_plan": {"cluster": None}, "operands_result": {"problems": ["n2: it does not end."]}}
+    for more, problems in (({}, ["n2: it does not end."]),
+                           ({"preflight_cluster": {"problems": ["other"]}}, ["other", "n2: it does not end."]),
+                           ({"operands_result": {"changed": True}}, []), ({"operands_result": {"skipped": True}}, [])):
+        given = {**variables, **more}
+        given["preflight_problems"] = template(task["vars"]["preflight_problems"], {**given, "preflight_nodes": []})
+        assert given["preflight_problems"] == problems
+        assert template("{{ " + task["when"] + " }}", given) is bool(problems)
