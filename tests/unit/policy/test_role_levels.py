@@ -185,3 +185,35 @@ def test_a_node_that_was_passed_over_fails_the_run_at_its_end() -> None:
         given["preflight_problems"] = template(task["vars"]["preflight_problems"], {**given, "preflight_nodes": []})
         assert given["preflight_problems"] == problems
         assert template("{{ " + task["when"] + " }}", given) is bool(problems)
+
+
+PASSED_OVER = {"failed": True, "changed": False, "msg": "n2: Pod s/driver has not ended. Then run again.",
+               "error": {"reason": "Timeout", "nodes": {"n2": "Pod s/driver has not ended."}, "pending": []}}
+STUCK = {"failed": True, "msg": "Nothing has gone.", "error": {"reason": "Timeout", "pending": []}}
+
+
+@pytest.mark.parametrize(("result", "stops", "fails"), [
+    (PASSED_OVER, False, True), (STUCK, True, False), ({"failed": True, "msg": "The server is broken."}, True, False),
+    ({"changed": True, "pending": []}, False, False), ({"skipped": True}, False, False)])
+def test_a_removal_goes_on_after_a_node_that_was_passed_over(result: dict[str, Any], stops: bool, fails: bool) -> None:
+    """Its play is for all hosts, and a task that fails for all of them ends the run before the hosts. The last task
+    of the run names the Node, on one host alone, where another host has its own reason."""
+    cluster, report = (read("playbooks/remove.yml")[at] for at in (0, -1))
+    operands = next(one for one in cluster["tasks"] if "block" in one)["block"][0]
+    variables: dict[str, Any] = {"operands_result": result, "ansible_play_hosts": ["a", "b"], "inventory_hostname": "a",
+                                 "gpu_passed_over": operands["vars"]["gpu_passed_over"]}
+    assert template("{{ " + operands["failed_when"] + " }}", variables) is stops
+    changed = result.get("changed", False) or result is PASSED_OVER
+    assert template("{{ " + operands["changed_when"] + " }}", variables) is changed
+    last = report["tasks"][-1]
+    assert last["tags"] == ["always"]
+
+    def problems(**more: Any) -> list[str]:
+        given = {**variables, **more, "operands_result": {**result, "failed": stops}}
+        given["gpu_problems"] = template(last["vars"]["gpu_problems"], given)
+        assert template("{{ " + last["when"] + " }}", given) is bool(given["gpu_problems"])
+        return list(given["gpu_problems"])
+
+    assert problems() == [PASSED_OVER["msg"]] * fails and problems(inventory_hostname="b") == []
+    assert problems(inventory_hostname="b", maintenance_failure="b: a reason") == ["b: a reason"]
+    assert problems(maintenance_failure="a: a reason") == ["a: a reason", *[PASSED_OVER["msg"]] * fails]
