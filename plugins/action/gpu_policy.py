@@ -36,6 +36,13 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 }
 
 
+# What follows after a Node that an earlier run has left behind.
+_AGAIN = "The next run of site or remove that succeeds there puts it back into service."
+_BY_HAND = ("Add the host of the Node to the inventory, and run again; or look at it and put it back into service by "
+            "hand, see docs/maintenance.md.")
+_SHOWN = 20  # such Nodes
+
+
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_policy."""
 
@@ -173,8 +180,12 @@ class ActionModule(ControllerAction):
 def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:
     """Completes the plans of hosts by their Nodes, also where nothing is delivered in the cluster. Returns notes."""
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
-    left = _left_behind(wanted, seen) if plan["hosts"] else None
-    return host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, left, facts)
+    marks = _annotations(wanted, seen) if plan["hosts"] or seen else None
+    notes = host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, _left_behind(marks), facts)
+    plan["warnings"], left = _left_by_runs(marks, plan["hosts"])
+    if plan["cluster"] is not None:
+        plan["cluster"]["left"] = left
+    return notes
 
 
 def _rejected(task_vars: Data) -> Data:
@@ -186,9 +197,11 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     """What a change of hosts needs that goes by no policy, such as a removal: the level, and the Node of each host."""
     check_level(wanted["disruption"])
     hosts, names = gathered.hosts(task_vars), gathered.node_names(task_vars)
-    left = _left_behind(wanted, None) if hosts else None
-    return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)),
-            "hosts": host_nodes.removal({host: names.get(host, host) for host in hosts}, left, wanted["disruption"])}
+    marks = _annotations(wanted, None)
+    found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
+                               wanted["disruption"])
+    return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
+            "warnings": _left_by_runs(marks, found)[0]}
 
 
 def _about_nodes(wanted: Data, hosts: int) -> Data:
@@ -196,19 +209,41 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
             "batch": host_nodes.batch(wanted["max_unavailable"], hosts)}
 
 
-def _left_behind(wanted: Data, seen: Data | None) -> dict[str, bool] | None:
-    """By Node whether a killed or failed run has left it behind, None if no cluster is named. seen: what was read."""
+def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] | None:
+    """By name the annotations of the Nodes, None if no cluster is named. seen: what was read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
+    if seen is not None:
+        return {name: one["annotations"] for name, one in seen["nodes"].items()}
     # Here, as the library costs half a second, which a run without a cluster need not pay.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
+
+    found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
+    return {one["metadata"]["name"]: one["metadata"].get("annotations") or {} for one in found}
+
+
+def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | None:
+    """By Node whether a killed or failed run has left it behind. marks: of L(_annotations)."""
+    if marks is None:
+        return None
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 
-    if seen is None:
-        found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
-        seen = {"nodes": {one["metadata"]["name"]: {"annotations": one["metadata"].get("annotations") or {}}
-                          for one in found}}
-    return {name: maintenance.left_behind(one["annotations"]) for name, one in seen["nodes"].items()}
+    return {name: maintenance.left_behind(one) for name, one in marks.items()}
+
+
+def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> tuple[list[str], list[str]]:
+    """(a warning for each Node that a killed or failed run has left behind; those of them that a removal has left and
+    that are no Nodes of hosts, which are put back with these). marks: of L(_annotations); hosts: of the plan."""
+    if not marks:
+        return [], []
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import holder, maintenance
+
+    found = maintenance.left_by_runs(marks, holder.Holder.of_run())
+    own = {one["node"]["name"] for one in hosts.values() if one["node"]}
+    removing = [name for name in sorted(found) if maintenance.REMOVING in marks[name]]
+    warnings = [f"{text} {_AGAIN if name in own or name in removing else _BY_HAND}" for name, text in found.items()]
+    more = [f"{len(warnings) - _SHOWN} more Nodes were left behind by earlier runs."] if len(warnings) > _SHOWN else []
+    return [*warnings[:_SHOWN], *more], [name for name in removing if name not in own]
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,

@@ -371,6 +371,7 @@ cluster:
       C(deploy) says which components the Nodes get, whether labels differ, and which hosts' labels go to their Nodes.
     - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
       (C(version), C(kernel_module_type), C(image) and C(because)).
+    - C(left) has the Nodes that a removal has left out of service and that are not Nodes of the hosts.
     - With O(resolve=false) it has only C(kubeconfig), C(context) and C(namespace). It is null if no cluster is named,
       or if C(--limit) leaves out all hosts of the group C(gpu_control).
   returned: success

@@ -72,6 +72,23 @@ def left_behind(annotations: t.Mapping[str, str]) -> bool:
     return HELD in annotations or REASON in annotations or REMOVING in annotations
 
 
+def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict[str, str]:
+    """By Node that a killed or failed run has left behind why, a sentence. A Node that a run still holds is none.
+
+    nodes: by name their annotations; me: this run.
+    """
+    found = {}
+    for name, marks in nodes.items():
+        holder = Holder.read(marks.get(HELD, ""))
+        if not left_behind(marks) or holder and (me.is_same_run(holder) or me.must_wait_for(holder)):
+            continue
+        why = printable(marks.get(REASON, "")).rstrip(".")[:_KEPT]
+        how = f"left Node {name} cordoned" if cordon.ANNOTATION in marks else f"failed on Node {name}"
+        found[name] = (f"An earlier run has {how}: {why}." if why else
+                       f"An earlier run was killed when it worked on Node {name}.")
+    return found
+
+
 class Maintenance:
     """One task. tell: called with a line on the way; clock, sleep: as of the module time."""
 

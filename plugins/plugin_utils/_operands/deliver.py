@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import COMPONENT, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     apply,
@@ -65,7 +66,7 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-            tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+            tell: removal.Tell = lambda line: None, left: t.Collection[str] = ()) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
@@ -74,12 +75,14 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
+    left: Nodes that a removal has left out of service. Those on which nothing is to be ended any more are put back.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
         found = _ended(client, wanted, there, components, kept)
+        back, problems = _left(client, left, found)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
@@ -90,7 +93,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     if writes:
         guard(client)
     new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
-    nodes = _nodes(client, found, level, terms, tell)
+    nodes = _nodes(client, found, level, terms, tell, back)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
     steps, said = nodes.preview()
@@ -104,7 +107,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen,
-            **_passed_over(failed, pending, said)}
+            **_passed_over(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
 
@@ -128,11 +131,31 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
                      orphans=found.orphans)
 
 
+def _left(client: Client, names: t.Iterable[str], found: node_by_node.Found) -> tuple[list[str], list[str]]:
+    """(the Nodes to put back, a problem for each on which a driver or MPS pod still ends). names: of Nodes that a
+    removal has left out of service, when the plan was made; found: what is still to be ended."""
+    back, problems = [], []
+    for name in names:
+        one = client.get("v1", "Node", name, metadata_only=True)
+        if found.pods.get(name) or not one or maintenance.REMOVING not in (one["metadata"].get("annotations") or {}):
+            continue
+        pods = node_by_node.ending_on(client, name)
+        if pods:
+            problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(pods[0])} has not "
+                            "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
+                            "the Node back.")
+        else:
+            back.append(name)
+    return back, problems
+
+
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
-           tell: removal.Tell) -> node_by_node.NodeByNode:
-    """The work on the pods that are found, nothing below the level that it needs."""
+           tell: removal.Tell, back: t.Iterable[str] = ()) -> node_by_node.NodeByNode:
+    """The work on the pods that are found, nothing below the level that it needs. back: Nodes to put back."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    return node_by_node.NodeByNode(client, found if allows(level, hold.NEEDS) else node_by_node.Found(), terms, tell)
+    found = found if allows(level, hold.NEEDS) else node_by_node.Found()
+    found = replace(found, pods={**dict.fromkeys(back, []), **found.pods})
+    return node_by_node.NodeByNode(client, found, terms, tell)
 
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
@@ -143,13 +166,14 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
     return failed
 
 
-def _passed_over(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str]
-                 ) -> dict[str, t.Any]:
+def _passed_over(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
+                 problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
     """What a result has of Nodes that were passed over: their pods in C(pending); the error in C(problems), for which
-    the playbook fails at its end, and in C(warnings). pending, said: what is pending and a warning beside them."""
+    the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending, a warning, or a problem
+    beside them."""
     late = [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
-    problems = [str(failed)] if failed else []
+    problems = [*problems, *([str(failed)] if failed else [])]
     return {"pending": [*pending, *late], "problems": problems, "warnings": [*said, *problems]}
 
 

@@ -114,6 +114,13 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
     return found
 
 
+def ending_on(client: Client, name: str) -> list[Pod]:
+    """The driver and MPS pods of a Node that were deleted and have not ended. name: of the Node."""
+    answers = without_errors(client.many(lambda labels: client.list(
+        "v1", "Pod", label_selector=_selector(labels), field_selector=f"spec.nodeName={name}"), LABELS.values()))
+    return [pod for pods in answers for pod in pods if "deletionTimestamp" in pod["metadata"]]
+
+
 def uids_without_owner(found: Found) -> list[str]:
     """Of the pods and revisions that a killed run has left: nobody else's objects, although nothing says so."""
     left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
@@ -153,7 +160,8 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-                *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
+                *([rights.LABEL_NODES] if found.pods else []),
+                *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""

@@ -220,6 +220,22 @@ def test_a_failure_says_why_and_keeps_the_cordon_until_a_run_succeeds() -> None:
     assert not maintenance.left_behind(site.annotations)
 
 
+def test_nodes_that_earlier_runs_have_left_are_named_with_the_reason() -> None:
+    later = Holder("here", 7, 70, 1000.0 + EXPIRES)
+    nodes = {"untouched": {"example.com/rack": "7"}, "killed": {HELD: OTHER.text},
+             "failed": {REASON: "Pod s/driver\x1b[2J has not ended", cordon.ANNOTATION: "false"},
+             "removing": {maintenance.REMOVING: "true", REASON: "x" * 2000},
+             "worked on": {HELD: Holder("there", 8, 80, later.since).text, maintenance.REMOVING: "true"},
+             "mine": {HELD: MINE.text}}
+    found = maintenance.left_by_runs(nodes, later)
+    assert list(found) == ["killed", "failed", "removing"]
+    assert found["killed"] == "An earlier run was killed when it worked on Node killed."
+    assert found["failed"].startswith("An earlier run has left Node failed cordoned: Pod s/driver")
+    assert found["failed"].isprintable() and found["failed"].endswith(" has not ended.")
+    assert found["removing"].startswith("An earlier run has failed on Node removing: xxx")
+    assert len(found["removing"]) < 1100
+
+
 def test_a_budget_that_stays_gives_everything_back_and_no_operand_was_ever_paused() -> None:
     """Among them the MPS daemon, whose end would end the very pods that the budget protects."""
     site = Site(operand(), pod("job"))

@@ -149,14 +149,15 @@ class Site:
     def pods(self) -> list[str]:
         return [one["metadata"]["name"] for _path, one in sorted(self.api.objects.items()) if one["kind"] == "Pod"]
 
-    def present(self, driver: list[Object], level: str = "drain", check: bool = False, **more: Any) -> Object:
-        """A run of site.yml that wants this of the driver, and all else."""
+    def present(self, driver: list[Object], level: str = "drain", check: bool = False,
+                left: tuple[str, ...] = (), **more: Any) -> Object:
+        """A run of site.yml that wants this of the driver, and all else. left: the Nodes that its plan names."""
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
         return deliver.present(self.client, objects.wanted({
             "driver": driver,
             "device_plugin": [space, account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
                               daemon_set(objects.MPS_DAEMON, MPS)]}), None, check, level=level,
-            terms=Terms(NOW, **more), tell=self.told.append)
+            terms=Terms(NOW, **more), tell=self.told.append, left=left)
 
     def remove(self, level: str = "drain", check: bool = False, holder: Holder = NOW,
                components: list[str] | None = None, **more: Any) -> Object:
@@ -418,3 +419,34 @@ def test_a_driver_whose_labels_somebody_took_is_a_driver(site: Site) -> None:
     result = site.remove("idle")
     assert "delete: DaemonSet s/driver" in [one["id"] for one in result["pending"]] and "driver-n1" in site.pods()
     assert f"{SETS}/driver" in site.api.objects
+
+
+@pytest.mark.parametrize("level", ["never", "drain"])
+def test_a_node_that_a_removal_has_left_is_put_back_once_its_driver_is_wanted_again(site: Site, level: str) -> None:
+    """By site.yml, although nothing is to be ended any more. The pod still ends when site.yml runs first."""
+    driver = [account("nvidia-driver"), daemon_set("driver", DRIVER)]
+    site.lasting = {"driver-n1"}
+    passed_over(site, "n1: Pod s/driver-n1 has not ended")
+    pod = site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]["metadata"]
+    pod["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    former = site.node("n1")["annotations"]
+    waiting = site.present(driver, level, left=("n1", "n9"))
+    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"] == former
+    (problem,) = waiting["problems"]
+    assert "Node n1" in problem and "Pod s/driver-n1" in problem and problem in waiting["warnings"]
+    del pod["deletionTimestamp"]
+    preview = site.present(driver, level, check=True, left=("n1",))
+    done = site.present(driver, level, left=("n1",))
+    assert done["plan"] == preview["plan"] and done["problems"] == []
+    assert [one["id"] for one in done["plan"]][-2:] == ["uncordon: Node n1", "release: Node n1"]
+    assert site.as_before() and "driver-n1" in site.pods()
+    site.api.requests.clear()
+    assert not site.present(driver, level, left=("n1",))["changed"] and site.api.sent() == []
+
+
+def test_a_node_that_a_removal_has_left_is_no_matter_of_rights_to_evict(site: Site) -> None:
+    site.lasting = {"driver-n1"}
+    passed_over(site, "has not ended")
+    site.api.allowed = lambda asked: asked.get("subresource") != "eviction"
+    site.present([account("nvidia-driver"), daemon_set("driver", DRIVER)], "never", left=("n1",))
+    assert site.as_before()

@@ -28,7 +28,12 @@ LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"
          "/api/v1/nodes": [{"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}, "status": {
              "nodeInfo": {"osImage": "Ubuntu 24.04.3 LTS", "containerRuntimeVersion": "containerd://2.1.4",
                           "kernelVersion": "6.8.0-71-generic", "architecture": "amd64"}}},
-                           {"metadata": {"name": "localhost", "annotations": {"gpuops.nvidia/held-by": "x"}}}]}
+                           {"metadata": {"name": "localhost", "annotations": {"gpuops.nvidia/held-by": "x"}}},
+                           {"metadata": {"name": "n2", "annotations": {
+                               "gpuops.nvidia/removing": "true",
+                               "gpuops.nvidia/maintenance-failed": "it did not end"}}},
+                           {"metadata": {"name": "n3", "annotations": {
+                               "gpuops.nvidia/maintenance-failed": "it broke"}}}]}
 OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}}}
 NAMED = {"driver": {"secretEnv": "pro", "repoConfig": {"configMapName": "repos"}}}
 BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
@@ -74,6 +79,8 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "sharing_wrong": {"sharing": {"timeSlicing": {"replicas": 4}}, **plain},
         "taken_without": {"take_over": True, "kubeconfig": "kubeconfig", "placement": "cluster", **plain},
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
+        "delivered": {"policy": {"driver": {"enabled": False}}, "kubeconfig": "kubeconfig", "placement": "cluster",
+                      **plain},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
 
@@ -167,7 +174,7 @@ def test_without_a_plan_only_the_nodes_are_read(results: dict[str, Any]) -> None
     assert results["only_place"]["cluster"]["namespace"] == "gpu-operator"
     place = results["only_place"]
     assert set(place) == {"changed", "failed", "cluster", "disruption", "kubeconfig", "context", "batch", "hosts",
-                          "rejected"}
+                          "rejected", "warnings"}
     assert place["kubeconfig"] == place["cluster"]["kubeconfig"]
     assert (place["disruption"], place["batch"]) == ("never", 1)
     assert place["hosts"] == {"localhost": {"node": {"name": "localhost", "left": True}}}
@@ -189,3 +196,15 @@ def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:
     assert "kubectl -n mine create configmap repos --from-file=FILE" in refusal["remedy"]
     check, = [one for one in error["checks"] if "repos" in one["text"]]
     assert (check["severity"], check["host"]) == ("error", "cluster")
+
+
+def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(results: dict[str, Any]) -> None:
+    """Only a removal leaves a Node that may be put back without its host."""
+    again = "The next run of site or remove that succeeds there puts it back into service."
+    for name in ("only_place", "delivered"):
+        removing, other, killed = sorted(results[name]["warnings"])
+        assert removing == "An earlier run has failed on Node n2: it did not end. " + again
+        assert other.startswith("An earlier run has failed on Node n3: it broke. Add the host of the Node to the")
+        assert killed.startswith("An earlier run was killed when it worked on Node localhost. ")
+        assert killed.endswith(again) is (name == "only_place")
+    assert results["delivered"]["cluster"]["left"] == ["n2"]
