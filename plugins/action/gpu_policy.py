@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_sharing import config_map_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, matrix, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, host_nodes, reserved, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
@@ -105,15 +105,21 @@ class ActionModule(ControllerAction):
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
                  release: matrix.Release) -> Data:
-        """What is asked about the policy itself: C(differences, exported), and notes about the latter."""
+        """What is asked about the policy itself: C(differences, exported), and notes about the latter.
+
+        A result in which a secret may be is kept from all that prints or logs results; tasks get it with all values.
+        """
         result: Data = {"notes": []}
+        read = [policy]
         if arguments["compare_with"]:
-            other = _read(arguments["compare_with"], wanted, task_vars, release)
-            found = differences.compare(policy, other)
+            read.append(_read(arguments["compare_with"], wanted, task_vars, release))
+            found = differences.compare(*read)
             result["differences"] = [{**one, "text": text} for one, text in zip(found, differences.told(found))]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
             result["notes"] += export.left_out(policy, arguments["export"])
+        if any(hidden.holds_secret(source.spec) for one in read for source in one.sources):
+            result["_ansible_no_log"] = True
         return result
 
     def _plan(self, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import ga
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_cluster import CLUSTER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, report_shapes, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_preflight,
@@ -43,16 +43,13 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """Prints, and writes the files that are asked for."""
-        plan = arguments["plan"] or {}
+        plan, ahead = arguments["plan"] or {}, arguments["show"] in ("plan", "preflight")
+        report_shapes.check(plan, ahead, hosts=arguments["hosts"], cluster=arguments["cluster"])
         error = preflight.error_of(plan)
         cluster = arguments["cluster"]
         if cluster is None:
             cluster = gathered.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
-        for host, entry in hosts.items():
-            gathered.whole(entry, ("facts", "checks", "steps", "pending"), f"hosts.{host}",
-                           "the documentation of hosts names")
-        ahead = arguments["show"] in ("plan", "preflight")
         found = preflight.with_failures(
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
             _failures(task_vars, hosts, plan) if arguments["hosts"] is None else {}) if ahead else []
@@ -67,7 +64,7 @@ class ActionModule(ControllerAction):
             files["html_path"] = webpage.page(report)
         if arguments["json_path"]:
             document = report_data.document(report, error.get("refusals") or [])
-            files["json_path"] = json.dumps(document, indent=2) + "\n"
+            files["json_path"] = json.dumps(document, indent=2, default=str, skipkeys=True) + "\n"
         for option, text in files.items():
             result[option] = os.path.abspath(str(arguments[option]))
             result["changed"] |= _write(option, result[option], text.encode(), bool(self._task.check_mode))

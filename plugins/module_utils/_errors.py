@@ -16,6 +16,7 @@ _ROOM = "Free space and inodes there (df -h, df -i), then run again."
 _NEXT = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM,
          errno.EIO: "Its disk or file system fails: see journalctl -k.",
          errno.EBUSY: "It may be a mount point of its own: see findmnt."}
+_WORD = 80  # characters of a misspelt word that are compared
 _LONGEST = 8000  # characters of a message: what it quotes of a file or a document may be of any length
 
 
@@ -74,6 +75,18 @@ def brief(value: t.Any, text: t.Callable[[t.Any], str] = repr, most: int = 60) -
     except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
         return f"a {type(value).__name__} too long to show"
     return written if len(written) <= most else f"{written[:most - 3]}..."
+
+
+def nearest(word: str, known: t.Iterable[str], cutoff: float = 0.6) -> str:
+    """The known word that is meant by a misspelt one, in whichever letters; empty where none is near.
+
+    cutoff: from 0, any, to 1, the same. Only the beginning of a long word counts, as to compare one takes long.
+    """
+    import difflib  # only where something is refused
+
+    folded = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word[:_WORD].lower(), list(folded), 1, cutoff)
+    return folded[found[0]] if found else ""
 
 
 def next_step(error: OSError, otherwise: str) -> str:

@@ -28,6 +28,8 @@ options:
   plan:
     description:
       - What M(gpuops.nvidia.gpu_policy) returned, also where it failed. Its RV(ignore:cluster) is shown too.
+      - What is made by hand here, in O(hosts) or O(cluster), must have all that a report reads of it; other keys are
+        ignored.
     type: dict
   hosts:
     description:

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_modules
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import terminal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import causes, pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import causes, logs, pods
 from hypothesis import strategies as st
 
 from tests.fuzz import spoil
@@ -136,6 +136,14 @@ def _stuck(given: tuple[Mapping[str, Any], list[str]]) -> None:
         calm(style.text(stuck.message))
 
 
+def _log(text: str) -> None:
+    """What a pod prints is shown without secrets, at most a screen of it."""
+    for line in logs.told(f"{text} HTTP_PASSWORD=hunter2, https://me:hunter2@mirror.example"):
+        calm(line)
+        if "hunter2" in line or len(line) > logs.WIDTH:
+            raise AssertionError(line)
+
+
 def _table(table: Mapping[str, Any]) -> None:
     pods.rows(table)
     pods.restarted_lately(table)
@@ -203,6 +211,8 @@ TARGETS: dict[str, Target] = {
     "labels of Nodes": Target(NODES, _labels),
     "pods": Target(st.tuples(PODS, st.lists(TEXT, max_size=3)), _stuck),
     "tables of pods": Target(TABLES, _table),
+    "logs": Target(words("a", "-", "://", "@", "/", " ", "\n", "\r", "token", "passw", "=", ": ", '"', "'", "bearer ",
+                         "\x1b[", "9;"), _log),
     "answers": Target(st.dictionaries(st.sampled_from([*answer_shapes.ANSWER, "ansible_facts", "add_host", "x"]), data(
         "id", "action", "target", "reason", "needs", "never", "assumed", "gpu_labels", "gpu_disruption", "host", "gpus",
         "schema", "kind", "message", "\x1b[2J"), max_size=5), _answer),

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Every secret of a cluster is in nothing that the playbooks print, return, log or write.
 
-These are the token of the kubeconfig, the contents of the Secrets that the policy names, the password of the proxy and
-the token of the licence. Looked at are -vvvv with differences and tracebacks, all results with their invocations,
-Ansible's log and cache, the reports, what hand_back writes, and the command lines of all programs on the controller.
-The runs in check mode write none of the user's files there.
+These are the token of the kubeconfig, the contents of the Secrets that the policy names, the password of the proxy, the
+token of the licence, and passwords in variables of the policy. Looked at are -vvvv with differences and tracebacks, all
+results with their invocations, Ansible's log and cache, the reports, what hand_back writes, and the command lines of
+all programs on the controller. The runs in check mode write none of the user's files there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tests.integration_cluster.conftest import NAME, Kubectl, running
 from tests.integration_cluster.plays import LOCAL, install
 
 MARK, SPACE = "pl4nted", "gpu-operator"
+# Of the policy itself: it also stands in the file with the policy that hand_back writes.
+OWN_MARK = "pl4inly"
 DRAIN = ("-e", "gpu_disruption=drain")
 # adopt comes where no GPU Operator runs: then it is a run of site.
 PLAYBOOKS: tuple[tuple[str, ...], ...] = (
@@ -42,7 +44,9 @@ FAILING: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "unknown kind of proxy": ({}, {"proxy-url": f"ftp://me:{MARK}-proxy@127.0.0.1:9"}, "proxy-url"),
 }
 POLICY = {"driver": {"version": "580.95.05", "secretEnv": "driver-proxy", "imagePullSecrets": ["pull"],
-                     "licensingConfig": {"secretName": "licence", "nlsEnabled": True}}}
+                     "licensingConfig": {"secretName": "licence", "nlsEnabled": True},
+                     "env": [{"name": "FTP_PROXY", "value": f"http://me:{OWN_MARK}-proxy@proxy.example.com:3128"}]},
+          "toolkit": {"env": [{"name": "NGC_API_KEY", "value": f"{OWN_MARK}-key"}]}}
 SECRETS: dict[str, dict[str, str]] = {
     "pull": {".dockerconfigjson": json.dumps({"auths": {"r.example.com": {"auth": f"{MARK}pull"}}})},
     "licence": {"client_configuration_token.tok": f"{MARK}-licence", "gridd.conf": ""},
@@ -96,7 +100,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             "gpu_disruption": "idle", "driver_licence_token": f"{MARK}-licence"}
         inventory = project / "inventory.json"
         inventory.write_text(json.dumps({"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}}))
-        result = Runs(marks=[MARK, *token.split(".")[1:]])
+        result = Runs(marks=[MARK, OWN_MARK, *token.split(".")[1:]])
 
         def run(name: str, playbook: str, *words: str, **more: str) -> user.Run:
             before = controller.files()
@@ -125,7 +129,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 def test_no_secret_is_printed_returned_or_written(runs: Runs) -> None:
     for name, text in {**runs.found, "programs": runs.programs}.items():
-        for mark in runs.marks:
+        marks = [mark for mark in runs.marks if mark != OWN_MARK or not name.endswith("hand_back.yml")]
+        for mark in marks:
             at = text.find(mark)
             assert at < 0, (name, text[max(0, at - 300):at + 100])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, nearest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
 
 _ADDRESS = re.compile(r"(?:(?:0000)?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
@@ -107,7 +107,5 @@ def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
 
 def nearest_of(word: str, words: t.Iterable[str]) -> str:
     """C( (nearest: 1g.10gb)), or nothing where none is near."""
-    import difflib  # only where something is refused
-
-    close = difflib.get_close_matches(word, list(words), 1)
-    return f" (nearest: {close[0]})" if close else ""
+    near = nearest(word, words)
+    return f" (nearest: {near})" if near else ""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import re
 import typing as t
+from urllib.parse import urlsplit
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import apt_method
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import (
     LISTS,
     SIGNED,
@@ -151,8 +153,14 @@ class AptProbe(View):
 
     def _fetch_key(self) -> bytes:
         """The wanted key alone, fetched by apt's own transport: the host's proxies and certificates hold for it."""
-        path = f"{self.root}/fetched"
-        self._download(self.repository.key_uri, path)
+        path, uri = f"{self.root}/fetched", self.repository.key_uri
+        parts = urlsplit(uri)
+        if parts.query and parts.scheme in apt_method.SCHEMES:
+            said = apt_method.fetch(self.run, self._configuration, uri, path)
+            if said:
+                raise RepositoryError(f"{uri} cannot be fetched: {said}.", fetch_advice(said, PROXY), url=uri)
+        else:
+            self._download(uri, path)
         return self.wanted_key(path)
 
     def _download(self, uri: str, path: str, digest: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import nearest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import meant
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
@@ -76,7 +76,7 @@ def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping
     default = default or given.default
     if default and default not in given.texts:
         raise Refused(f"{_SECTION}.default: {default!r} is none of the configurations of gpu_sharing"
-                      f"{nearest(default, list(given.texts))}", "Name one of them.")
+                      f"{meant(default, list(given.texts))}", "Name one of them.")
     return Sharing(given.origin, given.name or name or sharing.CONFIG_MAP, default, given.texts, given.documents)
 
 
@@ -96,7 +96,7 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
     for name in sorted(set(wanted.values()) - set(found.texts)):
         having = [node for node, one in wanted.items() if one == name]
         reasons.append(Refused(f"{some_of(having)}: device_plugin_config {name!r} is none of the configurations"
-                               f"{nearest(name, list(found.texts))}", f"Name one of {found.origin}."))
+                               f"{meant(name, list(found.texts))}", f"Name one of {found.origin}."))
     for name, document in found.documents.items():
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
             reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",

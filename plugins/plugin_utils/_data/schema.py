@@ -12,12 +12,11 @@ everywhere else and means "not set", as the API server and Helm have it.
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import brief
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import brief, nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, Path, dotted
 
 
@@ -161,22 +160,21 @@ def _item_faults(document: Document, value: t.Any, items: str, path: Path) -> t.
             yield from _type_faults(document, item, items, (*path, key))
 
 
-def nearest(key: str, known: t.Iterable[str]) -> str:
+def meant(key: str, known: t.Iterable[str]) -> str:
     """C(; did you mean 'x'?) or the known keys where none is near."""
     names = [str(name) for name in known]
-    folded = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(key.lower()[:80], list(folded), n=1, cutoff=0.6)
-    if found:
-        return f"; did you mean '{folded[found[0]]}'?"
+    near = nearest(key, names)
+    if near:
+        return f"; did you mean '{near}'?"
     listed = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
     return f"; known here: {listed}" if names else ""
 
 
 def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
-    """As L(nearest), and for C(driver.version), as helm --set takes it, how it is written."""
+    """As L(meant), and for C(driver.version), as helm --set takes it, how it is written."""
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
-        return nearest(key, schema)
+        return meant(key, schema)
     return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
 
 

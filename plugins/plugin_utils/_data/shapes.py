@@ -160,11 +160,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Fields:
-    """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault."""
+    """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault;
+    other: the shape of their values, where they are none."""
 
     needed: t.Mapping[str, Shape] = field(default_factory=dict)
     optional: t.Mapping[str, Shape] = field(default_factory=dict)
     whole: bool = True
+    other: Shape | None = None
 
     def fault(self, value: t.Any) -> Fault | None:
         """See Shape."""
@@ -174,10 +176,24 @@ class Fields:
         if missing:
             return Fault("", f"without {missing[0]}", f"the keys {', '.join(self.needed)}")
         for key, one in value.items():
-            shape = self.needed.get(key) or self.optional.get(key)
+            shape = self.needed.get(key) or self.optional.get(key) or self.other
             if shape is None and self.whole:
                 return Fault("", f"the key {_said(key)}", f"the keys {', '.join((*self.needed, *self.optional))}")
             fault = shape.fault(one) if shape is not None else None
             if fault is not None:
                 return fault.below(f".{key}")
         return None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mapping whose shape depends on the value of one of its keys."""
+
+    key: str
+    shapes: t.Mapping[str, Shape]
+    otherwise: Shape
+
+    def fault(self, value: t.Any) -> Fault | None:
+        """See Shape."""
+        case = value.get(self.key) if isinstance(value, dict) else None
+        return (self.shapes.get(case, self.otherwise) if isinstance(case, str) else self.otherwise).fault(value)

@@ -9,9 +9,9 @@ setup), or from a fact cache. A test compares this list with roles and playbooks
 
 from __future__ import annotations
 
-import difflib
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 
 NAMES = frozenset({
@@ -80,7 +80,7 @@ def look_alikes(names: t.Iterable[str]) -> list[str]:
     known = sorted(name for name in NAMES if not name.endswith(_INTERNAL))
     notes = []
     for name in sorted(set(names) - NAMES - set(_OTHERS)):
-        nearest = difflib.get_close_matches(name, known, 1, 0.8) if name.startswith(_PREFIXES) else []
-        if nearest:
-            notes.append(f"{name} is no variable of this collection and has no effect. Did you mean {nearest[0]}?")
+        near = nearest(name, known, 0.8) if name.startswith(_PREFIXES) else ""
+        if near:
+            notes.append(f"{name} is no variable of this collection and has no effect. Did you mean {near}?")
     return notes

@@ -10,10 +10,10 @@ others may have written these into an object.
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare, field_owners
 
 try:
@@ -42,8 +42,6 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
     "type": "ClusterIP",
 }
 _METADATA = ("name", "namespace", "labels", "annotations")
-_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
-_SECRET = re.compile(r"passw|secret|token|api_?key|credential", re.IGNORECASE)
 
 
 def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
@@ -128,13 +126,14 @@ def _masked(item: Object, other: Object) -> Object:
 def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
     """A part of an object without secrets. others: all texts of the other side, empty where that is not there."""
     if isinstance(value, dict):
-        secret = isinstance(value.get("value"), str) and _SECRET.search(str(value.get("name")))
+        secret = isinstance(value.get("value"), str) and hidden.is_secret(value.get("name"))
         return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"
                 else _covered(one, others) for name, one in value.items()}
     if isinstance(value, list):
         return [_covered(one, others) for one in value]
-    if isinstance(value, str) and _IN_ADDRESS.search(value):
-        return _hidden(_IN_ADDRESS.sub("(hidden)@", value), not others or value in others)
+    if isinstance(value, str):
+        shown = hidden.without_users(value, "(hidden)")
+        return value if shown == value else _hidden(shown, not others or value in others)
     return value
 
 

@@ -8,13 +8,12 @@ The profiles are data, C(profiles.yml), which says what its keys mean.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import COMPONENTS, NAMES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_own
 
@@ -86,8 +85,8 @@ def by_name(name: str, cluster: bool = False) -> Profile:
     found = []
     for part in name.split("+"):
         if part not in _entries():
-            near = difflib.get_close_matches(part, _entries(), n=1)
-            meant = f"Did you mean {near[0]}? " if near else ""
+            near = nearest(part, _entries())
+            meant = f"Did you mean {near}? " if near else ""
             allowed = ["auto", "none", *names()]
             raise InputError(f"{part!r} is no profile.", f"{meant}Choose from {', '.join(allowed)}, or join several "
                              "by +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check, nearest, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check, meant, shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     defaults,
@@ -209,7 +209,7 @@ def _detect(data: t.Any, origin: str) -> str:
     if form is None:
         if kind is None:
             raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
-        hint = nearest(str(kind)[:60], [name for name in keys.FORMS if name != "values"])
+        hint = meant(str(kind)[:60], [name for name in keys.FORMS if name != "values"])
         told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
         raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")

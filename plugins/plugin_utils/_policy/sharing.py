@@ -19,7 +19,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, check, nearest, say, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, check, meant, say, shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import (
     Document,
     Path,
@@ -111,7 +111,7 @@ def _read(document: Document, origin: str) -> Sharing:
     part = any(key in data for key in _GROUPS) and not any(key in data for key in SCHEMA)
     if not part and not any(key in data for key in SCHEMA):
         keys = [*_NAMED, *_GROUPS, *SCHEMA]
-        raise _wrong(origin, [say(document, (key,), f"unknown key{nearest(str(key), keys)}") for key in data]
+        raise _wrong(origin, [say(document, (key,), f"unknown key{meant(str(key), keys)}") for key in data]
                      or ["nothing is in it; leave it out, or write {timeSlicing: {resources: [...]}}"])
     return _whole(origin, "", ONLY, {ONLY: document})
 
@@ -146,7 +146,7 @@ def _of_config_map(document: Document, origin: str) -> Sharing:
 
 def _of_named(document: Document, origin: str) -> Sharing:
     data = document.data
-    faults = [say(document, (key,), f"unknown key{nearest(str(key), _NAMED)}") for key in data if key not in _NAMED]
+    faults = [say(document, (key,), f"unknown key{meant(str(key), _NAMED)}") for key in data if key not in _NAMED]
     configs, default = data["configs"], data.get("default") or ""
     if not isinstance(configs, dict) or not configs:
         faults.append(say(document, ("configs",), f"a mapping of names to configurations is expected, {shown(configs)} "
@@ -195,7 +195,7 @@ def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
                       "and dashes, at most 63 of them")
     if default and default not in sharing.texts:
         faults.append(f"default: {shown(default)} is none of the configurations"
-                      f"{nearest(default, list(sharing.texts))}")
+                      f"{meant(default, list(sharing.texts))}")
     if faults:
         raise _wrong(sharing.origin, faults)
     return sharing

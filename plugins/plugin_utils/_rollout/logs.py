@@ -9,6 +9,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import of_former
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
@@ -20,10 +21,6 @@ _SAMPLE_PODS = "app=nvidia-cuda-validator"
 # What a kubelet gives for the log of a container that was removed meanwhile, as if it were its log.
 _REMOVED = "unable to retrieve container logs for "
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_URL = re.compile(r"(\w+://)[^/@\s]+@")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
-_SECRET = re.compile(r"(?i)([\w-]*(?:passw(?:or)?d|secret|token|api[_-]?key|credential)[\w-]*[\"']?\s*[=:]\s*)"
-                     r"(\"[^\"]*\"|'[^']*'|[^\s,;]+)")
 
 
 class Log(t.NamedTuple):
@@ -124,11 +121,6 @@ def told(text: str) -> list[str]:
         if line and line not in lines:
             lines.append(line)
     return lines[-LINES:]
-
-
-def masked(text: str) -> str:
-    """A text without what looks like a secret: user and password in addresses, tokens, values of such names."""
-    return _SECRET.sub(r"\1********", _BEARER.sub(r"\1 ********", _URL.sub(r"\1********@", text)))
 
 
 def _problem(error: GpuopsError) -> str:

@@ -10,10 +10,9 @@ values, and drops comments.
 
 from __future__ import annotations
 
-import difflib
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, nearest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, Path, lookup
 
@@ -69,9 +68,9 @@ def _flat(settings: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str,
 def _check(name: str, value: t.Any) -> None:
     where = f"settings.{name}"
     if name not in KNOWN:
-        near = difflib.get_close_matches(name, KNOWN, 1, 0.5)
+        near = nearest(name, KNOWN, 0.5)
         raise InputError(f"'{name}' is no known setting of nvidia-container-runtime.",
-                         f"Did you mean {near[0]}?" if near else "Look at nvidia-ctk config.", path=where, value=value,
+                         f"Did you mean {near}?" if near else "Look at nvidia-ctk config.", path=where, value=value,
                          allowed=sorted(KNOWN))
     kind = KNOWN[name]
     if kind == _BOOL:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import re
 import shutil
+import subprocess
+import threading
 import typing as t
 from pathlib import Path
 
@@ -149,6 +152,73 @@ def test_a_probe_reads_the_repository_and_changes_nothing(host: Host) -> None:
             probe.resolve("gone", None)
     assert host.files() == before
     assert list((host.root / "tmp").iterdir()) == []
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Has the key for who gives the right query, behind a redirect to itself."""
+
+    def do_GET(self) -> None:
+        path, _mark, query = self.path.partition("?")
+        known = path in ("/moved", "/key.pub") and query == f"sig={SIGNATURE}"
+        body = keys()["cuda"].public.read_bytes() if known and path == "/key.pub" else b""
+        self.send_response(404 if not known else 302 if path == "/moved" else 200)
+        self.send_header("Content-Length", str(len(body)))
+        if path == "/moved":
+            self.send_header("Location", f"/key.pub?{query}")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: t.Any) -> None:
+        """Silent."""
+
+
+SIGNATURE = "s1gned%2Fand%3D"
+
+
+@pytest.fixture
+def address() -> t.Iterator[str]:
+    """Of the server with the key."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of all commands from now on."""
+    words: list[str] = []
+    real = subprocess.Popen
+
+    def started(argv: t.Sequence[str], **options: t.Any) -> t.Any:
+        words.extend(argv)
+        return real(argv, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setenv("APT_CONFIG", str(host.root / "apt.conf"))
+    return words
+
+
+@pytest.mark.parametrize("path", ["key.pub", "moved"])
+def test_the_signature_of_a_keys_address_is_in_no_command_line(
+        host: Host, monkeypatch: pytest.MonkeyPatch, address: str, path: str) -> None:
+    """Every user of the host sees these."""
+    words = watched(host, monkeypatch)
+    with host.manager.probe(host.repository(key=f"{address}/{path}?sig={SIGNATURE}")) as probe:
+        assert probe.key == keys()["cuda"].binary.read_bytes() and probe.candidates["tool"]
+    assert words and not [word for word in words if "s1gned" in word]
+
+
+@pytest.mark.parametrize(("uri", "said"), [
+    ("{address}/key.pub?sig=wrong", "404  Not Found"), ("http://127.0.0.1:9/key.pub?sig=s1gned", "Could not connect"),
+    ("{address}/moved?sig=wrong", "404  Not Found"), ("{address}/key.pub?sig=x\n\n600 URI Acquire", "404  Not Found")])
+def test_a_signed_address_that_does_not_answer(
+        host: Host, monkeypatch: pytest.MonkeyPatch, address: str, uri: str, said: str) -> None:
+    words = watched(host, monkeypatch)
+    with pytest.raises(RepositoryError, match=f"cannot be fetched: {said}") as caught:
+        host.manager.probe(host.repository(key=uri.format(address=address))).__enter__()
+    assert "From this host, check the URL" in caught.value.hint
+    assert not [word for word in words if "sig=" in word] and not list((host.root / "tmp").iterdir())
 
 
 def test_pins_hold_in_the_simulation_alone(host: Host) -> None:

@@ -40,6 +40,12 @@ BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata":
         "spec": {"nodeSelector": {"pool": "blue"}}}
 
 CLUSTER = {"placement": "cluster", "render_to": "manifests", "node_os": ["ubuntu24.04"]}
+MARK = "pl4nted"
+
+
+def secret(component: str, name: str, value: str) -> dict[str, Any]:
+    """A policy with a variable of a component."""
+    return {component: {"env": [{"name": name, "value": value}]}}
 
 
 class Api(BaseHTTPRequestHandler):
@@ -81,13 +87,21 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
         "delivered": {"policy": {"driver": {"enabled": False}}, "kubeconfig": "kubeconfig", "placement": "cluster",
                       **plain},
+        "address": {"policy": secret("driver", "HTTPS_PROXY", f"http://me:{MARK}-address@proxy.example.com:3128"),
+                    **CLUSTER, **plain},
+        "variable": {"policy": secret("toolkit", "NGC_API_KEY", f"{MARK}-key"), **CLUSTER, **plain},
+        "exported": {"policy": secret("driver", "MY_PASSWORD", f"{MARK}-exported"), "export": "values",
+                     "resolve": False},
+        "compared": {"policy": "policy.yml", "compare_with": secret("driver", "MY_TOKEN", f"{MARK}-compared"),
+                     "resolve": False},
+        "harmless": {"policy": secret("driver", "SHOWN_AS_EVER", "sh0wn"), **CLUSTER, **plain},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """By name what the calls returned."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], str]]:
+    """By name what the calls returned, and what a user who asks for everything sees of them."""
     folder = tmp_path_factory.mktemp("action")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -108,12 +122,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     more = "gpu_polcy=x driver_verison=580 my_driver_version=1 gpu_rack=7 gpu_profile=none"
     done = subprocess.run([str(pathlib.Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c",
                            "local", "-e", f"ansible_python_interpreter={sys.executable} {more}",
-                           str(folder / "play.yml")],
+                           "-vvvv", "--diff", str(folder / "play.yml")],
                           capture_output=True, text=True, check=False, timeout=300,
                           env={**os.environ, "NO_COLOR": "1"}, cwd=folder)
     server.shutdown()
     assert done.returncode == 0, done.stdout + done.stderr
-    yield json.loads((folder / "results.json").read_text())
+    yield json.loads((folder / "results.json").read_text()), done.stdout + done.stderr
+
+
+@pytest.fixture
+def results(run: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    """By name what the calls returned."""
+    return run[0]
 
 
 def test_compare(results: dict[str, Any]) -> None:
@@ -208,3 +228,13 @@ def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(result
         assert killed.startswith("An earlier run was killed when it worked on Node localhost. ")
         assert killed.endswith(again) is (name == "only_place")
     assert results["delivered"]["cluster"]["left"] == ["n2"]
+
+
+def test_secrets_of_a_policy_are_not_printed(run: tuple[dict[str, Any], str]) -> None:
+    """The next tasks have them, as DaemonSets need them. What has no secret is printed as ever."""
+    results, printed = run
+    for name in ("address", "variable", "exported", "compared"):
+        assert MARK in json.dumps(results[name]) and not results[name]["failed"], results[name]
+    at = printed.find(MARK)
+    assert at < 0, printed[max(0, at - 300):at + 100]
+    assert "sh0wn" in printed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,10 @@ from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_gathered import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report import fleet
 from ansible_collections.gpuops.nvidia.tests.unit.policy.test_report_cluster import part
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import spoil
 
 
 @pytest.fixture
@@ -60,9 +65,57 @@ def test_what_is_given_by_hand_counts_instead(printed: list[str]) -> None:
     assert found["verdict"] == "6 of 6 checks are ok on 1 host."
 
 
-def test_a_host_that_is_given_in_part_is_an_error(printed: list[str]) -> None:
-    found = report("result", hosts={"a": {"facts": None}})
-    assert found["failed"] and "hosts.a: it lacks checks, steps, pending" in found["msg"] and not printed
+def whole() -> dict[str, Any]:
+    """What gpu_report can be given: of a run with hosts and a cluster."""
+    found, cluster = fleet(), part()
+    checks = [{"host": "gpu02", "check": "x", "severity": "warning", "text": "it is old", "fix": "", "new": 1}]
+    return {"plan": {**found["plan"], "checks": checks, "cluster": cluster["plan"]}, "hosts": found["hosts"],
+            "cluster": cluster}
+
+
+@pytest.mark.parametrize(("path", "value", "said"), [
+    ("plan.hosts", 7, "plan.hosts: it is 7, allowed is a mapping"),
+    ("plan.release", None, "plan.release: it is None, allowed is a string"),
+    ("plan.checks", "x", "plan.checks: it is 'x', allowed is a list"),
+    ("plan.hosts.gpu01.driver", {"placement": "host"}, "plan.hosts.gpu01.driver: it is without version"),
+    ("plan", {"error": {"kind": "policy"}}, "plan.error: it is without message, allowed is the keys message, hint"),
+    ("hosts.gpu01", {"facts": None}, "hosts.gpu01: it is without steps"),
+    ("hosts.gpu01.facts.gpus", [7], "hosts.gpu01.facts.gpus[0]: it is 7, allowed is a mapping"),
+    ("hosts.gpu01.steps.drivr", [], "hosts.gpu01.steps: it is the key 'drivr', allowed is one of driver, "),
+    ("cluster.checks", {}, "cluster.checks: it is a dict of 0, allowed is a list"),
+    ("cluster.plan.components.driver", {"state": "present"}, "cluster.plan.components.driver: it is without pools"),
+    ("cluster.plan.components.nfd.state", "on", "cluster.plan.components.nfd.state: it is 'on', allowed is one of "),
+])
+def test_what_is_given_by_hand_is_one_error(printed: list[str], path: str, value: Any, said: str) -> None:
+    options = place = whole()
+    *way, last = path.split(".")
+    for name in way:
+        place[name] = dict(place[name])
+        place = place[name]
+    place[last] = value
+    found = report("plan", **options)
+    assert found["failed"] and said in found["msg"] and "defect" not in found["msg"] and not printed
+    assert found["error"]["path"] and found["error"]["value"] and found["error"]["hint"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(number=st.integers(0, 2 ** 60), show=st.sampled_from(["plan", "preflight", "result", "state"]),
+       option=st.sampled_from(["plan", "hosts", "cluster"]), times=st.integers(1, 3))
+def test_anything_that_is_given_by_hand_is_shown_or_one_error(
+        printed: list[str], tmp_path: pathlib.Path, number: int, show: str, option: str, times: int) -> None:
+    options, rng = whole(), random.Random(number)
+    for _time in range(times):
+        options[option] = spoil(rng, options[option])
+    if not isinstance(options[option], dict):
+        return  # Ansible refuses it
+    found = report(show, html_path=str(tmp_path / "page.html"), json_path=str(tmp_path / "report.json"), **options)
+    assert not found.get("failed") or found["error"]["path"].split(".")[0].split("[")[0] == option, found["msg"]
+
+
+def test_what_a_run_has_is_reported(printed: list[str], tmp_path: pathlib.Path) -> None:
+    for show in ("plan", "preflight", "result", "state"):
+        for options in (whole(), {"plan": REFUSED}, {"plan": None}):
+            assert not report(show, json_path=str(tmp_path / "report.json"), **options).get("failed")
 
 
 def test_a_plan_has_findings_and_errors_of_the_modules_that_were_asked(printed: list[str]) -> None:

@@ -1,0 +1,92 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Downloads by the program that apt itself starts for the scheme of a URL. PRIVATE.
+
+C(apt-helper) has a URL in its arguments, which every user of the host can see, and the query of a signed URL is a
+secret. This program reads it from its input. The host's proxies, certificates and passwords (apt_auth.conf(5)) hold as
+with apt-helper, as it gets apt's whole configuration. Source: «APT Method Interface» of the package libapt-pkg-doc.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import threading
+import typing as t
+from urllib.parse import quote, urlsplit
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, environment
+
+METHODS = "/usr/lib/apt/methods"
+SCHEMES = ("http", "https")
+_LIMIT = 120.0  # seconds for all
+_REDIRECTS = 10
+_DONE, _FAILED, _REDIRECT = "201", "4", "103"
+_SANDBOX = re.compile(r"^Config-Item: APT::Sandbox::User=(.+)$", re.MULTILINE)
+
+
+def fetch(run: Runner, configuration: str, uri: str, path: str) -> str:
+    """Downloads to a file that is not there yet. Returns why that failed, empty if it did not.
+
+    configuration: a file, which is read after the host's own.
+    """
+    settings = run(["apt-config", "-c", configuration, "dump", "--no-empty", "--format",
+                    "Config-Item: %F=%V%n"]).stdout + "Config-Item: Acquire::Send-URI-Encoded=1\n"
+    _make(path, _SANDBOX.search(settings))
+    for _time in range(_REDIRECTS):
+        scheme = urlsplit(uri).scheme
+        if scheme not in SCHEMES:
+            return f"it leads to {scheme or 'no'} URL, which is not http or https"
+        kind, answer = _asked(f"{METHODS}/{scheme}", settings, uri, path)
+        if kind != _REDIRECT:
+            return "" if kind == _DONE else answer.get("Message") or "apt's program for it ended without an answer"
+        uri = answer.get("New-URI", "")
+    return f"more than {_REDIRECTS} redirects"
+
+
+def _make(path: str, sandbox: t.Optional[t.Match[str]]) -> None:
+    """An empty file that the user to whom the program changes may write."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        user = pwd.getpwnam(sandbox[1]) if sandbox and os.geteuid() == 0 else None
+    except KeyError:
+        return  # apt then stays root, too
+    if user:
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def _asked(program: str, settings: str, uri: str, path: str) -> tuple[str, dict[str, str]]:
+    """The program's last message: its number and fields. Its input stays open until then, or it would end at once."""
+    wanted = quote(uri, safe="!#$%&'()*+,/:;=?@[]~")
+    text = f"601 Configuration\n{settings}\n600 URI Acquire\nURI: {wanted}\nFilename: {path}\n\n"
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True, errors="replace", env=environment()) as process:
+        timer = threading.Timer(_LIMIT, process.kill)
+        timer.start()
+        try:
+            return _conversation(t.cast("t.IO[str]", process.stdin), t.cast("t.IO[str]", process.stdout), text)
+        except BrokenPipeError:
+            return "", {}
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def _conversation(ask: t.IO[str], answers: t.IO[str], text: str) -> tuple[str, dict[str, str]]:
+    ask.write(text)
+    ask.flush()
+    kind, fields = "", {}  # type: str, dict[str, str]
+    for line in answers:
+        key, _colon, value = line.strip().partition(": ")
+        if not kind:
+            kind = key[:3]
+        elif key:
+            fields[key] = value
+        elif kind in (_DONE, _REDIRECT) or kind.startswith(_FAILED):
+            return kind, fields
+        else:
+            kind, fields = "", {}
+    return "", {}

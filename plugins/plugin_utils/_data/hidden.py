@@ -1,0 +1,50 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What looks like a secret in data and texts, so that it is not shown. Takes linear time. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+# A user, with or without a password, in an address.
+_USER = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(r"passw|secret|token|api[_-]?key|credential", re.IGNORECASE)
+# A name with its separator. It begins where a word does, or each character of a long word would be a beginning.
+_NAME = re.compile(r"(?<![\w-])([\w-]+)[\"']?\s*[=:]\s*")
+_VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,;]+")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+_HIDDEN = "********"
+
+
+def is_secret(name: t.Any) -> bool:
+    """Whether a variable of this name may hold a secret."""
+    return bool(_SECRET.search(str(name)))
+
+
+def without_users(text: str, instead: str = _HIDDEN) -> str:
+    """A text whose addresses name no user: C(https://********@mirror.example)."""
+    return _USER.sub(f"{instead}@", text)
+
+
+def masked(text: str) -> str:
+    """A text without what looks like a secret: users in addresses, tokens, values of such names."""
+    text = _BEARER.sub(rf"\1 {_HIDDEN}", without_users(text))
+    parts, end = [], 0
+    for name in _NAME.finditer(text):
+        value = _VALUE.match(text, name.end()) if name.start() >= end and is_secret(name[1]) else None
+        if value:
+            parts += [text[end:name.end()], _HIDDEN]
+            end = value.end()
+    return "".join([*parts, text[end:]])
+
+
+def holds_secret(data: t.Any) -> bool:
+    """Whether data names a user in an address, or has a variable, C({name, value}), that is called a secret."""
+    if isinstance(data, t.Mapping):
+        return (bool(data.get("value")) and is_secret(data.get("name"))) or any(map(holds_secret, data.values()))
+    if isinstance(data, (list, tuple)):
+        return any(map(holds_secret, data))
+    return isinstance(data, str) and bool(_USER.search(data))
+

@@ -1,0 +1,115 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The shapes of what a report reads of a plan, of hosts and of a cluster, which may be made by hand. Pure. PRIVATE.
+
+A report passes over keys that it does not read. A test compares these shapes with what reports of real runs have.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import ON_HOSTS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
+    Anything,
+    Case,
+    Fields,
+    Flag,
+    Nullable,
+    Number,
+    OneOf,
+    Rows,
+    Shape,
+    Table,
+    Text,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.answer_shapes import FACTS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import SEVERITIES
+
+_MOST = 10**9  # how much there is depends on the fleet
+_TEXT, _COUNT = Text(longest=_MOST), Number()
+_MAYBE_TEXT = Nullable(_TEXT)
+_TEXTS = Rows(_TEXT, _MOST)
+_COMPONENT = OneOf(tuple(component.name for component in ON_HOSTS))
+_STATE = OneOf(("ok", "pending", "failed", "absent"))
+
+
+def _part(needed: t.Mapping[str, Shape] | None = None, **optional: Shape) -> Fields:
+    """A mapping of which other keys are not read."""
+    return Fields(needed or {}, optional, whole=False)
+
+
+def _listed(**needed: Shape) -> Rows:
+    return Rows(_part(needed), _MOST)
+
+
+def _by_name(shape: Shape) -> Table:
+    return Table(_TEXT, shape, _MOST)
+
+
+_STEPS = Table(_COMPONENT, Rows(_part({"id": _TEXT}, reason=_MAYBE_TEXT, pending_reason=_MAYBE_TEXT), _MOST), _MOST)
+HOSTS = _by_name(_part({"facts": Nullable(FACTS), "steps": _STEPS, "pending": _STEPS, "checks": Nullable(_listed(
+    component=_COMPONENT, state=_STATE, detail=_TEXT, hint=_MAYBE_TEXT))}))
+
+_DRIVER: dict[str, Shape] = {"placement": _TEXT, "version": _MAYBE_TEXT, "branch": Anything(),
+                             "kernel_module_type": _TEXT}
+_ON_HOST = _part({
+    "driver": Case("placement", {"none": _part({"placement": _TEXT})}, _part(_DRIVER)),
+    "container_toolkit": Case("placement", {"host": _part({"placement": _TEXT, "version": _TEXT})},
+                              _part({"placement": _TEXT})),
+    "mig_manager": _part({"selected": _MAYBE_TEXT}), "preview": _TEXTS})
+_POOL: dict[str, Shape] = {"count": _COUNT, "nodes": _TEXTS, "gpu": _MAYBE_TEXT, "os": _MAYBE_TEXT,
+                           "kernel": _MAYBE_TEXT, "runtime": _MAYBE_TEXT}
+_PRESENT = {"state": OneOf(("present", "absent"))}
+_COMPONENTS = Fields({}, {"driver": Case("state", {"present": _part({
+    **_PRESENT, "pools": _listed(images=_part({"driver": _TEXT}))})}, _part(_PRESENT, because=Nullable(_TEXTS)))},
+    other=_part(_PRESENT, because=Nullable(_TEXTS), images=Nullable(_by_name(_TEXT))), whole=False)
+_CLUSTER_PLAN = _part(
+    {"server": _MAYBE_TEXT, "namespace": _TEXT, "components": _COMPONENTS,
+     "nodes": _part({"gpu": _TEXTS, "cpu": _COUNT, "pools": _listed(**_POOL)})},
+    deploy=_part(on_host=Nullable(_by_name(_TEXTS))), render_to=_MAYBE_TEXT,
+    pools=Nullable(_listed(nodes=_TEXTS, driver=_part({"image": _TEXT}))))
+_PLACE = dict.fromkeys(("node", "container", "state", "reason", "message", "waits_for", "cause", "hint"), _MAYBE_TEXT)
+_CAUSE: dict[str, Shape] = {
+    **dict.fromkeys(("where", "cause", "text", "hint"), _TEXT), "level": _STATE,
+    **dict.fromkeys(("waits_for", "pod", "container", "node", "since", "log_problem"), _MAYBE_TEXT),
+    "nodes": _TEXTS, "restarts": _COUNT, "log": _TEXTS, "do": _TEXTS, "holds_up": _by_name(_COUNT)}
+_CHECKS = Rows(_part({"component": _TEXT, "ok": Flag(), "state": _STATE, "detail": _TEXT, "hint": _TEXT,
+                      "desired": _COUNT, "ready": _COUNT, "nodes": _listed(**_PLACE)},
+                     causes=Nullable(_listed(**_CAUSE))), _MOST)
+CLUSTER = _part(
+    plan=Nullable(_CLUSTER_PLAN), checks=Nullable(_CHECKS),
+    labels=Nullable(_part(nodes=Nullable(_by_name(Anything())))),
+    operands=Nullable(_part(server=_MAYBE_TEXT, objects=Nullable(_listed(
+        action=_TEXT, component=_TEXT, object=_TEXT, reasons=_TEXTS)))))
+
+_FINDINGS = _listed(host=_TEXT, check=_TEXT, severity=OneOf(SEVERITIES), text=_TEXT, fix=_TEXT)
+_REFUSALS = Rows(_part({"hosts": _TEXTS, "reason": _TEXT, "remedy": _TEXT},
+                       constraints=Nullable(_listed(id=_TEXT))), _MOST)
+_ERROR = _part({"message": _TEXT, "hint": _TEXT}, kind=_MAYBE_TEXT, checks=Nullable(_FINDINGS),
+               refusals=Nullable(_REFUSALS), faults=Nullable(_TEXTS))
+# Of what gpu_policy returned: a plan, or why there is none.
+_PLAN: dict[str, Shape] = {
+    **dict.fromkeys(("release", "policy", "format", "disruption"), _TEXT), "placement": Anything(), "notes": _TEXTS,
+    "explanations": _by_name(_TEXTS), "hosts": _by_name(_ON_HOST)}
+_REFUSED = _part(error=Nullable(_ERROR), msg=_MAYBE_TEXT, checks=Nullable(_FINDINGS))
+
+
+def check(plan: t.Mapping[str, t.Any], ahead: bool, **given: t.Any) -> None:
+    """Raises InputError, with path and value, for what cannot be reported. ahead: also its findings are shown.
+
+    plan: of gpu_policy, empty where there is none; given: hosts and cluster made by hand, None where they are not.
+    """
+    whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN))
+    shapes: dict[str, tuple[Shape, str]] = {
+        "plan": (whole if "hosts" in plan else _REFUSED, "Give all of what gpu_policy returned."),
+        "hosts": (HOSTS, "Give facts, checks, steps and pending of each host."),
+        "cluster": (CLUSTER, "Give what the documentation of cluster names.")}
+    for option, value in {"plan": plan, **given}.items():
+        shape, hint = shapes[option]
+        fault = None if value is None else shape.fault(value)
+        if fault is not None:
+            raise InputError(f"it is {fault.value}, allowed is {fault.allowed}.", hint, path=f"{option}{fault.path}",
+                             value=fault.value, allowed=fault.allowed)
