@@ -117,7 +117,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import SHOWN, fold
 
-# What these mean to Ansible, no Node may become: tasks for the controller would go to it.
+# No Node may have these names: tasks for the controller would run on it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)
 
 
@@ -149,12 +149,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                                  f"{some_of(told, SHOWN)}. Check which Node has the address.")
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
-        """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
+        """Returns the facts of all Nodes, from the cache if that is allowed. Raises GpuopsError."""
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
             return _ask(kubeconfig, context)
-        # By its content too: the file may have become that of another cluster, or be gone. By the version of the facts
-        # too: another version of this plugin may have cached them.
+        # The key contains the digest of the kubeconfig, which may be for another cluster now, and the version of the
+        # facts, because another version of this plugin may have cached them.
         content = digest(read_bytes(kubeconfig) or b"")
         key = self.get_cache_key(f"{path} {kubeconfig} {context} {content} {fleet.SCHEMA}")
         if cache:
@@ -171,7 +171,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return beside if os.path.exists(beside) else os.path.abspath(given)
 
     def _add(self, node: fleet.Facts) -> None:
-        """One host. What kubelets have told is data, and never a template."""
+        """Adds one host. Data from kubelets is never a template."""
         name, strict = node["name"], self.get_option("strict")
         if not fleet.is_name(name):
             self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
@@ -198,7 +198,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), told, name, strict)
 
     def _address(self, node: fleet.Facts) -> str | None:
-        """Where its host is reached, None where the Node says nothing that can be used."""
+        """Returns the address for ansible_host, None if the Node reports no usable one."""
         for kind in self.get_option("address_types"):
             address = node["addresses"].get(kind)
             if not address:
@@ -211,7 +211,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return None
 
     def _is_its_own(self, name: str, address: t.Any) -> bool:
-        """Whether a Node can be reached at an address, and no other Node gives it."""
+        """Whether an address is usable and no other Node reports it."""
         if not fleet.is_address(address):
             return False
         names = fleet.who_shares(name, address, self._shared)
@@ -225,7 +225,7 @@ def _short(value: t.Any) -> str:
 
 
 def _data(value: t.Any) -> t.Any:
-    """The same with strings marked that ansible-core 2.18 would take for templates."""
+    """Returns the value with strings marked as data that ansible-core 2.18 would read as templates."""
     if isinstance(value, dict):
         return {key: _data(one) for key, one in value.items()}
     if isinstance(value, list):

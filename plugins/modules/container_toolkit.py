@@ -158,7 +158,7 @@ options:
     description: The request of the action plugin to the host. Not for playbooks.
     type: str
   seal:
-    description: The key that authenticates the answer of the host. Not for playbooks.
+    description: The key that hides the answer of the host from logs. Not for playbooks.
     type: str
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
