@@ -197,7 +197,7 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
 
 
 def _left_behind(wanted: Data, seen: Data | None) -> dict[str, bool] | None:
-    """Maps each Node to whether a run has left it out of service. None without a cluster. seen: the state that was read."""
+    """Maps Nodes to whether a run has left them out of service. None without a cluster. seen: the state that was read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
@@ -254,7 +254,7 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
 
 
 def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data:
-    """Reads the cluster and the objects that the policy names. Refuses a cluster of a GPU Operator that is not adopted."""
+    """Reads the cluster and the objects that the policy names. Refuses a cluster that a GPU Operator still owns."""
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, guard, operator
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
