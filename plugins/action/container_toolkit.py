@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads on the host, computes on the controller, lets the host judge and write.
+"""The controller's part of container_toolkit: the host reads and writes, the controller computes.
 
-A converged host is asked once. Only where something differs do a trial of the candidate files (also in check mode) and
-the execution follow.
+If a host is as desired, it gets one request. Only if something differs, a second request lets the runtime validate the
+new files (also in check mode), and a third one applies the steps.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 
-# Actions of the driver that change what nvidia-ctk says of the devices: of modules, files, nodes, sockets of services.
+# Driver actions that change the output of nvidia-ctk: actions on modules, files, device nodes and sockets of services.
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
 
 
 class _HostFailed(Exception):
-    """The host side failed; its result is the task's."""
+    """The module failed on the host. Its result is the result of the task."""
 
     def __init__(self, result: dict[str, t.Any]) -> None:
         super().__init__(result.get("msg"))
@@ -55,7 +55,7 @@ class _HostFailed(Exception):
 
 
 class ActionModule(Asking):
-    """The controller's half of container_toolkit."""
+    """The controller's part of container_toolkit."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -85,7 +85,7 @@ class ActionModule(Asking):
         pending = [*forbidden, *pending]
         seen = answer["seen"]
         self._judge(seen, options, proposal, runtime)
-        # A whole removal also forgets what the journal still holds, after a run that was stopped at its very end too.
+        # A complete removal also clears the journal, even if an earlier run was killed directly before that.
         settle = options["state"] == "absent" and not forbidden
         diff = [*settings_file.diffs(steps), *planning.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
         if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
@@ -103,9 +103,9 @@ class ActionModule(Asking):
 
     def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool, prove: bool
                ) -> tuple[dict[str, t.Any], list[dict[str, t.Any]]]:
-        """Executes; what the packages' scripts leave in the settings file is known only after them.
+        """Applies the steps. Returns what the host read afterwards, and the pending steps.
 
-        What the host says then, and what waits for something else.
+        The scripts of packages can change the settings file, so its edits are planned again after the packages.
         """
         now = [step for step in steps if not step.assumed]
         seen: dict[str, t.Any] = self._ask("apply", steps=planning.as_request(now), settle=settle)["seen"]
@@ -120,10 +120,10 @@ class ActionModule(Asking):
 
     def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
               ) -> tuple[list[Step], list[dict[str, t.Any]], Proposal, str | None]:
-        """Steps, what waits for something else, the proposal for the runtime's files, and the runtime's name."""
+        """Returns the steps, the pending steps, the new files of the runtime, and the name of the runtime."""
         if options["state"] == "absent":
             names = {record["runtime"] for record in seen["journal"]["config"].values()}
-            # After its files are back a restart may still be owed.
+            # A restart can still be pending after its files were restored.
             names |= {name for name, view in seen["runtimes"].items()
                       if view and view["unit"] in seen["journal"]["restart"]}
             names &= {name for name, view in seen["runtimes"].items() if view}
@@ -176,8 +176,8 @@ class ActionModule(Asking):
         request = {"phase": phase, "runtimes": [one.probe for one in registry.RUNTIMES.values()],
                    "markers": [*owners.markers(), registry.KUBELET], "check": self._task.check_mode,
                    "driver": self._driver_actions(), **more}
-        # Ansible prints what a host answers from -vvv on, and the files of runtimes, which are needed whole, hold
-        # credentials of registries. The key is new for each question, and no log shows the option that brings it.
+        # From -vvv on, Ansible prints the answers of hosts. The answer contains complete files of runtimes, which can
+        # contain credentials of registries, so it is encrypted. The key is new for each request and appears in no log.
         key = secrets.token_hex(32)
         arguments = {**self._task.args, "request": base64.b64encode(json.dumps(request).encode()).decode(),
                      "seal": key}
@@ -191,13 +191,13 @@ class ActionModule(Asking):
         return result
 
     def _driver_actions(self) -> list[str]:
-        """In check mode those that the role driver has planned and not executed."""
+        """Returns, for check mode, the steps that the role driver has planned but not executed."""
         planned = driver_actions(self._variables) if self._task.check_mode else set()
         return [action for action in _DRIVER_ACTIONS if action in planned]
 
 
 def _opened(text: str, key: str) -> dict[str, t.Any]:
-    """What the host has sealed. Raises AnswerError for anything else."""
+    """Returns the decrypted answer of the host. Raises AnswerError for anything else."""
     told = None
     with contextlib.suppress(ValueError, RecursionError):
         told = json.loads(mixed(base64.b64decode(text, validate=True), key))
@@ -207,6 +207,6 @@ def _opened(text: str, key: str) -> dict[str, t.Any]:
 
 
 def _differs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> bool:
-    """Whether the files still are as before the proposal: in check mode, nothing has been written."""
+    """Whether the files are not written yet, as in check mode."""
     files = {path: text for view in seen["runtimes"].values() if view for path, text in view["files"].items()}
     return any(files.get(change.path) == change.before for change in proposal.changes)

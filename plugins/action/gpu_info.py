@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ships pynvml where the host needs it, then runs the module."""
+"""Copies pynvml to the host if it is missing there, then runs the module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import
 
 
 class ActionModule(HostAction):
-    """Runs the module, whose facts everybody relies on."""
+    """Runs the module. Its result must contain the facts."""
 
     NEEDED = ("facts",)

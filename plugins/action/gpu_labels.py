@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""In a cluster, works from the controller. Else ships pynvml where the host needs it, then runs the module."""
+"""For a target in a cluster, works on the controller. Otherwise copies pynvml to the host and runs the module there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ActionModule(HostAction):
     }
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> Result:
-        """Ansible's entry point. No host is connected to where the target is in a cluster."""
+        """Entry point of Ansible. A target in a cluster needs no connection to a host."""
         target = self._task.args.get("target", "facts")
         if target not in IN_CLUSTER:
             result: Result = super().run(tmp, task_vars)
@@ -57,7 +57,7 @@ class ActionModule(HostAction):
 
     def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
         """One task for all Nodes, on the controller."""
-        # Loading the client's library takes longer than the whole task on a host, which has no use for it.
+        # Imported here, because the Kubernetes library takes longer to load than the whole task on a host needs.
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold, label_nodes
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_feature import publish
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.startup import release
@@ -67,7 +67,7 @@ class ActionModule(HostAction):
             return release(arguments, self._task.check_mode, gathered.unready_nodes(task_vars))
         found = None if arguments["hosts"] is None else told(task_vars, arguments["hosts"])
         if found is not None and arguments["state"] == "absent":
-            # What they have told does not count here: they only say which Nodes are meant.
+            # A removal needs only the names of their Nodes, not their labels.
             named = found.nodes if arguments["nodes"] is None else arguments["nodes"]
             arguments["nodes"] = [name for name in found.nodes if name in named]
             found = None
@@ -84,7 +84,7 @@ class ActionModule(HostAction):
         return result
 
     def _steady(self, result: Result, task_vars: dict[str, t.Any]) -> Result:
-        """While a GPU cannot be read, what the fact has said before for the same strategy stays."""
+        """Keeps the former fact of the same strategy while a GPU cannot be read."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
         strategy = self._task.args.get("mig_strategy", "none")
         if answer_shapes.LABELS.fault(former) is not None or FACT not in result.get("ansible_facts", {}):

@@ -105,9 +105,9 @@ class ActionModule(ControllerAction):
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
                  release: matrix.Release) -> Data:
-        """What is asked about the policy itself: C(differences, exported), and notes about the latter.
+        """Returns C(differences) and C(exported) of the policy, if requested, and notes about the export.
 
-        A result in which a secret may be is kept from all that prints or logs results; tasks get it with all values.
+        A result that may contain a secret is kept from all that prints or logs results; tasks get it with all values.
         """
         result: Data = {"notes": []}
         read = [policy]
@@ -165,7 +165,7 @@ class ActionModule(ControllerAction):
 
     def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, seen: Data | None,
                  task_vars: Data) -> None:
-        """Completes the plan by the part of the cluster. seen: what is there, None where nobody was asked."""
+        """Adds the cluster to the plan. seen: the current state of the cluster, None if it was not read."""
         if gathered.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
@@ -184,7 +184,7 @@ class ActionModule(ControllerAction):
 
 
 def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:
-    """Completes the plans of hosts by their Nodes, also where nothing is delivered in the cluster. Returns notes."""
+    """Adds the Nodes to the plans of hosts, even if nothing is delivered in the cluster. Returns notes."""
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     marks = _annotations(wanted, seen) if plan["hosts"] or seen else None
     notes = host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, _left_behind(marks), facts)
@@ -195,12 +195,12 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
 
 
 def _rejected(task_vars: Data) -> Data:
-    """The hosts that are not believed; also those that only stand for a cluster, as tasks for all run on any host."""
+    """Hosts with invalid facts. Includes hosts that stand for a cluster, because run_once can choose any host."""
     return gathered.rejected(task_vars, gathered.play_hosts(task_vars))
 
 
 def _hosts(wanted: Data, task_vars: Data) -> Data:
-    """What a change of hosts needs that goes by no policy, such as a removal: the level, and the Node of each host."""
+    """Returns what a removal needs without a policy: the level, and the Node of each host."""
     check_level(wanted["disruption"])
     hosts, names = gathered.hosts(task_vars), gathered.node_names(task_vars)
     marks = _annotations(wanted, None)
@@ -216,12 +216,12 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
 
 
 def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] | None:
-    """By name the annotations of the Nodes, None if no cluster is named. seen: what was read."""
+    """Maps the Nodes to their annotations. None without a cluster. seen: the state that was read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     if seen is not None:
         return {name: one["annotations"] for name, one in seen["nodes"].items()}
-    # Here, as the library costs half a second, which a run without a cluster need not pay.
+    # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
 
     found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
@@ -254,7 +254,7 @@ def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> tuple
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,
           release: matrix.Release) -> Data | None:
-    """What is in the cluster that is meant; None where it is left out, or manifests are only rendered."""
+    """Returns the state of the cluster. None if it is left out, or if manifests are only rendered."""
     if given is not None or gathered.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
@@ -267,13 +267,13 @@ def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Pol
 
 
 def _place(wanted: Data, task_vars: Data) -> Data | None:
-    """Which cluster is meant."""
+    """Returns kubeconfig, context and namespace of the cluster."""
     place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
     return place if wanted["kubeconfig"] and not gathered.cluster_is_left_out(task_vars) else None
 
 
 def _read(source: t.Any, wanted: Data, task_vars: Data, release: matrix.Release) -> formats.Policy:
-    """A policy from a file, data, or the cluster."""
+    """Reads a policy from a file, from data, or from the cluster."""
     if source != formats.LIVE:
         return formats.read(find_file(task_vars, source) if isinstance(source, str) and source else source, release)
     if not wanted["kubeconfig"]:
@@ -286,7 +286,7 @@ def _read(source: t.Any, wanted: Data, task_vars: Data, release: matrix.Release)
 
 
 def _check_hosts(policy: formats.Policy, plan: Data) -> None:
-    """Raises InputError where hosts get their driver here and cannot follow the policy."""
+    """Raises InputError if a driver is planned on a host and the policy cannot be followed on hosts."""
     said = formats.hosts_cannot(policy)
     if said and any(host["driver"].get("placement") == "host" for host in plan["hosts"].values()):
         listed = "".join(f"\n  {one}" for one in said)
@@ -295,9 +295,8 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
 
 
 def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data:
-    """What is in the cluster, and what of it the policy names; refused where a GPU Operator owns it and is to keep it.
-    """
-    # Here, as the library costs half a second, which a run without a cluster need not pay.
+    """Reads the cluster and the objects that the policy names. Refuses a cluster that a GPU Operator still owns."""
+    # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, guard, operator
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
 
@@ -319,14 +318,14 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
 
 
 def _labels_differ(seen: Data | None, deploy: Data) -> bool:
-    """Whether any Node, as it was read for the plan, lacks a label; if none does, nobody has to read them again."""
+    """Whether the labels of a Node differ. If not, no later task has to read the Nodes again."""
     nodes = [deploy_labels.Node(name, node["labels"], node["annotations"], node["ready"])
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
     return deploy_labels.differs(nodes, deploy_labels.parse_deploy(deploy), time.time())
 
 
 def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:
-    """What gpu_sharing says, a file or data."""
+    """Reads gpu_sharing, a file or data."""
     if isinstance(source, str) and source:
         path = find_file(task_vars, source)
         return sharing.read(yamltext.load_document(path, "gpu_sharing"), path)
@@ -334,12 +333,12 @@ def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:
 
 
 def _with_sharing(mine: Data, shared: sharing.Sharing | None) -> Data:
-    """The variables of a host with what its labels need to know where feature discovery is the host's."""
+    """Adds the sharing configuration to the variables of a host, for labels that the host computes."""
     document = shared.documents.get(mine.get("device_plugin_config") or shared.default) if shared else None
     return {"feature_discovery_sharing": document.data, **mine} if document else mine
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:
-    """The variables of a host with the content of its MIG file, so that its layout is checked before anything runs."""
+    """Adds the content of the MIG file to the variables of a host, so that its layout is validated before the run."""
     document = mig_document.given(task_vars, mine.get("mig_manager_config_file"), mine.get("mig_manager_config"))
     return mine if document is None else {**mine, "mig_manager_config": document.data}

@@ -42,7 +42,7 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Prints, and writes the files that are asked for."""
+        """Prints the report, and writes the requested files."""
         plan, ahead = arguments["plan"] or {}, arguments["show"] in ("plan", "preflight")
         report_shapes.check(plan, ahead, hosts=arguments["hosts"], cluster=arguments["cluster"])
         error = preflight.error_of(plan)
@@ -54,7 +54,7 @@ class ActionModule(ControllerAction):
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
             _failures(task_vars, hosts, plan) if arguments["hosts"] is None else {}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
-                  # Hosts have passed the door, where their answers are received; a cluster has not.
+                  # Answers of hosts were made printable when they were received. Those of a cluster were not.
                   "cluster": cleaned(cluster) or None, "findings": found}
         display.display(f"\n{_RENDER[arguments['show']](report, style())}")
         result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report), "findings": found,
@@ -72,7 +72,7 @@ class ActionModule(ControllerAction):
 
 
 def _write(option: str, path: str, content: bytes, check: bool) -> bool:
-    """Whether the file has another content than before. Raises InputError for one that cannot be written."""
+    """Whether the content of the file changes. Raises InputError if the file cannot be written."""
     try:
         differs = read_bytes(path) != content
         if check:
@@ -91,7 +91,7 @@ def _write(option: str, path: str, content: bytes, check: bool) -> bool:
 
 def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str],
               plan: dict[str, t.Any]) -> dict[str, dict[str, dict[str, t.Any]]]:
-    """By host, and of the cluster, what modules said that were asked what they would do."""
+    """Collects the results of modules that ran in check mode, for each host and for the cluster."""
     asked = {host: mine.get("preview") or () for host, mine in (plan.get("hosts") or {}).items()}
     return {CLUSTER: gathered.cluster_errors(task_vars),
             **{host: gathered.errors(task_vars, host, asked.get(host, ())) for host in hosts}}
@@ -99,7 +99,7 @@ def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str],
 
 def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:
     facts = gathered.facts(task_vars)
-    # A host from which a cluster is served, without a group of its own, is no GPU host.
+    # A host that stands for the cluster is not a GPU host, even if it is not in the group gpu_control.
     grouped = (task_vars.get("groups") or {}).get("gpu_hosts") or ()
     return {host: {"facts": facts[host], "checks": gathered.checks(task_vars, host),
                    "steps": gathered.listed(task_vars, host, "plan"),

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_d
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_cluster import progress, title_of
 
 Data = t.Dict[str, t.Any]
-# Seconds between two lines on the way, on a terminal and in a file.
+# Seconds between two progress lines, on a terminal and in a file.
 _OFTEN, _SELDOM = 5.0, 30.0
 
 
@@ -45,7 +45,7 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
-        """Compares, and fails where a check has failed."""
+        """Compares, and fails if a check has failed."""
         for name in arguments["components"] or ():
             components.by_name(name)
         if (arguments["expected"] is None) == (arguments["cluster"] is None):
@@ -83,14 +83,15 @@ class ActionModule(ControllerAction):
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
         checks = judged(known or self._gather(task_vars))
-        # What the beginning of the run saw is no reason to fail: units put things right by themselves since.
+        # Differences in facts from the beginning of the run are verified with new facts, because systemd units may have
+        # repaired them.
         if known and not arguments["facts"] and any(map(_wrong, checks)):
             checks = judged(self._gather(task_vars))
         return checks
 
     def _cluster(self, arguments: Data, task_vars: Data) -> Data:
-        """C({checks, verified}) of a cluster: waits, and says on the way how it goes."""
-        # Here, as the library costs a third of a second, which the task of a host need not pay.
+        """Returns C({checks, verified}) of a cluster. Waits, and prints the progress."""
+        # Imported here, because the library takes a third of a second to load, which the task of a host does not need.
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
@@ -121,7 +122,7 @@ class ActionModule(ControllerAction):
         return {"checks": checks, "verified": ready}
 
     def _gather(self, task_vars: Data) -> Data:
-        """The facts as they are now, through the action of gpu_info, which ships pynvml where it is missing."""
+        """Gathers new facts with the action of gpu_info, which copies pynvml to the host if it is missing."""
         task = self._task.copy()
         task.action, task.args = "gpuops.nvidia.gpu_info", {}
         action = self._shared_loader_obj.action_loader.get(
@@ -134,7 +135,7 @@ class ActionModule(ControllerAction):
 
 
 def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
-    """By Node the number of GPUs of its host, of the hosts that tell which labels their Nodes get."""
+    """Maps Nodes to the number of GPUs of their hosts, for hosts that compute the labels of their Nodes."""
     hosts = cluster["deploy"].get("hosts") or ()
     facts = gathered.facts(task_vars) if hosts else {}
     return {node: len(facts[host]["gpus"]) for node, host in cluster["nodes"]["by_host"].items()
@@ -146,7 +147,7 @@ def _wrong(check: Data) -> bool:
 
 
 def _problems(check: Data) -> list[str]:
-    """A sentence, of a cluster one for each cause."""
+    """The problem as one sentence, for a cluster one sentence for each cause."""
     title = title_of(check["component"])
     causes = [cause for cause in check.get("causes") or () if cause["level"] == "failed"]
     if not causes:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The controller's part of mig_config: reads C(config_file) and ConfigMaps, for hosts have no YAML."""
+"""The controller's part of mig_config: reads C(config_file) and ConfigMaps, because hosts have no YAML library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ActionModule(HostAction):
         """See HostAction."""
         args = dict(self._task.args if module_args is None else module_args)
         try:
-            # Both at once are refused by the module.
+            # The module refuses both options together.
             both = args.get("config_file") and args.get("config")
             document = None if both else mig_document.given(task_vars, args.get("config_file"), args.get("config"))
         except GpuopsError as error:
@@ -39,7 +39,7 @@ class ActionModule(HostAction):
 
 
 def _placed(result: Data, document: mig_document.MigDocument | None) -> Data:
-    """An error about the document with the place where it stands: the host knows the plain document only."""
+    """Adds the file and the position to an error about the document, because the host knows only its content."""
     error = result.get("error") or {}
     path = error.get("path")
     if result.get("failed") and document is not None and path:

@@ -34,7 +34,7 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Drains the Nodes, or gives them back."""
+        """Drains the Nodes, or restores their schedulability."""
         wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
         request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],
                           arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),

@@ -42,7 +42,7 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Does one part of the protocol."""
+        """Carries out one state of the label protocol."""
         state, names = arguments["state"], list(dict.fromkeys(arguments["nodes"]))
         if state in ("changing", "settled", "recovered") and not names:
             raise InputError("It is needed with this state.", "Name the Nodes whose hosts are about to change.",

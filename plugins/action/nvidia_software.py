@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ships pynvml, which the node status exporter installs for good, then runs the module."""
+"""Copies pynvml to the host, where the node status exporter installs it permanently, then runs the module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import ga
 
 
 class ActionModule(HostAction):
-    """Tells the module, in check mode, what the driver role would have done by then."""
+    """Passes to the module, in check mode, what the role driver would have changed before."""
 
     def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """See HostAction."""

@@ -44,7 +44,7 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Renders, then writes files or converges the cluster."""
+        """Renders the manifests, then writes files or changes the cluster."""
         check = bool(self._task.check_mode)
         if arguments["kubeconfig"]:
             arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
@@ -56,7 +56,7 @@ class ActionModule(ControllerAction):
         if arguments["render_to"]:
             return files.write(arguments["render_to"], wanted, check)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
-        # Manifests of the user's own are no operands: a GPU Operator does not mind them.
+        # Your own manifests are not operands, so they do not conflict with a GPU Operator.
         cluster = arguments["cluster"]
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: dict[str, t.Any] = {} if cluster is None else {
@@ -96,7 +96,7 @@ def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
 
 
 def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str]]:
-    """What is to be there, and the components whose other objects go."""
+    """Returns the desired objects, and the components whose other objects are pruned."""
     cluster, manifests = arguments["cluster"], arguments["manifests"]
     if (cluster is None) == (manifests is None):
         raise InputError("Either cluster or manifests must be given, and only one of them.",

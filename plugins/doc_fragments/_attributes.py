@@ -15,10 +15,10 @@ attributes:
     description: Can run in check mode and return what it would change, without changing anything.
     support: full
   diff_mode:
-    description: Returns what has changed, or in check mode would change, as a difference.
+    description: Returns a diff of what has changed, or in check mode would change.
     support: full
   idempotent:
-    description: Running it again without a change from outside writes nothing and restarts nothing.
+    description: If nothing else changes, a second run writes nothing and restarts nothing.
     support: full
 """
 
@@ -26,11 +26,11 @@ attributes:
 options:
   disruption:
     description:
-      - What this task may do to running work. The levels are ordered, each allows what the former allows.
+      - What this task may do to running work. Each level also allows what the levels before it allow.
       - V(never) writes files, installs packages, loads a module for the first time and restarts containerd.
       - V(idle) also resets an idle GPU, changes its MIG mode, destroys idle MIG instances and reloads idle modules.
       - V(drain) also stops GPU clients. V(reboot) also reboots.
-      - What a level forbids is returned as RV(pending) with its reason.
+      - Steps that the level forbids are returned as RV(pending), each with its reason.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -40,13 +40,13 @@ options:
 options:
   kubeconfig:
     description:
-      - Path of the kubeconfig of the cluster. No other is looked for.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+      - The path of the kubeconfig of the cluster. No other kubeconfig is used.
+      - A relative path is looked up next to the inventory, next to the playbook, and in the working directory.
     type: path
     required: true
   context:
     description:
-      - A context in it, instead of its current one.
+      - A context in O(kubeconfig). The default is the current context.
     type: str
 """
 
@@ -54,9 +54,9 @@ options:
 options:
   files_before:
     description:
-      - For check mode, the paths of files that tasks before this one bring.
-      - If this is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
-        install.
+      - For check mode, the paths of files that earlier tasks would install.
+      - If this is not set, they are taken from the plan in the registered variable C(driver_result), which the role
+        driver sets.
     type: list
     elements: str
     default: []
@@ -66,25 +66,25 @@ options:
 options:
   repository:
     description:
-      - A mirror instead of the vendor's repository, for the driver and the software beside it alike. What is not given
-        is the vendor's.
+      - A mirror of the repository of the vendor, for the driver and other software. Suboptions that are not set have
+        the values of the vendor.
     type: dict
     suboptions:
       url:
         description:
-          - The folder that holds the repository's C(Release) file or its C(repodata), such as
-            V(https://mirror.example.com/cuda/ubuntu2404/x86_64/), or on the host itself
-            V(file:///var/nvidia-driver-local-repo-ubuntu2404-595.91.07), where its C(.list) file in apt's folder of
-            sources must not name the same.
-          - User and password do not belong into it; apt takes them from C(/etc/apt/auth.conf.d).
+          - The folder that contains the C(Release) file or the C(repodata) of the repository, such as
+            V(https://mirror.example.com/cuda/ubuntu2404/x86_64/).
+          - It can be a folder on the host, such as V(file:///var/nvidia-driver-local-repo-ubuntu2404-595.91.07). A
+            C(.list) file for apt must not name the same folder.
+          - Do not add a user and password to the URL. apt reads them from C(/etc/apt/auth.conf.d).
         type: str
       key:
         description:
-          - The public key as a URL, as an absolute path on the host, or as a file name below O(repository.url).
+          - The public key, as a URL, an absolute path on the host, or a file name relative to O(repository.url).
         type: str
       fingerprint:
         description:
-          - The 40 hexadecimal digits that the key must have. Needed with O(repository.key).
+          - The fingerprint of the key, 40 hexadecimal digits. Needed with O(repository.key).
         type: str
 """
 
@@ -92,9 +92,9 @@ options:
 options:
   proxy:
     description:
-      - The proxy through which packages, keys and files are downloaded. What the host's own configuration of C(apt),
-        C(dnf) or C(zypper) says comes before it. Nothing of it is written to the host.
-      - Percent-encode what is special in a password. No message and no log shows the addresses.
+      - The proxy for downloads of packages, keys and files. The configuration of C(apt), C(dnf) or C(zypper) on the
+        host takes precedence. Nothing is written to the host.
+      - Percent-encode special characters in a password. The URLs appear in no message and no log.
     type: dict
     suboptions:
       http:
@@ -102,11 +102,11 @@ options:
         type: str
         aliases: [HTTP_PROXY, http_proxy]
       https:
-        description: The URL of the proxy for C(https) addresses; it begins with C(http) for most proxies.
+        description: The URL of the proxy for C(https) addresses. For most proxies it begins with C(http).
         type: str
         aliases: [HTTPS_PROXY, https_proxy]
       no_proxy:
-        description: Hosts, domains and networks that are reached without it.
+        description: Hosts, domains and networks that are reached without the proxy.
         type: list
         elements: str
         aliases: [NO_PROXY]

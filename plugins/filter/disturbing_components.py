@@ -13,10 +13,10 @@ Data = t.Mapping[str, t.Any]
 
 def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collection[str] = ("all",),
                           skipped: t.Collection[str] = ()) -> list[str]:
-    """The components for which a host may have to be disturbed, in the order of L(COMPONENTS).
+    """Returns the components that may need disruptive steps on a host, in the order of L(COMPONENTS).
 
-    A component that may never disturb anything has nothing left to do that the first pass has not done. Neither has a
-    driver that waits for a reboot that this run must not do, or for somebody who enrols a key at its console.
+    The first pass has done everything for a component with the level never. Nothing is left to do either for a driver
+    that waits for a reboot that this run must not do, or for a person who enrols a key at the console.
     """
     parts = {name: host[name] for name in COMPONENTS if name in host}
     chosen = [name for name, part in parts.items()

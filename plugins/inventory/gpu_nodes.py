@@ -6,29 +6,30 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: gpu_nodes
-short_description: The GPU Nodes of a Kubernetes cluster as hosts
+short_description: Use the GPU Nodes of a Kubernetes cluster as hosts
 version_added: 0.1.0
 description:
-  - Reads the Nodes of a cluster, by one list, and makes a host of each that has an NVIDIA GPU, called as the Node.
-  - A Node has a GPU where Node Feature Discovery has seen one, C(nvidia.com/gpu.present) says so, or its kubelet offers
-    a GPU or a part of one (C(nvidia.com/gpu), C(nvidia.com/mig-...)).
-  - Model, driver and MIG are what labels of GPU feature discovery say, in whatever way they came to the Node.
-  - Each host has the variables C(gpu_node_name), by which the other parts of this collection know its Node,
-    C(ansible_host), see O(address_types), and C(gpu_node), a mapping of C(model), C(count), C(family), C(driver),
-    C(cuda), C(mig) (a mapping of C(capable), C(strategy), C(config) and C(state)), C(upgrade_state), C(resources)
-    (what the kubelet offers of GPUs, by name), C(taints) (their keys), C(ready), C(schedulable),
-    C(state), C(labels), C(os_image), C(kernel), C(runtime), C(kubelet) and C(provider_id). What nobody has told is
-    null.
+  - Reads the Nodes of a cluster with one list request, and adds each Node with an NVIDIA GPU as a host with the same
+    name.
+  - A Node has a GPU if Node Feature Discovery has found one, if C(nvidia.com/gpu.present) says so, or if its kubelet
+    offers a GPU or a part of one (C(nvidia.com/gpu), C(nvidia.com/mig-...)).
+  - Model, driver and MIG are read from the labels of GPU feature discovery, whatever program wrote them.
+  - Each host has the variables C(gpu_node_name), with which the other parts of this collection find its Node,
+    C(ansible_host), see O(address_types), and C(gpu_node).
+  - C(gpu_node) is a mapping of C(model), C(count), C(family), C(driver), C(cuda), C(mig) (a mapping of C(capable),
+    C(strategy), C(config) and C(state)), C(upgrade_state), C(resources) (the GPU resources that the kubelet offers, by
+    name), C(taints) (their keys), C(ready), C(schedulable), C(state), C(labels), C(os_image), C(kernel), C(runtime),
+    C(kubelet) and C(provider_id). A value that is not known is null.
   - Each host with a GPU is in the groups C(gpu_model_*), C(gpu_driver_*), C(gpu_mig_capable), C(gpu_mig_incapable) or
-    C(gpu_mig_unknown), and C(gpu_state_*). Where it has such labels it is also in C(gpu_mig_strategy_*),
-    C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). Names are in lower case, with other characters as
-    underscores, such as C(gpu_model_nvidia_a100_sxm4_80gb).
-  - C(state) is V(not_ready) where the kubelet does not report or the Node is being removed, V(cordoned),
-    V(no_resources) where the kubelet offers no GPU to pods, else V(ready).
-  - A Node called C(localhost), C(127.0.0.1), C(all) or C(ungrouped) is left out with a warning. To Ansible these are
-    the controller and its groups. So is a Node without an address that can be used, if its name is no host name, such
-    as C(127.1), or is an address of another Node.
-  - The name of the file has to end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
+    C(gpu_mig_unknown), and C(gpu_state_*). If it has the corresponding labels it is also in C(gpu_mig_strategy_*),
+    C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). Names are in lower case, with underscores for other
+    characters, such as C(gpu_model_nvidia_a100_sxm4_80gb).
+  - C(state) is V(not_ready) if the kubelet does not report or the Node is being deleted, V(cordoned), V(no_resources)
+    if the kubelet offers no GPU to pods, and otherwise V(ready).
+  - A Node with the name C(localhost), C(127.0.0.1), C(all) or C(ungrouped) is left out with a warning, because Ansible
+    uses these names for the controller and for groups. A Node without a usable address is left out, too, if its name is
+    not a host name, such as C(127.1), or is an address of another Node.
+  - The name of the inventory file must end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 requirements:
@@ -38,47 +39,47 @@ extends_documentation_fragment:
   - ansible.builtin.inventory_cache
 options:
   plugin:
-    description: Says that the file is for this plugin.
+    description: The name of this plugin, which marks the file as its configuration.
     type: str
     required: true
     choices: [gpuops.nvidia.gpu_nodes]
   kubeconfig:
     description:
-      - Path of the kubeconfig of the cluster. No other is looked for.
-      - A relative path is looked for beside the file, then in the working directory.
-      - When it has changed, what is cached does not count, as it may be of another cluster.
+      - The path of the kubeconfig of the cluster. No other kubeconfig is used.
+      - A relative path is looked up next to the inventory file, then in the working directory.
+      - If it changes, the cache is not used, because it may be for another cluster.
     type: str
     required: true
   context:
-    description: A context in it, instead of its current one.
+    description: A context in O(kubeconfig). The default is the current context.
     type: str
   nodes:
     description:
-      - V(gpu) takes the Nodes that have GPUs.
-      - V(all) takes the others, too, which are in none of the groups.
+      - V(gpu) adds only Nodes with GPUs.
+      - V(all) adds all Nodes. Nodes without GPUs are in none of the groups.
     type: str
     choices: [gpu, all]
     default: gpu
   address_types:
     description:
-      - Which address of a Node becomes C(ansible_host), by type; the first that it has. None of them leaves the Node's
-        name as the address.
-      - What is neither an IP address nor a host name is not used, and a warning says so. The same goes for addresses of
-        the controller itself (C(127.0.0.1), C(localhost), C(0.0.0.0)), for multicast and link-local addresses, and for
-        numbers that would be read as addresses (C(127.1)).
-      - An address that several Nodes give is used for none of them, and a warning names these Nodes. Otherwise a
-        compromised Node could have the tasks for it run on another one.
-      - A Node that is the controller itself needs C(ansible_connection=local) in the inventory of the user.
-      - The Nodes themselves say what their addresses are. A compromised Node can still name a host that is no Node of
-        this cluster. Use a key that only hosts with GPUs accept, or an empty list, so that the names of the Nodes are
-        resolved by the DNS of the controller.
+      - The types of addresses of a Node for C(ansible_host), in order of preference. If the Node has none of them, its
+        name is used.
+      - An address that is neither an IP address nor a host name is not used, and there is a warning. The same applies
+        to addresses of the controller itself (C(127.0.0.1), C(localhost), C(0.0.0.0)), to multicast and link-local
+        addresses, and to numbers that can be read as addresses (C(127.1)).
+      - An address that several Nodes report is used for none of them, and a warning names these Nodes. Otherwise the
+        tasks for a compromised Node could run on another Node.
+      - If a Node is the controller itself, set C(ansible_connection=local) for it in your inventory.
+      - The Nodes report their own addresses. A compromised Node can report the address of a machine that is not a Node
+        of this cluster. Use an SSH key that only GPU hosts accept, or an empty list, so that the DNS of the controller
+        resolves the names of the Nodes.
     type: list
     elements: str
     default: [InternalIP, ExternalIP, Hostname]
 """
 
 EXAMPLES = r"""
-# fleet.gpu_nodes.yml: the GPU Nodes of a cluster, asked for once in ten minutes
+# fleet.gpu_nodes.yml: the GPU Nodes of a cluster, read again after ten minutes
 plugin: gpuops.nvidia.gpu_nodes
 kubeconfig: ~/clusters/gpu.kubeconfig
 cache: true
@@ -87,7 +88,7 @@ cache_connection: ~/.cache/gpu-nodes
 cache_timeout: 600
 
 ---
-# hosts.gpu_nodes.yml: the same Nodes as hosts of site.yml, where their racks are known by a label of the Nodes
+# hosts.gpu_nodes.yml: the same Nodes as hosts of site.yml, with groups by zone
 plugin: gpuops.nvidia.gpu_nodes
 kubeconfig: gpu.kubeconfig
 context: production
@@ -96,7 +97,7 @@ compose:
   ansible_user: "'ops'"
 groups:
   gpu_hosts: gpu_node.ready
-  wants_a_driver: gpu_node.driver is none
+  without_driver: gpu_node.driver is none
 keyed_groups:
   - key: gpu_node.labels['topology.kubernetes.io/zone']
     prefix: zone
@@ -116,7 +117,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import SHOWN, fold
 
-# What these mean to Ansible, no Node may become: tasks for the controller would go to it.
+# No Node may have these names: tasks for the controller would run on it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)
 
 
@@ -148,12 +149,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                                  f"{some_of(told, SHOWN)}. Check which Node has the address.")
 
     def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
-        """What is known of all Nodes, from the cache where that is allowed. Raises GpuopsError."""
+        """Returns the facts of all Nodes, from the cache if that is allowed. Raises GpuopsError."""
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
             return _ask(kubeconfig, context)
-        # By its content too: the file may have become that of another cluster, or be gone. By the version of the facts
-        # too: another version of this plugin may have cached them.
+        # The key contains the digest of the kubeconfig, which may be for another cluster now, and the version of the
+        # facts, because another version of this plugin may have cached them.
         content = digest(read_bytes(kubeconfig) or b"")
         key = self.get_cache_key(f"{path} {kubeconfig} {context} {content} {fleet.SCHEMA}")
         if cache:
@@ -170,7 +171,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return beside if os.path.exists(beside) else os.path.abspath(given)
 
     def _add(self, node: fleet.Facts) -> None:
-        """One host. What kubelets have told is data, and never a template."""
+        """Adds one host. Data from kubelets is never a template."""
         name, strict = node["name"], self.get_option("strict")
         if not fleet.is_name(name):
             self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
@@ -197,7 +198,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), told, name, strict)
 
     def _address(self, node: fleet.Facts) -> str | None:
-        """Where its host is reached, None where the Node says nothing that can be used."""
+        """Returns the address for ansible_host, None if the Node reports no usable one."""
         for kind in self.get_option("address_types"):
             address = node["addresses"].get(kind)
             if not address:
@@ -210,7 +211,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return None
 
     def _is_its_own(self, name: str, address: t.Any) -> bool:
-        """Whether a Node can be reached at an address, and no other Node gives it."""
+        """Whether an address is usable and no other Node reports it."""
         if not fleet.is_address(address):
             return False
         names = fleet.who_shares(name, address, self._shared)
@@ -224,7 +225,7 @@ def _short(value: t.Any) -> str:
 
 
 def _data(value: t.Any) -> t.Any:
-    """The same with strings marked that ansible-core 2.18 would take for templates."""
+    """Returns the value with strings marked as data that ansible-core 2.18 would read as templates."""
     if isinstance(value, dict):
         return {key: _data(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -6,73 +6,80 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_toolkit
-short_description: Install NVIDIA's container toolkit and make it known to the container runtime
+short_description: Install the NVIDIA Container Toolkit and configure the container runtime
 version_added: 0.1.0
 description:
-  - Installs the toolkit's packages, all at one version, from a repository whose key is compared by fingerprint.
-  - Declares the runtime class C(nvidia) as a copy of the default runtime, so that options such as C(SystemdCgroup)
-    are kept. From containerd 2.0 on this is a drop-in file of ours and one entry in C(imports); containerd 1.x lets a
-    drop-in replace all settings of a plugin, so there the main file is edited in place, with comments, order, quoting
-    and line ends kept.
-  - What would be written is first judged by the runtime itself (C(containerd config dump)) and by checks of what that
-    misses. The runtime is restarted only when its configuration has changed; if it does not come back, the former
-    files return, it is restarted with them and the task fails with its log. A run stopped between writing and
-    restarting is finished by the next one.
-  - k3s, RKE2, k0s and MicroK8s write their containerd's file themselves. Each is configured in the way that survives
-    this, that is by its own settings file, its folder of drop-ins or its template.
-  - containerd, and CRI-O by a reload, also takes over files that have changed since it was started. A runtime that does
-    not run, is masked or does not start at boot is not started, as somebody has stopped it; it is returned as
-    RV(pending).
-  - A package whose programs or libraries somebody has removed from the disk is installed again, and the settings file
-    C(/etc/nvidia-container-runtime/config.toml) is written again, as by the packages.
-  - Docker gets members in C(daemon.json), read again by a reload; only CDI (to be switched on from 25.0 to 28.1) and a
-    member that goes need a restart. That one is always allowed where C(live-restore) is on, needs O(disruption=idle)
-    while no container runs, and O(disruption=drain) otherwise; until then it is returned as RV(pending).
-  - CRI-O gets a drop-in file of ours and a reload (from 1.26 on), Podman nothing but the CDI specification.
-  - Where another product owns the runtime's configuration (GPU Operator, AKS, GKE, OpenShift and others) the task fails
-    before anything is changed and names the right place. For Kubespray and Amazon EKS it returns as RV(pending) and as
-    a warning what to set in the inventory or the NodeConfig.
-  - O(state=absent) gives back the former bytes, or takes out only its own part of files edited since (the drop-ins of
-    CRI-O, k0s, k3s and RKE2 go as a whole), and removes the packages, repository and key that it brought.
+  - Installs the packages of the toolkit, all at one version. The key of their repository is verified by its
+    fingerprint.
+  - Adds the runtime class C(nvidia) as a copy of the default runtime, so that options such as C(SystemdCgroup) are
+    kept. From containerd 2.0 on, this is a drop-in file of this collection and one entry in C(imports). In containerd
+    1.x a drop-in can replace all settings of a plugin, so the main file is edited in place. Its comments, order,
+    quoting and line endings are kept.
+  - Before new configuration is written, the runtime validates it (C(containerd config dump)), and the module checks
+    what the runtime does not. The runtime is restarted only if its configuration has changed. If it does not start, the
+    former files are restored, it is started with them, and the task fails with its log. If a run is killed between
+    writing and restarting, the next run finishes it.
+  - k3s, RKE2, k0s and MicroK8s generate the configuration file of their containerd. They are configured in a way that
+    remains when they generate it again, which is their own settings file, their folder of drop-ins or their template.
+  - If containerd or CRI-O runs with older files than those on disk, containerd is restarted and CRI-O is reloaded. A
+    runtime that is not running, is masked or does not start at boot is not started. It is returned in RV(pending).
+  - If programs or libraries of a package are missing, the package is installed again. If
+    C(/etc/nvidia-container-runtime/config.toml) is missing, it is created again, as the packages do it.
+  - For Docker, members of C(daemon.json) are set and Docker is reloaded. Only CDI (which must be enabled from 25.0 to
+    28.1) and the removal of a member need a restart. A restart is always allowed if C(live-restore) is on. Otherwise it
+    needs O(disruption=idle) if no container runs, and O(disruption=drain) if one runs. Until it is allowed, it is
+    returned in RV(pending).
+  - CRI-O gets a drop-in file of this collection and a reload (from 1.26 on). Podman needs only the CDI specification.
+  - If another product owns the configuration of the runtime (GPU Operator, AKS, GKE, OpenShift and others), the task
+    fails before anything is changed and names the right place. For Kubespray and Amazon EKS, RV(pending) and a warning
+    name what to set in the inventory or the NodeConfig.
+  - O(state=absent) restores the former content of files. If a file was edited since, only the parts of this collection
+    are removed; the drop-ins of CRI-O, k0s, k3s and RKE2 are deleted. It also removes the packages, the repository and
+    the key that this module installed.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 notes:
   - Configuration files are computed on the controller, which needs the Python library C(tomlkit). Hosts need nothing.
-  - CDI specifications are generated by the vendor's C(nvidia-ctk), and are right when they say what it says now. The
-    vendor's own unit C(nvidia-cdi-refresh.service) does not notice changes of MIG and the driver's removal; so
-    C(gpuops-cdi-refresh.service) is installed beside it, which M(gpuops.nvidia.mig_config) and
-    M(gpuops.nvidia.nvidia_driver) start after what they change. Where a specification differs while one of both is
-    at work, its end is waited for, up to a minute.
-  - Links below C(/dev/char) and a udev rule let containers keep their GPUs when systemd reloads its units; those that
-    were started before, or in the mode C(legacy), do not. Links stay at removal, for containers that run; they go with
-    the next boot.
+  - C(nvidia-ctk) of the vendor generates the CDI specifications. A specification is right if C(nvidia-ctk) would
+    generate the same now. The unit C(nvidia-cdi-refresh.service) of the vendor does not notice changes of MIG and the
+    removal of the driver. The module therefore also installs C(gpuops-cdi-refresh.service), which
+    M(gpuops.nvidia.mig_config) and M(gpuops.nvidia.nvidia_driver) start after a change. If a specification differs
+    while one of the two services is running, the module waits for its end, up to a minute.
+  - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. Containers
+    that were started before, or with the mode C(legacy), do not. Removal keeps the links for running containers; they
+    disappear at the next boot.
 options:
   state:
     description:
-      - V(present) installs and configures. V(absent) removes exactly what this module brought.
+      - V(present) installs the toolkit and configures the runtime. V(absent) removes exactly what this module
+        installed.
     type: str
     choices: [present, absent]
     default: present
   version:
     description:
       - The version of all toolkit packages, such as V(1.20.1), or a full package version, such as V(1.20.1-1).
-      - Without it the version installed stays, and on a host without the toolkit the newest is installed.
-      - The packages that this module installs are held at their version together. Packages that somebody else has
-        installed at the wanted version are left as they are; so is a toolkit without packages on a distribution whose
-        packages are not supported.
+      - If this is not set, the installed version is kept. On a host without the toolkit the newest version is
+        installed.
+      - The packages that this module installs are kept at one version. Packages that were installed by somebody else at
+        the desired version are not changed. On a distribution whose packages are not supported, a toolkit that was
+        installed without packages is not changed either.
     type: str
   repository:
-    description: Where the packages come from, for a mirror. It is read only when a package is missing.
+    description: The repository of the packages, for a mirror. It is read only if a package is missing.
     type: dict
     default: {}
     suboptions:
       url:
         description:
-          - The base of the flat APT repository or of the RPM repository, the vendor's without it. V($(ARCH\)) stands
-            for the host's architecture as Debian calls it, V($basearch) as dnf does.
+          - The base URL of the flat APT repository or of the RPM repository. The default is the repository of the
+            vendor.
+          - V($(ARCH\)) stands for the architecture of the host as Debian names it, V($basearch) as dnf names it.
         type: str
       key:
-        description: The URL of its public key, or an absolute path on the host, or a file name below the base.
+        description:
+          - The public key of the repository, as a URL, an absolute path on the host, or a file name relative to the
+            base URL.
         type: str
         default: https://nvidia.github.io/libnvidia-container/gpgkey
       fingerprint:
@@ -81,74 +88,77 @@ options:
         default: C95B321B61E88C1809C4F759DDCAE044F796ECB0
   runtime:
     description:
-      - The container runtime to configure. V(auto) takes the one that runs, else one that is installed, in the order
-        of the choices; Docker comes last on a host with a kubelet, and after it a containerd without CRI, as it is
-        Docker's own. Where there is none, packages and CDI specification are set up and the configuration is returned
-        as RV(pending).
+      - The container runtime to configure. V(auto) chooses the one that is running, or else one that is installed, in
+        the order of the choices. On a host with a kubelet Docker is the last but one choice, and the last is a
+        containerd without CRI, because it belongs to Docker. If there is no runtime, the packages and the CDI
+        specification are set up, and the configuration is returned in RV(pending).
       - A restart of a server of k3s or RKE2 interrupts its control plane and needs O(disruption=idle).
     type: str
     choices: [auto, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
     default: auto
   config_path:
     description:
-      - The runtime's main configuration file. Without it, the one that its systemd unit names, else the usual place.
-      - A path given here is taken as the user's own, also where another product is found on the host.
-      - It has to be given where the unit names the file by a variable of an C(EnvironmentFile).
+      - The main configuration file of the runtime. The default is the file that its systemd unit names, or else the
+        usual path.
+      - If you set a path, the module edits this file, even if another product is found on the host.
+      - You must set it if the unit names the file with a variable of an C(EnvironmentFile).
     type: path
   drop_in_path:
-    description: The drop-in file of containerd 2.0 and newer, C(/etc/containerd/conf.d/99-gpuops-nvidia.toml) by
-      default, of CRI-O, C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf), or of k0s,
-      C(/etc/k0s/containerd.d/99-gpuops-nvidia.toml); the latter two read no other folder.
+    description:
+      - The drop-in file. The default for containerd 2.0 and newer is C(/etc/containerd/conf.d/99-gpuops-nvidia.toml),
+        for CRI-O C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf), and for k0s
+        C(/etc/k0s/containerd.d/99-gpuops-nvidia.toml).
+      - CRI-O and k0s read no other folder.
     type: path
   set_as_default:
     description:
-      - Whether C(nvidia) becomes the default runtime. When V(false), a default that this module had set is given back,
-        and any other default is left alone.
+      - Whether C(nvidia) becomes the default runtime. With V(false), the former default is restored if this module has
+        changed it. Any other default is not changed.
     type: bool
     default: false
   cdi:
     description:
-      - Whether the runtime hands out devices by CDI. Switches it on where it is off, has the specification generated
-        where it is missing or wrong, and keeps it right.
-      - V(false) gives the runtime's switch back as it was before this module switched it on.
-      - Where every GPU is in MIG mode and none has a MIG device there is nothing to name, and so no specification.
+      - Whether the runtime adds devices to containers through CDI. CDI is enabled if it is disabled, and the
+        specification is generated if it is missing or wrong.
+      - V(false) restores the setting of the runtime as it was before this module enabled CDI.
+      - If all GPUs are in MIG mode and none has a MIG device, there is no device to list, and so no specification.
     type: bool
     default: true
   cdi_management:
     description:
-      - Whether there is a specification of the kind C(management.nvidia.com/gpu), too, for containers that administrate
+      - Whether to generate a specification of the kind C(management.nvidia.com/gpu), too, for containers that manage
         all GPUs without being privileged.
     type: bool
     default: false
   settings:
     description:
-      - Settings of the vendor's runtime in C(/etc/nvidia-container-runtime/config.toml), as nested mappings or by
-        dotted names, such as V(nvidia-container-runtime.runtimes) for the programs behind it. Only these values
-        change; comments and the rest of the file stay. Names and types are checked.
-      - A setting that is not named any more gets the value that it had before.
+      - Settings of the NVIDIA container runtime in C(/etc/nvidia-container-runtime/config.toml), as nested mappings or
+        with dotted names, such as V(nvidia-container-runtime.runtimes) for the low-level runtimes that it starts. Only
+        these values change. Comments and the rest of the file are kept. Names and types are checked.
+      - If a setting is removed from this option, its former value is restored.
     type: dict
     default: {}
   nri:
     description:
-      - Whether to switch on the Node Resource Interface of containerd, by which NRI plugins are called.
-      - It is off in containerd 1.7 and on from 2.0; V(false) leaves it as it is, or gives back what it
-        was before this module switched it on.
+      - Whether to enable the Node Resource Interface (NRI) of containerd, which calls NRI plugins.
+      - It is disabled in containerd 1.7 and enabled from 2.0 on. V(false) does not change it, or restores the setting
+        that it had before this module enabled it.
     type: bool
     default: false
   mode:
     description:
-      - How the runtime class C(nvidia) brings GPUs into a container.
-      - V(auto) lets the vendor's runtime decide for each container. V(cdi) and V(legacy) start its variant that always
-        does it in that way, and declare the class C(nvidia-cdi) or C(nvidia-legacy) beside C(nvidia); they need the
-        package C(nvidia-container-toolkit-operator-extensions), which is then part of the set.
+      - How the runtime class C(nvidia) adds GPUs to a container.
+      - V(auto) lets the NVIDIA container runtime decide for each container. V(cdi) and V(legacy) use the variant of the
+        runtime that always works in this way, and also add the class C(nvidia-cdi) or C(nvidia-legacy). They need the
+        package C(nvidia-container-toolkit-operator-extensions), which is then installed, too.
     type: str
     choices: [auto, cdi, legacy]
     default: auto
   request:
-    description: What the action plugin asks of the host. Not for playbooks.
+    description: The request of the action plugin to the host. Not for playbooks.
     type: str
   seal:
-    description: The key that seals the host's answer. Not for playbooks.
+    description: The key that hides the answer of the host from logs. Not for playbooks.
     type: str
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
@@ -157,18 +167,18 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Toolkit for the container runtime that is there
+- name: Install the toolkit for the container runtime of the host
   gpuops.nvidia.container_toolkit:
     version: 1.20.1
 
-- name: GPUs for every container, from a mirror
+- name: Install the toolkit from a mirror, and make nvidia the default runtime
   gpuops.nvidia.container_toolkit:
     set_as_default: true
     repository:
       url: https://mirror.example.org/libnvidia-container/stable/deb/$(ARCH)/
       key: https://mirror.example.org/libnvidia-container/gpgkey
 
-- name: Settings of the vendor's runtime
+- name: Set options of the NVIDIA container runtime
   gpuops.nvidia.container_toolkit:
     settings:
       nvidia-container-runtime:
@@ -176,14 +186,14 @@ EXAMPLES = r"""
         runtimes: [/usr/libexec/crio/crun, runc]
       features.gdrcopy: true
 
-- name: Remove what the tasks above have brought
+- name: Remove the toolkit and restore the former files
   gpuops.nvidia.container_toolkit:
     state: absent
 """
 
 RETURN = r"""
 plan:
-  description: The steps that were done, or in check mode would be done, in order.
+  description: The steps that were executed, or in check mode would be executed, in order.
   returned: success
   type: list
   elements: dict
@@ -201,12 +211,12 @@ pending:
   elements: dict
   sample: []
 runtime:
-  description: The runtime that was configured, or null where there is none or nothing was to be removed.
+  description: The runtime that was configured; null if there is none, or if there was nothing to remove.
   returned: success
   type: str
   sample: containerd
 config_path:
-  description: The runtime's main configuration file.
+  description: The main configuration file of the runtime.
   returned: success
   type: str
   sample: /etc/containerd/config.toml
@@ -216,19 +226,19 @@ packages:
   type: dict
   sample: {nvidia-container-toolkit: 1.20.1-1}
 version:
-  description: The toolkit's version, null where none is installed.
+  description: The version of the toolkit; null if it is not installed.
   returned: success
   type: str
   sample: 1.20.1
 previous_default_runtime:
-  description: The default runtime as it was before this module came.
+  description: The default runtime before this module changed it.
   returned: success
   type: str
   sample: runc
 restart_required:
   description:
-    - Whether the runtime runs with an older configuration than that of its files. In check mode, whether the run would
-      restart it.
+    - Whether the runtime still runs with an older configuration than that of its files. In check mode, whether a run
+      would restart it.
   returned: success
   type: bool
   sample: false

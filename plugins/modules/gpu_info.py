@@ -6,26 +6,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_info
-short_description: Gather everything about a host's NVIDIA GPUs, with or without a driver
+short_description: Gather facts about the NVIDIA GPUs of a host, with or without a driver
 version_added: 0.1.0
 description:
-  - Reads the PCI bus, the kernel, the distribution, firmware, packages, container runtimes and who holds a GPU.
-  - Where a driver runs, NVML tells the rest. What cannot be read is null, and the reason is said beside it.
-  - A missing driver, a lost GPU or a failed reading is a fact and never an error.
+  - Reads the PCI bus, the kernel, the distribution, the firmware, packages, container runtimes and GPU clients.
+  - If a driver is loaded, the module also reads NVML. What cannot be read is null, and the result has the reason.
+  - A missing driver, a lost GPU or a failed read is a fact and never an error.
 options:
   cuda_samples:
     description:
-      - Also adds two vectors on each GPU by way of the driver's own library, as the GPU Operator's validator does, and
-        compares the sums. It needs neither compiler nor CUDA toolkit, and 12 KiB of each GPU besides what the driver
-        takes for a context. RV(samples) say what came of it, and M(gpuops.nvidia.gpu_verify) judges them.
-      - A GPU on which a process computes is not touched; it counts as V(busy). Where MIG is on, the first MIG device of
-        the GPU is taken; a GPU with MIG on and without devices is V(busy) too, as nothing can run there.
+      - Whether to add two vectors on each GPU with the library of the driver, as the validator of the GPU Operator
+        does, and compare the sums. It needs no compiler and no CUDA toolkit. It uses 12 KiB of memory of each GPU in
+        addition to the context of the driver. RV(samples) has the results. M(gpuops.nvidia.gpu_verify) compares them
+        with the plan.
+      - A GPU on which another process computes is not touched and is V(busy). If a GPU is in MIG mode, its first MIG
+        device is used. A GPU in MIG mode without MIG devices is V(busy), too, because nothing can run on it.
     type: bool
     default: false
   cuda_timeout:
     description:
-      - Seconds for O(cuda_samples) of all GPUs together, which are asked at the same time. What has not ended by then
-        is V(failed).
+      - Seconds for O(cuda_samples) on all GPUs, which run at the same time. A sample that has not ended by then is
+        V(failed).
     type: int
     default: 60
 author:
@@ -35,32 +36,32 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Gather the facts of the host
   gpuops.nvidia.gpu_info:
   register: gpu_host
 
-- name: Say which GPUs it has
+- name: Show the models of its GPUs
   ansible.builtin.debug:
     msg: "{{ gpu_host.facts.gpus | map(attribute='model') | list }}"
 
-- name: Does CUDA work on every GPU
+- name: Run a CUDA sample on every GPU
   gpuops.nvidia.gpu_info:
     cuda_samples: true
   register: gpu_tried
 
-- name: Name those on which it does not
+- name: Show the GPUs on which it failed
   ansible.builtin.debug:
     msg: "{{ gpu_tried.samples | selectattr('state', 'eq', 'failed') }}"
 """
 
 RETURN = r"""
 facts:
-  description: Everything readable. All keys are always present; what is unknown is null.
+  description: The facts. All keys are always present. A value that is not known is null.
   returned: success
   type: dict
   contains:
     schema:
-      description: The number of this shape.
+      description: The version of this structure.
       type: int
       returned: always
       sample: 3
@@ -72,17 +73,17 @@ facts:
         - C(host.os) with C(id), C(version_id), C(codename), C(pretty_name) and C(family), which is V(debian),
           V(redhat), V(suse) or V(other).
         - C(host.kernel) with C(release), C(flavour) (V(generic), V(aws), V(cloud-amd64), V(64k) and so on), C(headers),
-          whether modules can be built for it, and C(headers_package), what the package manager is to install for that.
-        - C(host.kernel.headers_available) says whether the package manager's present index has that package. It is
-          asked for only where it matters, on a host with a GPU, without headers and without a loaded driver, and is
-          null everywhere else.
-        - C(host.kernel.newest_installed) is the newest kernel in /boot. Where it is not C(release), the next boot
-          brings another kernel. Null where /boot has none.
-        - C(host.secure_boot) is null where the firmware does not say. C(host.mok.tool) says whether mokutil is there,
-          C(host.mok.enrolled) whether a key that DKMS or akmods sign modules with is enrolled, null where the firmware
-          shows no list of keys. C(host.lockdown) is V(none), V(integrity), V(confidentiality) or null.
-        - C(host.markers.dgx) has C(name) and C(version) of a DGX OS, else null. C(host.markers.kubernetes) is V(k3s),
-          V(rke2), V(k0s), V(microk8s), V(eks), V(gke), V(aks), V(openshift), V(kubeadm) or null.
+          whether modules can be built for it, and C(headers_package), the package that contains the headers.
+        - C(host.kernel.headers_available) says whether the current index of the package manager has that package. It is
+          read only on a host with a GPU that has neither headers nor a loaded driver. Otherwise it is null.
+        - C(host.kernel.newest_installed) is the newest kernel in /boot. If it differs from C(release), the next boot
+          starts another kernel. It is null if /boot has no kernel.
+        - C(host.secure_boot) is null if the firmware does not report it. C(host.mok.tool) says whether mokutil is
+          installed. C(host.mok.enrolled) says whether a key with which DKMS or akmods sign modules is enrolled; it is
+          null if the firmware shows no list of keys. C(host.lockdown) is V(none), V(integrity), V(confidentiality) or
+          null.
+        - C(host.markers.dgx) has C(name) and C(version) of DGX OS, otherwise it is null. C(host.markers.kubernetes) is
+          V(k3s), V(rke2), V(k0s), V(microk8s), V(eks), V(gke), V(aks), V(openshift), V(kubeadm) or null.
           C(host.markers.immutable) says that /usr is read-only.
       type: dict
       returned: always
@@ -108,9 +109,9 @@ facts:
     gpus:
       description:
         - The GPUs by PCI address. C(model), C(architecture), C(compute_capability) and C(mig_capable) come from NVML,
-          or before a driver runs from the PCI ids. C(kernel_driver) is what is bound to it.
-        - C(mig) is null where the GPU cannot do MIG or NVML cannot tell; C(instances) are its GPU instances by
-          placement, each with its MIG devices. C(error) says why a GPU could not be read.
+          or from the PCI ids if no driver is loaded. C(kernel_driver) is the kernel driver that is bound to the GPU.
+        - C(mig) is null if the GPU is not MIG-capable or NVML cannot read it. C(instances) are its GPU instances by
+          placement, each with its MIG devices. C(error) is the reason if a GPU could not be read.
       type: list
       elements: dict
       returned: always
@@ -141,39 +142,39 @@ facts:
     nvlink:
       description:
         - C(nvlink.switches) is the number of NVSwitch bridges on the PCI bus.
-        - C(nvlink.fabric) is V(none), V(nvswitch), V(nvlink5) where the boards have NVLink 5 switches, which are not on
-          the bus (B200, B300), or V(nvlink5_rack) where a rack has them and they are not the host's business (GB200,
+        - C(nvlink.fabric) is V(none), V(nvswitch), V(nvlink5) if the boards have NVLink 5 switches, which are not on
+          the bus (B200, B300), or V(nvlink5_rack) if the switches belong to the rack and not to the host (GB200,
           GB300).
       type: dict
       returned: always
       sample: {switches: 6, fabric: nvswitch}
     mellanox:
-      description: Whether a Mellanox network adapter is there.
+      description: Whether the host has a Mellanox network adapter.
       type: bool
       returned: always
     vgpu:
-      description: The host's driver C(version) and C(branch) where this is a guest with a vGPU, else null.
+      description: For a guest with a vGPU, C(version) and C(branch) of the driver of its hypervisor. Otherwise null.
       type: dict
       returned: always
     driver:
       description:
-        - C(driver.loaded) is the version of the loaded module, C(driver.library) that of the installed
-          NVML library, C(driver.packages) the driver's packages.
+        - C(driver.loaded) is the version of the loaded module, C(driver.library) the version of the installed NVML
+          library, C(driver.packages) the packages of the driver.
         - C(driver.flavour) is V(open) or V(proprietary), C(driver.source) is V(cuda_repository),
-          V(distribution), V(runfile), V(container) (a driver container has its root mounted) or V(preinstalled) (it
-          came with the system's image). C(driver.reboot_pending) says that another version is loaded than
-          installed, or that the distribution asks for a reboot.
-        - C(driver.dkms) is what DKMS has of the vendor's modules, each with C(name), C(version), C(kernel) and
-          C(state), which is V(installed), V(built), or V(added) for one that is built for no kernel.
-        - C(driver.missing_files) are programs, libraries and sources of the driver's packages that are missing or
-          damaged, null where the package database does not tell.
-        - C(driver.nodes) has by path what is wrong with a device node that the loaded driver needs, V(missing),
-          V(no device) or its mode, such as V(mode 0000). It is null where the module's parameters leave device nodes to
-          somebody else, where a driver container brings them, and without a loaded driver.
-        - C(driver.services) has the driver's own services by unit. C(state) is V(active), V(inactive), V(failed) or
-          V(absent), among others, C(enabled) is V(enabled), V(disabled) or V(masked), among others. It is null where no
-          driver is installed and where systemd does not answer.
-        - C(driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA that the driver serves.
+          V(distribution), V(runfile), V(container) (a driver container has mounted its root) or V(preinstalled) (part
+          of the image of the operating system). C(driver.reboot_pending) is true if the loaded version differs from the
+          installed version, or if the distribution requests a reboot.
+        - C(driver.dkms) lists the modules of the vendor in DKMS, each with C(name), C(version), C(kernel) and C(state),
+          which is V(installed), V(built), or V(added) if the module is built for no kernel.
+        - C(driver.missing_files) are programs, libraries and sources of the packages of the driver that are missing or
+          damaged. It is null if the package database has no information about them.
+        - C(driver.nodes) maps the path of each faulty device node that the loaded driver needs to its problem. This is
+          V(missing), V(no device) or its mode, such as V(mode 0000). C(driver.nodes) is null if no driver is loaded, if
+          a driver container creates device nodes, or if the parameters of the module say that another program does.
+        - C(driver.services) has the services of the driver by unit. C(state) is for example V(active), V(inactive),
+          V(failed) or V(absent). C(enabled) is for example V(enabled), V(disabled) or V(masked). It is null if no
+          driver is installed, or if systemd does not answer.
+        - C(driver.nvml) has C(available), C(error) and C(cuda), the newest CUDA level that the driver supports.
       type: dict
       returned: always
       sample:
@@ -190,20 +191,22 @@ facts:
         nvml: {available: true, error: null, cuda: "13.2"}
     modules:
       description:
-        - Whether kernel modules that matter are loaded.
-        - C(modules.nouveau_denied) says that modprobe's configuration or the kernel's command line keep nouveau away.
+        - Whether the relevant kernel modules are loaded.
+        - C(modules.nouveau_denied) is true if the configuration of modprobe or the kernel command line blocks nouveau.
       type: dict
       returned: always
       sample: {nouveau: false, nvidia: true, nvidia_uvm: true, nouveau_denied: true}
     runtimes:
       description:
-        - The container runtimes C(containerd), C(docker), C(crio) and C(podman), null where one is not installed.
-        - C(running) is the state of its service, null without one, as podman is, and where systemd does not answer.
-          C(boot) is V(yes) where it starts at boot, V(no), V(masked), or null where that is not known.
-        - C(stale) says of containerd and CRI-O whether a file of their configuration has changed since they were
-          started or told to read it. It is null for the others and where that is not known.
-        - C(nvidia) says whether its configuration has the runtime named V(nvidia), for podman also whether a CDI
-          specification is there.
+        - The container runtimes C(containerd), C(docker), C(crio) and C(podman). A runtime that is not installed is
+          null.
+        - C(running) says whether its service is running. It is null for Podman, which has no service, and if systemd
+          does not answer. C(boot) is V(yes) if the service starts at boot, V(no), V(masked), or null if this is not
+          known.
+        - C(stale) says for containerd and CRI-O whether a configuration file has changed since the service was started
+          or reloaded. It is null for the others, and if this is not known.
+        - C(nvidia) says whether the configuration has a runtime named V(nvidia), and for Podman whether a CDI
+          specification exists.
       type: dict
       returned: always
       sample:
@@ -215,9 +218,10 @@ facts:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.
         - C(missing_files) are programs and libraries of its packages that are missing or damaged, and the settings
-          file C(/etc/nvidia-container-runtime/config.toml) where that is gone; null where the package database does not
-          tell.
-        - C(cdi) is what those of the kind C(nvidia.com/gpu) name, and the driver that they are of; null without one.
+          file C(/etc/nvidia-container-runtime/config.toml) if it is missing. It is null if the package database has no
+          information about them.
+        - C(cdi) has the devices in the specifications of the kind C(nvidia.com/gpu), and the driver version that they
+          are for. It is null if there is no such specification.
       type: dict
       returned: always
       sample:
@@ -228,9 +232,10 @@ facts:
         cdi: {devices: ["0", GPU-81d291f8-ceb4-43aa-af27-1ce1531dca49], driver: 595.91.07}
     software:
       description:
-        - The vendor's software beside the driver. C(software.cuda) has by CUDA level the release of its toolkit.
-        - C(dcgm), C(dcgm_exporter) and C(node_status_exporter) are null where they are not installed; C(running) is the
-          state of their service.
+        - The software of the vendor apart from the driver. C(software.cuda) maps each installed CUDA level to the
+          release of its toolkit.
+        - C(dcgm), C(dcgm_exporter) and C(node_status_exporter) are null if they are not installed. C(running) says
+          whether their service is running.
       type: dict
       returned: always
       sample:
@@ -240,9 +245,9 @@ facts:
         node_status_exporter: null
     mig_boot:
       description:
-        - Whether C(gpuops-mig.service) is C(enabled), and by UUID what it brings back at boot (C(gpus), null where
-          nothing is kept). C(masked) says that somebody has masked the unit. C(vendor) names the vendor's unit for the
-          same if that is enabled.
+        - Whether C(gpuops-mig.service) is C(enabled), and by UUID the layout that it restores at boot (C(gpus), null if
+          there is none). C(masked) is true if the unit is masked. C(vendor) is the name of the corresponding unit of
+          the vendor, if that is enabled.
       type: dict
       returned: always
       sample:
@@ -254,18 +259,19 @@ facts:
         vendor: null
     journals:
       description:
-        - The records of what this collection has changed, in C(/var/lib/gpuops/journal). C(brought) names those that
-          have something on record, such as V(driver), V(container_toolkit) or V(mig).
-        - C(faults) are those that the modules would refuse, as they are damaged, or as others than root could have
-          written them. C(message) says what is wrong, C(hint) what to do.
+        - The journals of this collection in C(/var/lib/gpuops/journal). C(brought) lists the journals that are not
+          empty, such as V(driver), V(container_toolkit) or V(mig).
+        - C(faults) lists the journals that the modules would refuse, because they are damaged or users other than root
+          could have written them. C(message) says what is wrong, C(hint) what to do.
       type: dict
       returned: always
       sample: {brought: [container_toolkit, driver], faults: []}
     clients:
       description:
-        - Processes that hold an NVIDIA device. C(gpu) is a PCI address, null for one that holds only a control device.
+        - Processes that have an NVIDIA device open. C(gpu) is a PCI address. It is null for a process that has only a
+          control device open.
         - C(instance) is the id of the GPU instance, null for the whole GPU.
-        - C(container) is the beginning of the id of the container that the process runs in; for one that runs in none
+        - C(container) is the beginning of the id of the container of the process. For a process outside containers,
           C(unit) is its systemd unit.
       type: list
       elements: dict
@@ -274,9 +280,9 @@ facts:
         - {pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null, unit: training.service, container: null}
 samples:
   description:
-    - By GPU what came of it. C(state) is V(ok), V(busy) or V(failed), C(reason) says why, C(device) is the UUID of the
-      GPU or MIG device, null where the GPU does not answer.
-    - Where nothing can be tried on any GPU there is one entry without C(gpu).
+    - The result for each GPU. C(state) is V(ok), V(busy) or V(failed). C(reason) says why. C(device) is the UUID of the
+      GPU or MIG device, null if the GPU does not answer.
+    - If no sample can run on any GPU, there is one entry without C(gpu).
   returned: when O(cuda_samples)
   type: list
   elements: dict

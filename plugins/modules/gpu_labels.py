@@ -9,172 +9,176 @@ module: gpu_labels
 short_description: Compute the labels of GPU feature discovery on a host, and write labels to Nodes
 version_added: 0.1.0
 description:
-  - Computes every label that NVIDIA's GPU feature discovery (GFD) would write for this host, from one reading of NVML
-    and the PCI bus. There is no timestamp label, since it would change on every run.
-  - Before a driver runs, product, family, count and MIG capability come from the PCI ids.
-  - On a host with several GPU models GFD's labels describe one of them, here that of the first GPU. Each model then
-    also has labels of its own under C(gpuops.nvidia/), such as C(gpuops.nvidia/Tesla-V100-SXM2-32GB.count).
+  - Computes all labels that GPU feature discovery (GFD) would write for this host. It reads NVML and the PCI bus once.
+    There is no timestamp label, because it would change in every run.
+  - If no driver is loaded, product, family, count and MIG capability come from the PCI ids.
+  - On a host with several GPU models the labels of GFD describe only one of them, here the model of the first GPU. Each
+    model then also has its own labels with the prefix C(gpuops.nvidia/), such as
+    C(gpuops.nvidia/Tesla-V100-SXM2-32GB.count).
 options:
   state:
     description:
       - V(gathered) returns the labels and writes nothing.
-      - V(present) publishes them to O(target).
-      - V(absent) takes back what this collection published there.
+      - V(present) writes them to O(target).
+      - V(absent) removes the labels that this collection has written there.
     type: str
     choices: [gathered, present, absent]
     default: gathered
   target:
     description:
       - V(facts) sets the Ansible fact C(gpu_labels), a mapping of label to value. While a GPU cannot be read, the fact
-        keeps what it says, from run to run where facts are cached.
-      - V(nfd_file) is the feature file C(/etc/kubernetes/node-feature-discovery/features.d/gpuops), which Node Feature
-        Discovery turns into labels of the node.
+        does not change (between runs if facts are cached).
+      - V(nfd_file) is the feature file C(/etc/kubernetes/node-feature-discovery/features.d/gpuops), from which Node
+        Feature Discovery creates labels of the Node.
       - V(slurm) is the file C(gpuops-gres.conf) in O(slurm_folder) and a line in C(gres.conf) that includes it. Each
-        GPU, or each MIG device of a GPU in MIG mode, is one resource C(gpu); O(mig_strategy) and O(sharing) do not
-        count there. What C(slurm.conf), the same on all nodes, ought to say of this one is returned as RV(slurm). Slurm
-        reads them at C(scontrol reconfigure); drain the node first when the number of devices has changed.
-      - Both files keep what they say while a GPU cannot be read. With fewer GPUs on the PCI bus than before, they
-        change when a second run sees the same.
-      - V(node), V(node_feature) and V(startup_taint) are other jobs, each one task for all Nodes of a cluster. They run
-        on the controller with O(kubeconfig), connect to no host, and want C(run_once).
-      - V(node) writes labels to Nodes. With O(deploy) these are the labels by which operands choose their Nodes, with
-        O(hosts) those that hosts have computed; with both, a Node that differs gets all by one request. A task with one
-        of them leaves the other's labels as they are.
-      - V(node_feature) writes the labels of O(hosts) as one object C(NodeFeature) for each Node, of which Node Feature
-        Discovery (0.14 or newer) makes labels.
-      - V(startup_taint) with V(absent) takes O(taint) from those O(nodes) that are Ready and offer GPUs, but not from
-        one whose host M(gpuops.nvidia.gpu_verify) has found otherwise than planned in this run. V(gathered) returns
-        the Nodes that carry it.
+        GPU, or each MIG device of a GPU in MIG mode, is one resource C(gpu). O(mig_strategy) and O(sharing) have no
+        effect on it. C(slurm.conf) is the same on all nodes and is not changed; RV(slurm) has the values for the line
+        of this node. Slurm reads the files when C(scontrol reconfigure) runs. If the number of devices has changed,
+        drain the node first.
+      - The files for V(nfd_file) and V(slurm) do not change while a GPU cannot be read. If the PCI bus has fewer GPUs
+        than before, they change only when a second run finds the same.
+      - V(node), V(node_feature) and V(startup_taint) are tasks for all Nodes of a cluster. They run on the controller
+        with O(kubeconfig) and connect to no host. Use them with C(run_once).
+      - V(node) writes labels to Nodes. O(deploy) are the labels that choose the operands of a Node. O(hosts) are the
+        labels that hosts have computed. With both options, a Node that differs gets all labels in one request. A task
+        with only one of them does not change the other labels.
+      - V(node_feature) writes the labels of O(hosts) to one object C(NodeFeature) for each Node. Node Feature Discovery
+        (0.14 or newer) creates labels from it.
+      - V(startup_taint) with V(absent) removes O(taint) from those O(nodes) that are Ready and offer GPUs, unless
+        M(gpuops.nvidia.gpu_verify) has found in this run that the host of the Node differs from the plan. V(gathered)
+        returns the Nodes that have the taint.
     type: str
     choices: [facts, nfd_file, slurm, node, node_feature, startup_taint]
     default: facts
   kubeconfig:
     description:
-      - The kubeconfig file on the controller, needed for a target in a cluster. No other is looked for.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+      - The kubeconfig file on the controller, needed for a target in a cluster. No other kubeconfig is used.
+      - A relative path is looked up next to the inventory, next to the playbook, and in the working directory.
     type: path
   context:
     description:
-      - The context in O(kubeconfig), its current one without this option.
+      - A context in O(kubeconfig). The default is the current context.
     type: str
   nodes:
     description:
-      - The Nodes that a target in a cluster is about, all without this option.
+      - The Nodes for a target in a cluster. The default is all Nodes.
       - For O(target=startup_taint) the Nodes that are ready, RV(gpuops.nvidia.gpu_verify#module:verified). Needed with
         V(absent).
     type: list
     elements: str
   hosts:
     description:
-      - The hosts of the inventory whose fact C(gpu_labels) their Nodes are to have, see O(target=facts). A host's Node
-        is called as its variable C(gpu_node_name) in the inventory says, else as the host.
-      - With O(state=absent) only their Nodes are meant, whatever they have told.
-      - The Node of a host that has no such fact, as it was not reached or is left out by C(--limit), keeps what it has.
-      - A host is believed about its GPUs only. With any other label among those that it tells its Node counts as failed
-        and gets none of them.
+      - The hosts of the inventory whose fact C(gpu_labels) is written to their Nodes, see O(target=facts). The name of
+        the Node is the inventory variable C(gpu_node_name) of the host, or else the name of the host.
+      - With O(state=absent), labels are removed only from the Nodes of these hosts. Their facts do not matter.
+      - If a host has no such fact, because it was not reached or C(--limit) leaves it out, the labels of its Node do
+        not change.
+      - A host can only set labels that describe its GPUs. If it reports any other label, its Node fails and gets none
+        of the labels.
     type: list
     elements: str
   adopt:
     description:
-      - Labels that count as this collection's own where Nodes carry them, whoever wrote them. They are then put right,
-        taken where they do not belong, and taken back by O(state=absent).
-      - RV(foreign) names those that can be given here. What a user wishes, such as V(false) of a deploy label, and what
-        Node Feature Discovery keeps up stays theirs, the latter as long as the cluster has one.
+      - Foreign labels that become owned on all Nodes, whoever wrote them. They are then repaired, removed where they do
+        not belong, and removed by O(state=absent).
+      - RV(foreign) lists labels that can be named here. Labels that only users set, such as a deploy label with
+        V(false), cannot be adopted. Labels of Node Feature Discovery cannot be adopted as long as the cluster has it.
     type: list
     elements: str
     default: []
   take_over:
     description:
-      - For target V(node), whether the deploy labels that a GPU Operator wrote are adopted, and an operator that runs
-        is no reason to refuse. Give it where M(gpuops.nvidia.operands) takes the cluster over.
+      - For target V(node), whether the deploy labels of a GPU Operator are adopted, and a running operator is allowed.
+        Set it if M(gpuops.nvidia.operands) takes over the cluster.
     type: bool
     default: false
   gone_after:
     description:
-      - Seconds that a GPU has to stay away before the labels that speak of it go. The first sighting is kept in an
-        annotation, for a week; a GPU that is seen again ends it.
-      - V(0) takes the labels at once.
+      - Seconds that a GPU must be missing before its labels are removed. An annotation keeps the time when it was first
+        missing, for a week. If the GPU is found again, the annotation is removed.
+      - V(0) removes the labels at once.
     type: int
     default: 600
   namespace:
     description:
-      - Where O(target=node_feature) makes its objects. It has to be there.
+      - The namespace of the objects for O(target=node_feature). It must exist.
     type: str
     default: gpu-operator
   taint:
     description:
-      - The key of O(target=startup_taint), needed there. Its value and effect do not count, and no other taint is
-        touched.
-      - Cluster Autoscaler knows taints that begin with C(startup-taint.cluster-autoscaler.kubernetes.io/), Karpenter
-        those that a NodePool has under C(startupTaints).
+      - The key of the taint, needed for O(target=startup_taint). Its value and effect do not matter. Other taints are
+        not changed.
+      - Cluster Autoscaler recognises taints that begin with C(startup-taint.cluster-autoscaler.kubernetes.io/),
+        Karpenter those in C(startupTaints) of a NodePool.
     type: str
   deploy:
     description:
-      - What is delivered where. This or O(hosts) is needed to write V(present) to a Node. C(gpu_plan.cluster.deploy) of
-        a resolved plan is meant to be given.
-      - C(components) maps components to true where they are delivered in the cluster, else to false.
+      - The deploy labels of the Nodes, C(gpu_plan.cluster.deploy) of a resolved plan. This or O(hosts) is needed for
+        O(target=node) with V(present).
+      - C(components) maps each component to true if it is delivered in the cluster, otherwise to false.
       - C(on_host) maps a Node to the list of components that its host has instead.
-      - C(mig_default) is V(all-disabled) where a Node without C(nvidia.com/mig.config) is to get that one.
-        Where C(mig_changes) is false, as it is with V(never) as C(gpu_disruption), none gets it.
-      - Where C(pods_may_end) is false, as it is with a C(gpu_disruption) below V(drain), the label of a driver stays
-        even if no driver is planned there any more or the GPU is gone, because its pod would end. This is true for
-        labels that the module wrote and for labels of others that it would remove. So does the label of the device
-        plugin on a Node that shares by MPS. RV(notes) has their names.
-      - C(without_driver) lists Nodes for which no driver is planned. They get no label of a driver.
-      - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config).
-        What was written follows it, one of somebody else stays.
+      - C(mig_default) is V(all-disabled) if Nodes without the label C(nvidia.com/mig.config) get this value. If
+        C(mig_changes) is false (C(gpu_disruption) is V(never)), no Node gets it.
+      - If C(pods_may_end) is false (C(gpu_disruption) is below V(drain)), the deploy label of a driver stays even if no
+        driver is planned for the Node any more or its GPU is missing, because the driver pod would end. This applies to
+        owned labels and to foreign labels that the module would otherwise remove. It also applies to the label of the
+        device plugin on a Node that shares GPUs by MPS. RV(notes) names these Nodes.
+      - C(without_driver) lists Nodes for which no driver is planned. They get no deploy label of a driver.
+      - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config). An
+        owned label is changed accordingly, a foreign one stays.
     type: dict
   wait_for_nfd:
     description:
-      - Seconds to wait for Node Feature Discovery while no Node carries a label of it. Then the task fails.
-      - With V(0), and in check mode, the task says in RV(notes) that no GPU is known instead.
+      - Seconds to wait until a Node has a label of Node Feature Discovery. Then the task fails.
+      - With V(0), and in check mode, the task does not wait or fail. RV(notes) then says that no GPU is known.
     type: int
     default: 0
   mig_strategy:
     description:
       - How MIG devices appear. V(none) ignores them.
-      - V(single) describes them as GPUs and wants all GPUs of the host cut into one same profile.
+      - V(single) describes them as GPUs. All GPUs of the host must have the same single profile.
       - V(mixed) gives each profile its own labels.
     type: str
     choices: [none, single, mixed]
     default: none
   sharing:
     description:
-      - The device plugin's configuration (version v1) as a mapping, or only its C(sharing) part. Nothing else of it is
-        used here.
-      - Sharing by MPS excludes GPUs in MIG mode.
+      - The configuration of the device plugin (version v1) as a mapping, or only its part C(sharing). Only this part is
+        used.
+      - Sharing by MPS is refused if GPUs are in MIG mode.
     type: dict
     default: {}
   node_name:
     description:
-      - What Slurm calls this host, needed where that is not its host name up to the first dot.
+      - The name of this host in Slurm. It is needed if this is not the host name up to the first dot.
     type: str
   slurm_folder:
     description:
-      - The folder of C(slurm.conf) on this host. What was written in another one before goes.
+      - The folder of C(slurm.conf) on this host. If it changes, what was written to the former folder is removed.
     type: path
     default: /etc/slurm
 notes:
-  - A Node on which Node Feature Discovery sees an NVIDIA GPU gets C(nvidia.com/gpu.present=true),
+  - If Node Feature Discovery finds an NVIDIA GPU on a Node, the Node gets C(nvidia.com/gpu.present=true),
     C(nvidia.com/gpu.deploy.client=true), and C(nvidia.com/gpu.deploy.*=true) for each component that is delivered in
-    the cluster and not on this Node's host. The MIG manager's label follows once feature discovery has said that the
-    GPUs can be cut; RV(undecided) names the Nodes where this is still open.
-  - A value that is there is honoured. Set C(nvidia.com/gpu.deploy.<operand>=false) to keep an operand off a Node, and
-    C(nvidia.com/gpu.deploy.operands=false) to keep all of them off; C(pre-installed) and C(paused-...) stay as the
-    managers of driver and MIG wrote them. An empty value counts as none, but for the label of the MIG manager.
-  - The annotation C(gpuops.nvidia/labels) of a Node lists the keys that were written, and O(state=absent) takes back
-    these, also where a manager has rewritten their value. A key that had a value before stays, and so does a key to
-    which a user has given C(false), or another C(nvidia.com/mig.config), since. A deploy label of somebody else is
-    taken only where that operand must not run.
-  - Where that annotation is gone, the keys count that the API server has on record as written by this collection
-    (C(managedFields)). Deploy labels that O(state=absent) leaves on a Node are named in a warning.
-  - When a GPU has been gone for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy labels
-    go, though not while the Node is not Ready or has lost all labels of Node Feature Discovery. What a host of O(hosts)
-    tells counts more, and such a Node needs no Node Feature Discovery.
-  - Where GPU feature discovery runs on a Node, it publishes through Node Feature Discovery. The labels of the host are
-    left out there then, and RV(foreign) says so.
-  - A busy server, broken connections and lost races are ridden through for some seconds; what a run that was cut off
-    has not written, the next one writes.
+    the cluster and not on the host of this Node. The label of the MIG manager is added when feature discovery has
+    reported that the GPUs are MIG-capable. RV(undecided) lists the Nodes for which this is not known yet.
+  - Existing values are respected. Set C(nvidia.com/gpu.deploy.<operand>=false) to keep an operand off a Node, and
+    C(nvidia.com/gpu.deploy.operands=false) to keep all of them off. C(pre-installed) and C(paused-...) stay as the
+    driver manager and the MIG manager wrote them. An empty value is treated like a missing label, except for the MIG
+    manager.
+  - The annotation C(gpuops.nvidia/labels) of a Node lists the labels that were written. O(state=absent) removes these,
+    even if a manager has changed their value since. A label that had a value before is foreign. So is a deploy label
+    that a user has set to C(false) since, and a C(nvidia.com/mig.config) that a user has changed. A foreign deploy
+    label is removed only if its operand must not run on the Node.
+  - If this annotation is missing, the labels that the API server records as written by this collection
+    (C(managedFields)) are used. A warning names deploy labels that O(state=absent) leaves on a Node.
+  - If a GPU has been missing for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy
+    labels are removed. This does not happen while the Node is NotReady or has no labels of Node Feature Discovery. What
+    a host in O(hosts) reports takes precedence, and its Node needs no Node Feature Discovery.
+  - If GPU feature discovery runs on a Node, it publishes its labels through Node Feature Discovery. The labels of the
+    host are then left out, and RV(foreign) lists them.
+  - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
+    some seconds. If a run is killed, the next run writes the remaining labels.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -182,13 +186,13 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Look at the labels of a host
+- name: Compute the labels of a host
   gpuops.nvidia.gpu_labels:
     state: gathered
     mig_strategy: mixed
   register: labels
 
-- name: Publish them through Node Feature Discovery, with four shares of each GPU
+- name: Publish them through Node Feature Discovery, with four replicas of each GPU
   gpuops.nvidia.gpu_labels:
     state: present
     target: nfd_file
@@ -199,22 +203,22 @@ EXAMPLES = r"""
           - name: nvidia.com/gpu
             replicas: 4
 
-- name: Take them back from the host
+- name: Remove them from the host
   gpuops.nvidia.gpu_labels:
     state: absent
     target: nfd_file
 
-- name: Let Slurm hand out the GPUs of its nodes
+- name: Configure GPUs as resources of Slurm
   gpuops.nvidia.gpu_labels:
     state: present
     target: slurm
-  register: gpus  # gpus.slurm.gres and gpus.slurm.features belong into the node's line in slurm.conf
+  register: gpus  # add gpus.slurm.gres and gpus.slurm.features to the line of the node in slurm.conf
 
 - name: Put hosts into a group for each model
   ansible.builtin.group_by:
     key: "gpu_{{ gpu_labels['nvidia.com/gpu.product'] | default('none') | lower }}"
 
-- name: Say on every Node of a cluster what it gets
+- name: Write the deploy labels of all Nodes
   gpuops.nvidia.gpu_labels:
     state: present
     target: node
@@ -226,13 +230,13 @@ EXAMPLES = r"""
         gpu-a1: [driver, container_toolkit]
   run_once: true
 
-- name: Ask each host for its labels
+- name: Compute the labels on each host
   gpuops.nvidia.gpu_labels:
     state: gathered
     target: facts
     mig_strategy: mixed
 
-- name: Write them to all their Nodes, in place of what a removed GPU feature discovery has left
+- name: Write them to their Nodes, and adopt labels that a removed GPU feature discovery has left
   gpuops.nvidia.gpu_labels:
     state: present
     target: node
@@ -241,7 +245,7 @@ EXAMPLES = r"""
     adopt: [nvidia.com/gpu.product, nvidia.com/gpu.count]
   run_once: true
 
-- name: Let Node Feature Discovery write them instead
+- name: Write them to NodeFeature objects instead
   gpuops.nvidia.gpu_labels:
     state: present
     target: node_feature
@@ -250,7 +254,7 @@ EXAMPLES = r"""
     hosts: "{{ groups.gpu_hosts }}"
   run_once: true
 
-- name: Let pods come to the Nodes on which nothing is lacking
+- name: Remove the startup taint from verified Nodes
   gpuops.nvidia.gpu_labels:
     state: absent
     target: startup_taint
@@ -262,7 +266,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 labels:
-  description: The labels that the target has after this task, for V(gathered) those of the host.
+  description: The labels of the target after this task, for V(gathered) those of the host.
   returned: when O(target) is not in a cluster
   type: dict
   sample:
@@ -274,11 +278,11 @@ ansible_facts:
   type: dict
   contains:
     gpu_labels:
-      description: Label to value.
+      description: A mapping of label to value.
       type: dict
       returned: when O(target=facts)
 added:
-  description: Labels that the target did not have. Empty for O(target=facts), as facts keep nothing between runs.
+  description: New labels of the target. Empty for O(target=facts), because facts are not kept between runs.
   returned: when O(target) is not in a cluster
   type: dict
 changed_labels:
@@ -287,13 +291,13 @@ changed_labels:
   type: dict
   sample: {nvidia.com/gpu.count: {before: "7", after: "8"}}
 removed:
-  description: Labels that the target had and has no longer.
+  description: Labels that were removed from the target.
   returned: when O(target) is not in a cluster
   type: dict
 slurm:
   description:
-    - C(node), what Slurm calls this host. C(lines), what C(gpuops-gres.conf) says after this task. C(gres) and
-      C(features), what the line of this node in C(slurm.conf) ought to have as C(Gres) and C(Feature).
+    - C(node) is the name of this host in Slurm. C(lines) is the content of C(gpuops-gres.conf) after this task. C(gres)
+      and C(features) are the values of C(Gres) and C(Feature) for the line of this node in C(slurm.conf).
   returned: when O(target=slurm)
   type: dict
   sample:
@@ -302,28 +306,32 @@ slurm:
     gres: "gpu:nvidia_l40s:1"
     features: [nvidia_l40s, ada-lovelace, cc8.9, driver580, cuda13.0]
 unread:
-  description: GPUs that could not be read whole, with the reason; labels then follow their PCI ids and their siblings.
+  description:
+    - GPUs that could not be read completely, with the reason. Their labels come from their PCI ids and from the other
+      GPUs of the model.
   returned: when O(target) is not in a cluster
   type: list
   elements: dict
   sample: [{gpu: "0000:07:00.0", error: "The GPU does not answer: GPU_IS_LOST."}]
 plan:
-  description: The steps that ran, in check mode would run, each with C(id), C(action), C(target) and C(reason).
+  description:
+    - The steps that were executed, or in check mode would be executed, each with C(id), C(action), C(target) and
+      C(reason).
   returned: when O(target) is not in a cluster
   type: list
   elements: dict
 pending:
-  description: Always empty, as labels disturb nothing.
+  description: Always empty, because labels disturb nothing.
   returned: when O(target) is not in a cluster
   type: list
   elements: dict
 nodes:
   description:
-    - By Node that differs, its labels as C(added) and C(removed), a mapping of label to value, and C(changed), a
-      mapping of label to C(before) and C(after).
-    - For V(gathered), by Node that has a GPU or such labels, C(gpu), the labels C(wanted) according to O(deploy) and
-      O(hosts), those C(present) that are this collection's, and C(foreign) ones of the same families; with
-      O(target=node_feature) C(present) alone.
+    - For each Node that differs, C(added) and C(removed), mappings of label to value, and C(changed), a mapping of
+      label to C(before) and C(after).
+    - For V(gathered), for each Node that has a GPU or such labels, C(gpu), the labels that are C(wanted) according to
+      O(deploy) and O(hosts), the owned labels that are C(present), and C(foreign) labels of the same kinds. With
+      O(target=node_feature) only C(present).
   returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample:
@@ -333,39 +341,39 @@ nodes:
       removed: {}
 foreign:
   description:
-    - Labels that this task would write and that somebody else keeps, as C(labels) and the C(nodes) where it is so.
+    - Foreign labels that this task would otherwise write, as C(labels) and the C(nodes) that have them.
   returned: when O(target) is V(node) or V(node_feature)
   type: list
   elements: dict
   sample: [{labels: [nvidia.com/gpu.count], nodes: [gpu-a1, gpu-a2]}]
 counts:
   description:
-    - Numbers of C(nodes), those with a C(gpu), C(changed) and C(failed); with O(target=node) also of those
-      C(without_nfd) labels.
+    - The numbers of C(nodes), of those with a C(gpu), of those C(changed) and C(failed), and with O(target=node) of
+      those C(without_nfd) labels.
   returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample: {nodes: 24, gpu: 20, without_nfd: 0, changed: 1, failed: 0}
 failures:
-  description: By Node that could not be written, the reason. The others are written all the same.
+  description: For each Node that could not be written, the reason. The other Nodes are written.
   returned: when O(target) is in a cluster and O(state) is not V(gathered)
   type: dict
 undecided:
-  description: Nodes of which nobody has said yet whether the MIG manager belongs there.
+  description: Nodes for which it is not known yet whether they need the MIG manager.
   returned: when O(target=node)
   type: list
   elements: str
 untainted:
-  description: Nodes that have lost O(taint), in check mode would lose it.
+  description: Nodes from which O(taint) was removed, or in check mode would be removed.
   returned: when O(target=startup_taint)
   type: list
   elements: str
 tainted:
-  description: Nodes that carry it still.
+  description: Nodes that still have the taint.
   returned: when O(target=startup_taint)
   type: list
   elements: str
 notes:
-  description: What ought to be known beside the changes, as sentences.
+  description: Notes about the result, as sentences.
   returned: when O(target) is in a cluster
   type: list
   elements: str

@@ -10,7 +10,7 @@ short_description: Validate, compare and export a policy, and turn it into a pla
 version_added: 0.1.0
 description:
   - Reads a policy, checks every key in it, and resolves it for each host with the GPUs of this host.
-  - An unknown key is refused with its path, its line and the nearest known key. One message names all faults of all
+  - An unknown key is refused with its path, its line and the nearest known key. One message names all errors of all
     documents.
   - Deprecated keys are translated if possible, and named in RV(notes).
   - On request it compares the policy with another one (O(compare_with)), or converts it to another format (O(export)).
@@ -230,7 +230,7 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_policies
 
-- name: Share GPUs, more densely on some Nodes
+- name: Share GPUs, with more replicas on some Nodes
   gpuops.nvidia.gpu_policy:
     placement: cluster
     render_to: manifests
@@ -247,7 +247,7 @@ EXAMPLES = r"""
     overrides: {}
   register: gpu_plan_shared
 
-- name: Make values for the chart of a ClusterPolicy
+- name: Convert a ClusterPolicy to values of the chart
   gpuops.nvidia.gpu_policy:
     policy:
       apiVersion: nvidia.com/v1
@@ -264,7 +264,7 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_policy_export
 
-- name: Write them down
+- name: Write the values to a file
   ansible.builtin.copy:
     content: "{{ gpu_policy_export.exported | to_nice_yaml }}"
     dest: values.yml
@@ -272,7 +272,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   run_once: true
 
-- name: Take over the policy of a running GPU Operator
+- name: Export the policy of a running GPU Operator
   gpuops.nvidia.gpu_policy:
     policy: live
     kubeconfig: gpu-cluster.kubeconfig
@@ -281,7 +281,7 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_policy_live
 
-- name: Find out which cluster is meant
+- name: Read only the variables of the cluster
   gpuops.nvidia.gpu_policy:
     resolve: false
     kubeconfig: gpu-cluster.kubeconfig
@@ -381,7 +381,7 @@ cluster:
   sample: null
 checks:
   description:
-    - What is known beforehand to go wrong, as a list of C(host) (or V(cluster)), C(check), C(severity) (V(error),
+    - The findings of the preflight, as a list of C(host) (or V(cluster)), C(check), C(severity) (V(error),
       V(warning) or V(info)), C(text) and C(fix). On a refusal they are in RV(error).
   returned: success, with O(resolve)
   type: list

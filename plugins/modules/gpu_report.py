@@ -6,12 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_report
-short_description: Print the plan before a run, and hosts and cluster by components after it
+short_description: Print the plan of a run, or the state of hosts and cluster
 version_added: 0.1.0
 description:
-  - Prints a table to the terminal, in colours and with box drawing where it can. Writes a page on request.
+  - Prints a table to the terminal, with colours and box drawing characters if the terminal supports them. It can also
+    write an HTML page and JSON.
   - Runs on the controller and changes no host. Use it once for the whole play, with C(run_once).
-  - RV(ignore:changed) says whether a file has another content than before. Check mode writes none.
+  - RV(ignore:changed) says whether the content of a file has changed. Check mode writes no file.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -19,46 +20,47 @@ extends_documentation_fragment:
 options:
   show:
     description:
-      - V(plan) prints what will be done, with the errors and warnings that were found, V(preflight) the same with all
-        findings, also where the policy cannot be carried out, V(result) how every component of every host is compared
-        with the plan, V(state) what is there and what is pending.
+      - V(plan) prints the steps of the plan, with errors and warnings.
+      - V(preflight) prints the plan with all findings, even if there is no plan.
+      - V(result) prints every component of every host compared with the plan.
+      - V(state) prints the current state and pending steps.
     type: str
     choices: [plan, preflight, result, state]
     required: true
   plan:
     description:
-      - What M(gpuops.nvidia.gpu_policy) returned, also where it failed. Its RV(ignore:cluster) is shown too.
-      - What is made by hand here, in O(hosts) or O(cluster), must have all that a report reads of it; other keys are
+      - The result of M(gpuops.nvidia.gpu_policy), even if it failed. The plan of the cluster in it is shown, too.
+      - If you write it, O(hosts) or O(cluster) yourself, it must have all keys that a report reads; other keys are
         ignored.
     type: dict
   hosts:
     description:
-      - By host C(facts), C(checks), C(steps) and C(pending).
-      - Without it they are taken from what the roles registered on the hosts of the play.
+      - For each host C(facts), C(checks), C(steps) and C(pending).
+      - If this is not set, they are taken from the variables that the roles register on the hosts of the play.
     type: dict
   cluster:
     description:
       - C(plan) of the cluster, C(operands) and C(labels) as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels)
         returned them, and the C(checks) of M(gpuops.nvidia.gpu_verify).
-      - Without it they are taken from O(plan) and from C(operands_result), C(deploy_labels_result) and
+      - If this is not set, they are taken from O(plan) and from C(operands_result), C(deploy_labels_result) and
         C(preflight_cluster), registered on a host of the play or of the group C(gpu_control).
     type: dict
   html_path:
-    description: Write the report as one self-contained page to this file on the controller.
+    description: A file on the controller for the report as one self-contained HTML page.
     type: path
   json_path:
-    description: Write the report as JSON to this file on the controller; docs/preflight.md has its keys.
+    description: A file on the controller for the report as JSON. docs/preflight.md describes its keys.
     type: path
 """
 
 EXAMPLES = r"""
-- name: Print hosts by components
+- name: Print the components of all hosts
   gpuops.nvidia.gpu_report:
     show: result
     html_path: gpu-report.html
   run_once: true
 
-- name: Print everything that stands in the way, and leave it as JSON for other programs
+- name: Print all findings, and write them as JSON
   gpuops.nvidia.gpu_report:
     show: preflight
     plan: "{{ plan }}"
@@ -68,22 +70,22 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: The end in one sentence.
+  description: The result in one sentence.
   returned: success
   type: str
   sample: 12 of 12 checks are ok on 3 hosts.
 html_path:
-  description: The page that was written, or in check mode would be.
+  description: The page that was written, or in check mode would be written.
   returned: when O(html_path) is given
   type: str
   sample: /home/user/gpu-report.html
 json_path:
-  description: The JSON file that was written, or in check mode would be.
+  description: The JSON file that was written, or in check mode would be written.
   returned: when O(json_path) is given
   type: str
   sample: /home/user/preflight.json
 findings:
-  description: What was found before anything is changed, errors first; empty where O(show) is V(result) or V(state).
+  description: The findings of the preflight, errors first. Empty if O(show) is V(result) or V(state).
   returned: success
   type: list
   elements: dict
@@ -92,16 +94,16 @@ findings:
       description: The host, the Node, V(cluster) or V(policy).
       type: str
     check:
-      description: Which check found it.
+      description: The name of the check.
       type: str
     severity:
       description: V(error), V(warning) or V(info).
       type: str
     text:
-      description: What was found.
+      description: The problem.
       type: str
     fix:
-      description: What to do about it; empty where nothing has to be done.
+      description: What to do; empty if nothing has to be done.
       type: str
   sample:
     - host: gpu-1
@@ -111,7 +113,7 @@ findings:
       fix: >-
         Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot
 counts:
-  description: How many different findings there are, by severity.
+  description: The number of different findings, by severity.
   returned: success
   type: dict
   sample: {error: 1, warning: 0, info: 2}

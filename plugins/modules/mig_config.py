@@ -6,28 +6,30 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mig_config
-short_description: Partition GPUs by MIG as declared, destroying as little as possible
+short_description: Configure the MIG mode and MIG instances of GPUs, with the least destructive change
 version_added: 0.1.0
 author: The gpuops.nvidia maintainers (!UNKNOWN)
 description:
-  - Brings the MIG mode and the MIG instances of the host's GPUs to a configuration in the format of the vendor's
-    mig-parted. What already fits is kept, with its UUIDs; on a GPU that fits nothing is called but what reads it.
-  - Every instance gets an explicit placement, taken from what the GPU reports, so a layout that fits is found whatever
-    the order of its parts. A layout that cannot be placed is refused before anything is changed.
-  - Each GPU is planned and gated by itself. Instances on which a process runs are destroyed last of all, and only at
-    O(disruption=drain). There the services that hold them are stopped and started again afterwards, also when the run
-    fails; other processes get SIGTERM. When a step fails, its GPU gets its former layout back.
-  - A process in a Kubernetes pod is never signalled, whatever O(disruption) says. Where one is in the way the steps of
-    its GPU stay pending, with the pod named. M(gpuops.nvidia.node_drain) evicts it with respect for its disruption
-    budget, and so does the playbook C(gpuops.nvidia.mig).
-  - A GPU is reset only where its new mode is still pending after it was set, and no other GPU with it.
-  - GPUs lose their instances at every boot, and from Hopper on their MIG mode too. So a unit of systemd brings back
-    what was asked for last (O(boot)).
-  - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
-    after MIG has changed, so that containers get the devices that are there.
-  - In check mode on a host without a driver the plan comes from device tables; its steps are marked C(assumed).
-  - Where a GPU does not answer, or the loaded driver cannot be asked, its MIG state is not known. Then nothing is
-    planned for it, a warning and RV(pending) name it, and the other GPUs are brought to their layouts.
+  - Changes the MIG mode and the MIG instances of the GPUs of the host to a configuration in the format of mig-parted of
+    the vendor. Instances that are part of the desired layout are kept, with their UUIDs. If a GPU already has its
+    layout, the module only reads from it.
+  - Every instance gets an explicit placement from those that the GPU reports, so a layout that fits is found whatever
+    the order of its instances. A layout that cannot be placed is refused before anything is changed.
+  - Each GPU is planned by itself, and O(disruption) applies to each GPU by itself. Instances that a process uses are
+    destroyed only if there is no other way, and only at O(disruption=drain). The services that use them are then
+    stopped, and started again afterwards, even if the run fails. Other processes get SIGTERM. If a step fails, the
+    former layout of its GPU is restored.
+  - A process in a Kubernetes pod never gets a signal, whatever O(disruption) is. If such a process uses the GPU, the
+    steps for this GPU are pending and name the pod. M(gpuops.nvidia.node_drain) and the playbook C(gpuops.nvidia.mig)
+    evict pods within their disruption budgets.
+  - A GPU is reset only if its new mode is still pending after it was set. Other GPUs are not reset with it.
+  - GPUs lose their instances at every boot, and from Hopper on also their MIG mode. Therefore a systemd unit restores
+    the last desired layout at boot (O(boot)).
+  - If M(gpuops.nvidia.container_toolkit) has installed the unit that refreshes the CDI specification, the module starts
+    it after a change of MIG, so that containers get the devices that exist.
+  - In check mode on a host without a driver, the plan comes from tables of devices. Its steps are marked C(assumed).
+  - If a GPU does not answer, or the loaded driver does not answer, the MIG state is not known. Nothing is planned for
+    this GPU. A warning and RV(pending) name it, and the other GPUs get their layouts.
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
@@ -35,58 +37,64 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) brings the GPUs to the configuration.
-      - V(absent) gives every GPU that this module has changed the mode and layout that it had before.
-      - V(gathered) returns the present configuration as RV(config).
-      - V(rendered) returns the plan for the models in O(devices), starting with MIG off, without touching a GPU.
+      - V(present) applies the configuration.
+      - V(absent) restores the mode and layout that each GPU had before this module changed it.
+      - V(gathered) returns the current configuration as RV(config).
+      - V(rendered) returns the plan for the models in O(devices), starting with MIG mode off. It reads and changes no
+        GPU.
     type: str
     choices: [present, absent, gathered, rendered]
     default: present
   config:
     description:
-      - A document in mig-parted's format, version C(v1), or the ConfigMap in which the vendor's MIG manager keeps one.
-      - C(devices) of an entry may also name GPUs by UUID, PCI address (in quotes, as YAML takes it for a number), PCI
-        device id or model, mixed with indices. They must be there; C(device-filter) is for what may be missing.
-      - Without O(config) and O(config_file) the configurations are generated from the GPUs as the vendor's MIG manager
-        does, V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot for the plus sign.
+      - A document in the format of mig-parted, version C(v1), or a ConfigMap with such a document, as the MIG manager
+        uses it.
+      - C(devices) of an entry can also name GPUs by UUID, PCI address (in quotes, because YAML reads it as a number),
+        PCI device id or model, together with indices. These GPUs must exist. Use C(device-filter) for GPUs that may be
+        missing.
+      - If neither O(config) nor O(config_file) is set, configurations are generated from the GPUs, as the MIG manager
+        does. These are V(all-disabled), V(all-enabled), V(all-balanced), and V(all-PROFILE) with a dot instead of the
+        plus sign.
     type: dict
   config_file:
     description:
-      - A file on the controller with such a document. It is looked for beside the inventories, beside the playbook,
-        and in the working directory. Of several YAML documents in it, those that are configurations count together.
+      - A file on the controller with such a document. It is looked up next to the inventories, next to the playbook,
+        and in the working directory. If the file has several YAML documents, all documents that are configurations are
+        used together.
     type: path
   checkpoint:
     description:
-      - What RV(checkpoint) was, or what C(nvidia-mig-parted checkpoint) has written. Its GPUs get exactly these modes
-        and instances with their placements back; others are left alone.
+      - A checkpoint from RV(checkpoint) or from C(nvidia-mig-parted checkpoint). Its GPUs get exactly these modes and
+        instances, with their placements. Other GPUs are not changed.
     type: dict
   selected:
-    description: The name of the configuration. It can be left out where O(config) has one only.
+    description: The name of the configuration. It can be left out if O(config) has only one.
     type: str
   devices:
     description:
-      - The GPUs that this task may change, each by PCI address, index, UUID, PCI device id or model. The default is
-        all of which the configuration speaks.
-      - With O(state=rendered), the GPUs to plan for, by PCI device id or model. It does not go with O(state=absent).
+      - The GPUs that this task may change, each by PCI address, index, UUID, PCI device id or model. The default is all
+        GPUs that the configuration matches.
+      - With O(state=rendered), the GPUs to plan for, by PCI device id or model. It cannot be used with O(state=absent).
     type: list
     elements: str
   boot:
     description:
-      - Whether the layout is there again after a boot. It is kept in C(/etc/gpuops/mig.json) by GPU UUID, and the unit
-        C(gpuops-mig.service) brings the GPUs to it before container runtimes, the kubelet and DCGM start.
-      - What O(disruption) leaves pending is in it too, as nothing runs on the GPUs at boot. The unit destroys and
-        resets only what is idle.
-      - It is refused where the vendor's C(nvidia-mig-manager.service) is enabled, which applies a layout of its own.
-      - A unit that somebody has masked is left alone, with a warning, and MIG is configured all the same.
-      - V(false) takes unit and file out again. So does O(state=absent).
+      - Whether the layout is restored at boot. C(/etc/gpuops/mig.json) contains it by the UUID of each GPU, and the
+        unit C(gpuops-mig.service) applies it before container runtimes, the kubelet and DCGM start.
+      - The file also contains what O(disruption) leaves pending, because nothing runs on the GPUs at boot. The unit
+        destroys only idle instances and resets only idle GPUs.
+      - It is refused if C(nvidia-mig-manager.service) of the vendor is enabled, because that unit applies its own
+        layout.
+      - If the unit is masked, it stays masked. The layout is applied nevertheless, with a warning.
+      - V(false) removes the unit and the file. So does O(state=absent).
     type: bool
     default: true
   after_reload:
     description:
-      - For check mode, whether the driver will have been reloaded before this task runs. A reload takes all instances
-        and, except on Ampere, the MIG mode, so the plan starts from there; its steps are marked C(assumed).
-      - Where it is not set, it is true where a task that has registered C(driver_result), as the role driver does,
-        plans to unload the modules.
+      - For check mode, whether an earlier task would reload the driver. A reload removes all instances and, except on
+        Ampere, the MIG mode, so the plan starts without them. Its steps are marked C(assumed).
+      - If this is not set, it is true if the registered variable C(driver_result), which the role driver sets, contains
+        a plan to unload the modules.
     type: bool
     default: false
 seealso:
@@ -94,13 +102,13 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Seven small instances on each A100 80GB
+- name: Create seven small instances on each A100 80GB
   gpuops.nvidia.mig_config:
     selected: all-1g.10gb
     disruption: idle
   become: true
 
-- name: A configuration of one's own
+- name: Apply your own configuration
   gpuops.nvidia.mig_config:
     config:
       version: v1
@@ -117,14 +125,14 @@ EXAMPLES = r"""
     disruption: idle
   become: true
 
-- name: From a file next to the playbook
+- name: Apply a configuration from a file next to the playbook
   gpuops.nvidia.mig_config:
     config_file: mig-parted.yaml
     selected: all-balanced
     disruption: idle
   become: true
 
-- name: GPUs by UUID and by model
+- name: Select GPUs by UUID and by model
   gpuops.nvidia.mig_config:
     config:
       version: v1
@@ -138,19 +146,19 @@ EXAMPLES = r"""
     disruption: drain
   become: true
 
-- name: Ask what stands there
+- name: Read the current layout
   gpuops.nvidia.mig_config:
     state: gathered
   become: true
   register: before
 
-- name: Put exactly that back later
+- name: Restore this layout exactly
   gpuops.nvidia.mig_config:
     checkpoint: "{{ before.checkpoint }}"
     disruption: idle
   become: true
 
-- name: See what a layout would be on another machine
+- name: Show the plan of a layout for other GPU models
   gpuops.nvidia.mig_config:
     state: rendered
     selected: all-balanced
@@ -159,7 +167,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description: The steps that were executed, in check mode those that would be, in order.
+  description: The steps that were executed, or in check mode would be executed, in order.
   returned: success
   type: list
   elements: dict
@@ -177,58 +185,59 @@ pending:
   elements: dict
 before:
   description:
-    - Mode and instances by PCI address, as found. C(compute) lists slices and first slice of each compute instance.
+    - The former mode and instances by PCI address. C(compute) lists the number of slices and the first slice of each
+      compute instance.
   returned: success
   type: dict
   sample: {"0000:07:00.0": {"enabled": true, "instances": [{"profile": "3g.40gb", "start": 4, "compute": [[3, 0]]}]}}
 after:
-  description: The same at the end, in check mode as planned.
+  description: The mode and instances after the task, in check mode as planned.
   returned: success
   type: dict
 kept:
-  description: The MIG devices that stayed, each with C(gpu), C(device) and C(start) of its GPU instance.
+  description: The MIG devices that were kept, each with C(gpu), C(device) and C(start) of its GPU instance.
   returned: success
   type: list
   elements: dict
 created:
-  description: The MIG devices that were made.
+  description: The MIG devices that were created.
   returned: success
   type: list
   elements: dict
 destroyed:
-  description: The MIG devices that were removed.
+  description: The MIG devices that were destroyed.
   returned: success
   type: list
   elements: dict
 touched:
   description:
-    - The GPUs that RV(plan) and RV(pending) are about, by PCI address. Where it is empty, only what is kept for boots
-      changes, and no GPU notices.
+    - The PCI addresses of the GPUs in RV(plan) and RV(pending). If it is empty, only the files for the next boot
+      change, and no GPU is touched.
   returned: success
   type: list
   elements: str
 reset_required:
-  description: The GPUs whose mode waits for a reset that O(disruption) forbids, by PCI address.
+  description: The PCI addresses of the GPUs whose mode needs a reset that O(disruption) forbids.
   returned: success
   type: list
   elements: str
 boot:
   description:
-    - Whether the unit for boots is C(enabled), and by UUID what it will put back (C(gpus), V(null) where nothing is
-      kept). C(vendor) names the vendor's unit if that is enabled.
+    - Whether the unit for boot is C(enabled), and by UUID the layout that it restores (C(gpus), V(null) if there is
+      none). C(vendor) is the name of the unit of the vendor, if that is enabled.
   returned: O(state=gathered)
   type: dict
 config:
-  description: The present configuration in mig-parted's format, under the name C(current).
+  description: The current configuration in the format of mig-parted, with the name C(current).
   returned: O(state=gathered)
   type: dict
 checkpoint:
-  description: The present placements by GPU UUID, as C(nvidia-mig-parted checkpoint) writes them.
+  description: The current placements by GPU UUID, as C(nvidia-mig-parted checkpoint) writes them.
   returned: O(state=gathered)
   type: dict
 holders:
   description:
-    - The processes on GPUs from which something would be taken away, each with C(pid), C(name), C(gpu), C(instance)
+    - The processes that use GPUs or instances which a step needs, each with C(pid), C(name), C(gpu), C(instance)
       (GPU instance id), C(unit) and C(container).
   returned: success
   type: list

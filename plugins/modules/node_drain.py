@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_drain
-short_description: Empty Nodes of a cluster within their disruption budgets, and give them back as they were
+short_description: Drain Nodes of a cluster within disruption budgets, and restore them
 version_added: 0.1.0
 description:
   - Cordons Nodes and evicts their pods by the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts pods
@@ -92,13 +92,13 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Free the GPUs of a Node
+- name: Evict the pods that use GPUs from a Node
   gpuops.nvidia.node_drain:
     nodes: [gpu-a1]
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
     disruption: drain
 
-- name: Empty two Nodes for a reboot, within ten minutes
+- name: Drain two Nodes for a reboot, within ten minutes
   gpuops.nvidia.node_drain:
     nodes: [gpu-a1, gpu-a2]
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
@@ -107,7 +107,7 @@ EXAMPLES = r"""
     timeout: 600
     disruption: drain
 
-- name: Give them back as they were
+- name: Restore their former schedulability
   gpuops.nvidia.node_drain:
     state: uncordoned
     nodes: [gpu-a1, gpu-a2]

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_mig
-short_description: Serve the labels that ask a Node for a MIG layout
+short_description: Process the labels that request a MIG layout for a Node
 version_added: 0.1.0
 description:
-  - The label C(nvidia.com/mig.config) of a Node names the layout that is asked for, and C(nvidia.com/mig.config.state)
-    says how far the change is, as with the GPU Operator. This module reads and writes these labels, pauses the operands
-    that use GPUs while a host is changed, and resumes them. It does not change the GPUs themselves; that is the task of
+  - The label C(nvidia.com/mig.config) of a Node requests a layout, and C(nvidia.com/mig.config.state) shows the
+    progress, as with the GPU Operator. This module reads and writes these labels, pauses the operands that use GPUs
+    while a host is changed, and resumes them. It does not change the GPUs themselves; that is the task of
     M(gpuops.nvidia.mig_config).
   - The playbook C(gpuops.nvidia.mig) uses both modules together, and M(gpuops.nvidia.node_maintenance) where a change
     disturbs the Node.
@@ -19,8 +19,8 @@ description:
     not create a label that does not exist. It keeps V(false) and values that other managers wrote.
   - If the cluster's own MIG manager serves a Node, this module only writes the label that asks for the layout, and
     waits until the manager has finished.
-  - V(changing) holds a Node for this run of Ansible by the annotation C(gpuops.nvidia/held-by), and V(settled) gives it
-    back. All states but V(gathered) refuse a Node that another run holds. If O(nodes) is empty, V(requested) leaves
+  - V(changing) holds a Node for this run of Ansible by the annotation C(gpuops.nvidia/held-by), and V(settled) releases
+    it. All states but V(gathered) refuse a Node that another run holds. If O(nodes) is empty, V(requested) leaves
     such a Node out, serves the others, and fails at the end.
   - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
 author:
@@ -96,7 +96,7 @@ options:
     default: {}
   release:
     description:
-      - Whether V(settled) and V(recovered) give back the Nodes that this run holds. V(false) leaves that to
+      - Whether V(settled) and V(recovered) release the Nodes that this run holds. V(false) leaves that to
         M(gpuops.nvidia.node_maintenance) with V(ignore:ended).
     type: bool
     default: true
@@ -123,26 +123,26 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See what the Node is asked for
+- name: Read the requested layout of a Node
   gpuops.nvidia.node_mig:
     nodes: [gpu-a1]
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Say that its layout is about to change, and pause the operands that use its GPUs
+- name: Set the state pending, and pause the operands that use its GPUs
   gpuops.nvidia.node_mig:
     state: changing
     nodes: [gpu-a1]
     layout: all-1g.10gb
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Say that its layout has changed, and resume the operands
+- name: Set the state success, and resume the operands
   gpuops.nvidia.node_mig:
     state: settled
     nodes: [gpu-a1]
     outcome: success
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Have the cluster's MIG manager bring all its Nodes to a layout, two at a time
+- name: Request a layout from the MIG manager of the cluster, two Nodes at a time
   gpuops.nvidia.node_mig:
     state: requested
     layout: all-balanced

@@ -9,29 +9,32 @@ module: nvidia_driver
 short_description: Install, switch, repair, verify or remove the NVIDIA driver
 version_added: 0.1.0
 description:
-  - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these, and
-    reads again. At the end module, libraries, DKMS, packages and C(nvidia-smi) agree, or the task says which differs.
-  - A pinning package holds the version, or a file of this collection where there is none, so that an unattended
-    upgrade cannot split module and libraries.
-  - Loaded modules are exchanged without a reboot where nothing holds a GPU, which takes O(disruption=idle). The
-    driver's own services (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
-    it, and those that ran are started again. The fabric manager and IMEX are stopped, or restarted for a change of
-    their files, under the same conditions, as jobs on several GPUs abort without them.
-  - With O(disruption=drain) other services of the system that hold a GPU are stopped too, and started again when the
-    new driver works. Containers, sessions, jobs of a scheduler and loose processes are never stopped.
-  - A module that something else uses is never unloaded. The switch then stays RV(pending), with the RV(holders), and
-    nothing of the running driver is touched. With O(disruption=reboot) the new driver is then installed beside the
-    running one, and RV(reboot_required) says that a reboot loads it; the role reboots and goes on.
-  - When an install, a build, a load or a service fails, the former driver is brought back, and the error has its
-    version in C(error.rolled_back). Where there was none, what the run had brought is taken away again, unless all of
-    it is in place and only the hardware does not answer. Where going back fails too, C(error.rollback_error) says why.
-  - Where M(gpuops.nvidia.container_toolkit) has installed the unit that keeps the CDI specification, it is started
-    after the driver has changed.
-  - Known messages of the kernel and of the vendor's programs are explained in the error, C(error.explained).
-  - Before anything is changed it is looked whether the file systems are writable and have room.
-  - A package of the driver whose programs or libraries somebody has removed from the disk is installed again. Device
-    nodes of the loaded driver that are missing or closed are made, as the parameters of the module say.
-  - On a host that is as wanted it reads files, asks C(dpkg-query) and C(systemctl) once each, or C(rpm) twice, and
+  - Reads the loaded module, packages, DKMS, libraries and services, plans small steps, executes exactly these steps,
+    and reads the state again. At the end the versions of module, libraries, DKMS, packages and C(nvidia-smi) agree.
+    Otherwise the task fails and names the difference.
+  - A pinning package, or a file of this collection if the repository has none, keeps the version, so that an unattended
+    upgrade cannot separate module and libraries.
+  - If there are no GPU clients, loaded modules are replaced without a reboot, which needs O(disruption=idle). The
+    services of the driver (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
+    this, and those that were running are started again. The fabric manager and IMEX are stopped, or restarted after a
+    change of their files, only under the same conditions, because jobs on several GPUs abort without them.
+  - With O(disruption=drain) other system services that use a GPU are stopped, too, and started again when the new
+    driver works. Containers, login sessions, jobs of a scheduler and processes without a service are never stopped.
+  - Modules are never unloaded while anything else uses them. The switch is then RV(pending), RV(holders) lists the GPU
+    clients, and the running driver is not changed. With O(disruption=reboot) the new driver is installed while the
+    former one is still loaded, and RV(reboot_required) says that a reboot loads it. The role reboots the host and
+    continues.
+  - If an installation, a build, a module or a service fails, the former driver is restored, and C(error.rolled_back)
+    has its version. If there was no driver before, everything that the run has installed is removed, unless the
+    installation is complete and only the hardware does not answer. If the rollback fails, too, C(error.rollback_error)
+    says why.
+  - If M(gpuops.nvidia.container_toolkit) has installed the unit that refreshes the CDI specification, the module starts
+    it after a change of the driver.
+  - Known messages of the kernel and of the programs of the vendor are explained in C(error.explained).
+  - Before anything is changed, the module checks that the file systems are writable and have enough space.
+  - If programs or libraries of a driver package are missing, the package is installed again. Missing device nodes of
+    the loaded driver, and device nodes with too few permissions, are created as the parameters of the module say.
+  - If nothing differs, the module reads files, runs C(dpkg-query) and C(systemctl) once each, or C(rpm) twice, and
     needs no network.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -44,84 +47,87 @@ options:
   state:
     description:
       - V(present) installs, switches or repairs the driver.
-      - V(absent) removes what this module brought, to the state before it. A driver that somebody else installed stays.
-        Loaded modules have to go first, which takes O(disruption=idle). Services that are stopped for it stay stopped.
-      - V(adopted) changes nothing, and fails unless the installed driver works.
+      - V(absent) removes what this module installed and restores the former state. A foreign driver stays. Loaded
+        modules must be unloaded first, which needs O(disruption=idle). Services that are stopped for this stay stopped.
+      - V(adopted) changes nothing, and fails if the installed driver does not work.
     type: str
     choices: [present, absent, adopted]
     default: present
   version:
     description:
-      - The vendor's version, such as V(595.91.07).
-      - Without it and without O(branch), an installed driver is kept; where there is none, the newest that drives all
-        GPUs of the host is installed.
+      - The version of the vendor, such as V(595.91.07).
+      - If neither this nor O(branch) is set, an installed driver is kept. If there is none, the newest driver that
+        supports all GPUs of the host is installed.
     type: str
   branch:
     description:
-      - The driver branch, such as V(595). An installed version of it is kept, otherwise its newest is installed.
+      - The driver branch, such as V(595). An installed version of this branch is kept, otherwise the newest version of
+        the branch is installed.
     type: str
   kernel_module_type:
     description:
-      - V(open) or V(proprietary) kernel modules. V(auto) takes open ones where all GPUs of the host have them.
+      - V(open) or V(proprietary) kernel modules. V(auto) chooses open modules if they support all GPUs of the host.
     type: str
     choices: [auto, open, proprietary]
     default: auto
   source:
     description:
-      - Where the driver comes from. V(auto) keeps an installed driver that will do, and else takes the first that
-        serves the distribution.
-      - V(cuda_repository) is NVIDIA's repository for the distribution, or O(repository), V(distribution) the archive of
-        Ubuntu or Debian by the sources that the host has, V(precompiled) the modules that Ubuntu builds and signs for
-        its kernels, V(runfile) the vendor's self-extracting installer.
+      - The source of the driver. V(auto) keeps a suitable installed driver, and otherwise chooses the first source that
+        supports the distribution.
+      - V(cuda_repository) is the repository of NVIDIA for the distribution, or O(repository).
+      - V(distribution) is the archive of Ubuntu or Debian, through the package sources of the host.
+      - V(precompiled) is the same with the modules that Ubuntu builds and signs for its kernels.
+      - V(runfile) is the self-extracting installer of the vendor.
     type: str
     choices: [auto, distribution, cuda_repository, runfile, precompiled]
     default: auto
   runfile:
     description:
-      - The vendor's self-extracting installer, for O(source=runfile). It is fetched to the host and verified before it
-        can be run, and removed after its installation. Kernel headers, compiler and DKMS come from the host's own
-        sources where they are missing.
-      - A driver that somebody else installed from such a file is kept where it will do, and never changed.
+      - The self-extracting installer of the vendor, for O(source=runfile). It is downloaded to the host, verified
+        before it is run, and deleted after the installation. Missing kernel headers, compiler and DKMS are installed
+        from the package sources of the host.
+      - If somebody else has installed a driver from such a file, it is kept if it is suitable, and never changed.
     type: dict
     suboptions:
       src:
         description:
-          - An C(https) or C(http) address, or an absolute path on the host. Proxies are those of the task's
-            environment.
-          - The version is that of the file's name, or else O(version). Without O(runfile.src) the vendor's address for
-            O(version) is taken.
+          - An C(https) or C(http) URL, or an absolute path on the host. Proxies are those of the environment of the
+            task.
+          - The version is that in the name of the file, or else O(version). The default of O(runfile.src) is the URL of
+            the vendor for O(version).
         type: str
       checksum:
         description:
           - The digest of the file, as V(sha256:) and 64 hexadecimal digits.
-          - Without it, it is read by C(https) from the file that the vendor puts beside each archive
-            (C(.sha256sum)). A file from elsewhere is refused without O(runfile.checksum).
+          - If this is not set, the digest is read through C(https) from the file C(.sha256sum) next to the archive of
+            the vendor. A file from another place is refused without O(runfile.checksum).
         type: str
   persistenced:
     description:
-      - Whether C(nvidia-persistenced) is enabled and started, so that GPUs stay initialised without clients.
+      - Whether C(nvidia-persistenced) is enabled and started, so that GPUs stay initialised without GPU clients.
     type: bool
     default: true
   fabric:
     description:
-      - V(auto) brings what the GPUs' board needs, in the version of the driver. On boards with NVSwitches that is the
-        fabric manager, on HGX boards with NVLink 5 also NVLSM, libnvsdm and IMEX, in racks with NVLink 5 IMEX alone.
-        Other hosts get nothing.
-      - V(none) leaves all of that to somebody else, for virtual machines whose switches belong to their host too.
+      - V(auto) installs what the board of the GPUs needs, in the version of the driver. On boards with NVSwitches this
+        is the fabric manager, on HGX boards with NVLink 5 also NVLSM, libnvsdm and IMEX, and in racks with NVLink 5
+        only IMEX. Nothing is installed on other hosts.
+      - V(none) installs none of this. Use it if you install it yourself, or for a virtual machine whose switches belong
+        to its hypervisor.
     type: str
     choices: [auto, none]
     default: auto
   imex_nodes:
     description:
-      - The IP addresses of the nodes that share GPU memory over NVLink 5. With them C(nvidia-imex) is enabled and
-        started; without them its packages are installed and its service is left as it is.
+      - The IP addresses of the nodes that share GPU memory over NVLink 5. If this is set, C(nvidia-imex) is enabled
+        and started. Otherwise its packages are installed, and its service is not changed.
     type: list
     elements: str
     default: []
   peermem:
     description:
       - Whether C(nvidia-peermem) is loaded, now and at boot, so that RDMA adapters reach GPU memory.
-      - It needs C(ib_core), so a host without an RDMA stack is refused.
+      - It needs C(ib_core). A host without an RDMA stack is refused.
     type: bool
     default: false
   gds:
@@ -138,19 +144,19 @@ options:
     description:
       - A mapping of parameters to values for each kernel module, as in the examples. They are written to
         C(/etc/modprobe.d/zz-gpuops-nvidia.conf).
-      - A loaded module that has another value is reloaded, which takes O(disruption=idle). A parameter that the module
-        does not have is refused.
+      - If a loaded module has another value, it is reloaded, which needs O(disruption=idle). A parameter that the
+        module does not have is refused.
       - The modules are C(nvidia), C(nvidia_uvm), C(nvidia_modeset), C(nvidia_drm), C(nvidia_peermem), C(nvidia_fs) and
         C(gdrdrv).
     type: dict
     default: {}
   module_signing:
     description:
-      - The key that DKMS signs modules with. Without it DKMS uses the one that it has made itself.
-      - With Secure Boot a key that is not enrolled is handed to the firmware by C(mokutil). Somebody has to confirm it
-        at the console at the next boot; until then RV(mok) and RV(reboot_required) say so, a driver that runs goes on
-        running, and nothing of it is replaced.
-      - Sources whose modules come signed need none of this.
+      - The key with which DKMS signs modules. The default is the key that DKMS has created.
+      - With Secure Boot, C(mokutil) requests the enrolment of a key that is not enrolled yet. A person must confirm it
+        at the console at the next boot. Until then RV(mok) and RV(reboot_required) report this, and a running driver
+        keeps running and is not replaced.
+      - Sources with signed modules do not need this.
     type: dict
     suboptions:
       key:
@@ -163,18 +169,18 @@ options:
         type: str
       password:
         description:
-          - The password that is typed at the console once, to enrol the key. Without it that is root's.
+          - The password to type at the console once, to enrol the key. The default is the password of root.
         type: str
   next_kernel:
     description:
-      - Whether the modules are also built, and seen, for the newest installed kernel where another one is running.
-        The running one is not touched by it.
+      - Whether to build and check the modules for the newest installed kernel, too, if another kernel is running. This
+        does not change the modules of the running kernel.
     type: bool
     default: true
   licence:
     description:
-      - The licence of a vGPU guest, whose driver has to bring C(nvidia-gridd). The service is restarted when one of
-        its files has changed.
+      - The licence of a vGPU guest. Its driver must include C(nvidia-gridd). The service is restarted if one of its
+        files has changed.
     type: dict
     suboptions:
       token:
@@ -187,13 +193,13 @@ options:
         type: int
       settings:
         description:
-          - Other keys of C(/etc/nvidia/gridd.conf). Keys that are not named here stay as they are, and so do comments.
+          - Other keys of C(/etc/nvidia/gridd.conf). Keys that are not named here, and comments, are not changed.
         type: dict
         default: {}
   lock_timeout:
     description:
       - Seconds to wait for the lock of another package manager, such as an unattended upgrade. Then the task fails and
-        names who holds it.
+        names the process that has the lock.
     type: int
     default: 120
 """
@@ -203,7 +209,7 @@ EXAMPLES = r"""
   gpuops.nvidia.nvidia_driver:
     branch: "595"
 
-- name: Switch to one version, reloading the module where nothing uses a GPU
+- name: Switch to one version, and reload the module if nothing uses a GPU
   gpuops.nvidia.nvidia_driver:
     version: 595.91.07
     disruption: idle
@@ -222,7 +228,7 @@ EXAMPLES = r"""
       src: https://mirror.example.com/tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run
       checksum: sha256:3a1e0b5b9c7d4f60f5d3f4b3e1c29f0c7a8d6e5b4c3a2918f7e6d5c4b3a29180
 
-- name: Let everybody profile, and sign with a key of the site
+- name: Allow profiling for all users, and sign modules with your own key
   gpuops.nvidia.nvidia_driver:
     branch: "595"
     disruption: idle
@@ -246,7 +252,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description: The steps that were executed, or in check mode would be, in order.
+  description: The steps that were executed, or in check mode would be executed, in order.
   returned: success
   type: list
   elements: dict
@@ -258,7 +264,7 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: Steps that were not allowed or not possible now, each with C(pending_reason).
+  description: The steps that O(disruption) forbids or that are not possible now, each with its C(pending_reason).
   returned: success
   type: list
   elements: dict
@@ -266,12 +272,12 @@ pending:
     - id: "unload modules: nvidia_uvm nvidia_modeset nvidia"
       pending_reason: in use by python3 (pid 4711) on 0000:07:00.0
 version:
-  description: The driver version that is wanted or verified, null where it is removed.
+  description: The desired or verified driver version; null if the driver is removed.
   returned: success
   type: str
   sample: 595.91.07
 driver:
-  description: What was read before and after the steps.
+  description: The state before and after the steps.
   returned: success
   type: dict
   contains:
@@ -295,9 +301,9 @@ driver:
         persistenced: active
 holders:
   description:
-    - Processes with a GPU open, looked for only where a module had to be unloaded. C(instance) is the MIG GPU instance,
-      C(unit) the systemd unit, C(container) the first digits of the container's id. Without C(pid), C(name) says which
-      module is referred to by something that is no process, such as a console.
+    - The GPU clients, if a module has to be unloaded. C(instance) is the GPU instance, C(unit) the systemd unit,
+      C(container) the beginning of the id of the container. If there is no C(pid), C(name) is a module that something
+      other than a process uses, such as a console.
   returned: success
   type: list
   elements: dict
@@ -305,18 +311,19 @@ holders:
     - {pid: 4711, name: python3, gpu: "0000:07:00.0", instance: null, unit: training.service, container: null}
 mok:
   description:
-    - C(enrolled), whether the key that DKMS signs with is enrolled, null without Secure Boot, and C(pending), whether
-      its enrolment waits for the console at the next boot, in check mode whether it would.
+    - C(enrolled) says whether the key with which DKMS signs is enrolled, null without Secure Boot. C(pending) says
+      whether a person must enrol it at the console at the next boot, in check mode whether this would be so.
   returned: success
   type: dict
   sample: {enrolled: null, pending: false}
 reboot_required:
-  description: Whether only a reboot gets on with what is pending. If C(mok.pending), it needs somebody at the console.
+  description:
+    - Whether a reboot is needed for the pending steps. If C(mok.pending), it also needs a person at the console.
   returned: success
   type: bool
   sample: false
 reasons:
-  description: What differs or waits, one sentence each.
+  description: What differs or is pending, one sentence each.
   returned: success
   type: list
   elements: str

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_software
-short_description: Bring or remove NVIDIA's software beside the driver
+short_description: Install or remove CUDA, DCGM, the DCGM exporter and host metrics
 version_added: 0.1.0
 description:
-  - CUDA toolkit, DCGM, its exporter, and metrics on the state of the node. Each component that is named is brought to
-    its version, its files and its running service; the others are left alone.
-  - Plans small steps, executes exactly these and reads again. A service that was started has to answer, or the task
-    fails with its log. Where no driver works, services that need one stay RV(pending).
-  - On a host that is as wanted it reads files, asks C(dpkg-query) and C(systemctl) once each, and needs no network.
-  - The packages come from the repository of the driver, and share it with M(gpuops.nvidia.nvidia_driver); whoever is
-    removed last takes it away.
+  - Installs the CUDA toolkit, DCGM, its exporter, and metrics about the state of the host. Only components that are
+    named are installed or changed, with their version, files and service.
+  - Plans small steps, executes exactly these steps, and reads the state again. A service that was started must answer.
+    Otherwise the task fails and shows its log. If no driver works, services that need one are RV(pending).
+  - If nothing differs, the module reads files, runs C(dpkg-query) and C(systemctl) once each, and needs no network.
+  - The packages come from the repository of the driver, which M(gpuops.nvidia.nvidia_driver) uses, too. The repository
+    is removed with the last of them.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -26,135 +26,138 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) brings the components that are named.
-      - V(absent) removes what this module brought of the components that are named, of all where none is, to the state
-        before it.
+      - V(present) installs the named components.
+      - V(absent) removes what this module installed for the named components, or for all components if none is named,
+        and restores the former state.
     type: str
     choices: [present, absent]
     default: present
   cuda:
     description:
-      - The CUDA toolkit. Several levels may stand side by side; the vendor's packages keep C(/usr/local/cuda) at one of
-        them.
-      - A level above the driver's is refused where its major number is higher; otherwise it runs by minor version
-        compatibility.
+      - The CUDA toolkit. Several CUDA levels can be installed side by side. The packages of the vendor choose the one
+        at C(/usr/local/cuda).
+      - A level with a higher major number than that of the driver is refused. A higher minor number works by minor
+        version compatibility.
     type: dict
     suboptions:
       version:
         description:
           - A level such as V(13.0), whose newest release is installed once, or a release such as V(13.0.2). V(13) is
             the newest level of that major number.
-          - Without it, it is the newest level that the driver runs.
+          - The default is the newest level that the driver supports.
         type: str
       profile:
         description:
-          - Whether login shells find the toolkit's programs, by a file in C(/etc/profile.d).
+          - Whether to add the programs of the toolkit to the path of login shells, with a file in C(/etc/profile.d).
         type: bool
         default: false
   dcgm:
     description:
-      - DCGM 4 and its service C(nvidia-dcgm), for the CUDA level of the driver. It takes the place of DCGM 3.
+      - DCGM 4 and its service C(nvidia-dcgm), for the CUDA level of the driver. It replaces DCGM 3.
     type: dict
     suboptions:
       version:
         description:
-          - The version, such as V(4.6.0). Without it an installed one is kept, otherwise the newest is installed.
+          - The version, such as V(4.6.0). If this is not set, an installed version is kept, otherwise the newest is
+            installed.
         type: str
       profiling:
         description:
-          - Whether the packages that are not open source are installed too. Without them there are no profiling metrics
-            (C(DCGM_FI_PROF_*)).
+          - Whether to install the packages that are not open source, too. Profiling metrics (C(DCGM_FI_PROF_*)) need
+            them.
         type: bool
         default: true
   dcgm_exporter:
     description:
-      - The DCGM exporter and its service C(nvidia-dcgm-exporter), which asks the service of O(dcgm).
+      - The DCGM exporter and its service C(nvidia-dcgm-exporter), which reads from the service of O(dcgm).
     type: dict
     suboptions:
       version:
         description:
-          - The version, such as V(4.8.3). Without it an installed one is kept, otherwise the newest is installed.
+          - The version, such as V(4.8.3). If this is not set, an installed version is kept, otherwise the newest is
+            installed.
         type: str
       listen:
         description:
-          - Where it serves C(/metrics), as address and port; without an address on all of them.
+          - The address and port of C(/metrics). Without an address, it is served on all addresses.
         type: str
         default: ":9400"
       counters:
         description:
-          - The text of a file of counters, in the exporter's format. The vendor's own set without it.
+          - The text of a file of counters, in the format of the exporter. The default is the file of the vendor.
         type: str
   node_status_exporter:
     description:
-      - A timer that writes the state of the node as metrics into a folder that Prometheus' node exporter reads. Names
-        and meaning are those of the GPU Operator's node status exporter, with some in addition.
+      - A timer that writes metrics about the state of the host to a folder that the Prometheus node exporter reads. The
+        metrics have the names and meanings of the node status exporter of the GPU Operator. Some metrics are
+        additional.
     type: dict
     suboptions:
       folder:
         description:
-          - The folder of the node exporter's textfile collector. It is made where it is missing.
+          - The folder of the textfile collector of the node exporter. It is created if it is missing.
         type: str
         default: /var/lib/prometheus/node-exporter
       interval:
         description:
-          - Seconds between two writings.
+          - The interval in seconds.
         type: int
         default: 60
   driver_cuda:
     description:
-      - The CUDA level of the driver, such as V(13.2), for a preview on a host whose driver is not installed yet. An
-        installed driver tells it itself.
+      - The CUDA level of the driver, such as V(13.2), for check mode on a host whose driver is not installed yet. It is
+        read from an installed driver.
     type: str
   repaired_repositories:
     description:
-      - For check mode, the names of package repositories that will have been put right before this task runs, such as
-        V(cuda). Then what this task would do is compared with the repository as it is by then.
-      - Where it is not set, it is what a task that has registered C(driver_result), as the role driver does, plans to
-        add.
+      - For check mode, the names of package repositories that earlier tasks would add or repair, such as V(cuda). The
+        plan then uses these repositories as they would be.
+      - If this is not set, it is taken from the plan in the registered variable C(driver_result), which the role driver
+        sets.
     type: list
     elements: str
     default: []
   packages_before:
     description:
-      - For check mode, whether tasks before this one install packages. If they do, the module does not try whether
-        packages can be installed again, because the package manager may refuse this until those packages are there.
-      - If this is not set, it is true if a task that has registered C(driver_result), as the role driver does, plans
-        to install packages.
+      - For check mode, whether earlier tasks would install packages. If so, the module does not check whether packages
+        can be installed again, because the package manager may refuse this until the other packages are installed.
+      - If this is not set, it is true if the registered variable C(driver_result), which the role driver sets, contains
+        a plan to install packages.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: DCGM and its exporter, on this host only
+- name: Install DCGM and its exporter, which listens on the local address only
   gpuops.nvidia.nvidia_software:
     dcgm:
       version: 4.6.0
     dcgm_exporter:
       listen: 127.0.0.1:9400
 
-- name: The CUDA toolkit 13.0
+- name: Install the CUDA toolkit 13.0
   gpuops.nvidia.nvidia_software:
     cuda:
       version: "13.0"
       profile: true
 
-- name: Metrics on the state of the node
+- name: Install metrics about the state of the host
   gpuops.nvidia.nvidia_software:
     node_status_exporter: {}
 
-- name: Remove the exporter, keep the rest
+- name: Remove only the exporter
   gpuops.nvidia.nvidia_software:
     state: absent
     dcgm_exporter: {}
 
-- name: Remove everything that this module brought
+- name: Remove everything that this module installed
   gpuops.nvidia.nvidia_software:
     state: absent
 """
 
 RETURN = r"""
 plan:
-  description: The steps of all components that were executed, or in check mode would be, in order.
+  description: The steps of all components that were executed, or in check mode would be executed, in order.
   returned: success
   type: list
   elements: dict
@@ -174,14 +177,14 @@ pending:
     - id: "enable and start service: nvidia-dcgm.service"
       pending_reason: the driver is not loaded
 components:
-  description: By component of this run its part.
+  description: The result of each component.
   returned: success
   type: dict
   contains:
     dcgm:
       description:
-        - C(plan) and C(pending) of this component, C(reasons), what a user should know, a sentence each, C(version) of
-          what is installed, and C(service), the state of its service.
+        - C(plan) and C(pending) of this component, C(reasons), notes for the user, the installed C(version), and
+          C(service), the state of its service.
       type: dict
       returned: success
       sample: {plan: [], pending: [], reasons: [], version: 4.6.0, service: active}

@@ -6,36 +6,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: operands
-short_description: Make a cluster hold the objects of the GPU components, and nothing else of ours
+short_description: Create, repair and remove the objects of GPU components in a cluster
 version_added: 0.1.0
 description:
-  - Renders the manifests of components, compares them with what the API server has, and applies what differs by
-    server-side apply with the field manager C(gpuops.nvidia). One list for each kind is read, and an object is written
-    only where it differs.
-  - What foreign hands changed, removed or added inside the objects is repaired, such as an image, an environment
-    variable, C(hostPID), a container or a rule. Their labels and annotations on an object and its status stay, as does
-    the annotation by which C(kubectl rollout restart) restarts pods, since taking it out would restart them again.
-    What an autoscaler or a controller writes through a subresource stays where the manifest does not name it, and so
-    does what a mutating webhook adds to what we apply or makes of it. Where a value is another though the server has it
-    on record as ours, a dry run tells whether an apply would change it. The order of a list counts where it means
-    something, such as that of init containers.
-  - What the server never changes in place is made anew, such as the role of a binding, the handler of a runtime class,
-    a ConfigMap that was made immutable or a Service that has lost its address (C(clusterIP=None)). A DaemonSet whose
-    pods only users may restart (OnDelete) leaves them to its successor, or is refused where that would not know them.
-  - Objects of ours carry the label C(app.kubernetes.io/managed-by=gpuops.nvidia), the label C(gpuops.nvidia/component)
-    and the annotation C(gpuops.nvidia/applied). By these they are found again and removed when they are no longer
-    wanted.
-  - An object of the same name that is not ours is used as it is when it does what is wanted, and is then neither
-    labelled nor removed. Otherwise nothing is changed and the message names it. A Namespace that is there already gets
-    our labels and keeps its own; a CustomResourceDefinition serves when it has the wanted versions.
-  - CustomResourceDefinitions and the Namespace come first and are waited for. In check mode the plan is complete also
-    where they are not there yet; what can be tried on the server is tried by a dry run, so that a refusal by admission
-    or for lack of rights is known beforehand.
-  - A busy server, broken connections and lost races are ridden through for some seconds. A run that fails midway is
-    continued by the next one.
-  - The cluster is the one of O(kubeconfig). E(KUBECONFIG), C(~/.kube/config), E(K8S_AUTH_KUBECONFIG) and service
+  - Renders the manifests of components, compares them with the objects on the API server, and changes the objects that
+    differ by server-side apply, with the field manager C(gpuops.nvidia). It reads each kind with one list request, and
+    writes an object only if it differs.
+  - Drift inside the objects is repaired, for example a changed image, or an added environment variable, C(hostPID),
+    container or rule. Foreign labels and annotations of an object and its status are not changed. This includes the
+    annotation of C(kubectl rollout restart), because its removal would restart the pods again. A value that an
+    autoscaler or a controller writes through a subresource stays if the manifest does not set it. What a mutating
+    webhook adds or changes stays, too. If a value differs although the API server records it as ours, a dry run shows
+    whether an apply would change it. The order of a list matters only where it has a meaning, such as for init
+    containers.
+  - If the API server does not allow a change in place, the object is replaced. Examples are the role of a binding, the
+    handler of a runtime class, an immutable ConfigMap, and a Service that has lost its address (C(clusterIP=None)). If
+    only users may restart the pods of a DaemonSet (OnDelete), its pods are kept for the new DaemonSet. If the new
+    DaemonSet would not select them, the change is refused.
+  - Owned objects have the label C(app.kubernetes.io/managed-by=gpuops.nvidia), the label C(gpuops.nvidia/component) and
+    the annotation C(gpuops.nvidia/applied). With these, the module finds them again and prunes those that are no longer
+    planned.
+  - A foreign object with the same name is used if it is as planned. It then gets no labels and is never removed.
+    Otherwise nothing is changed, and the error names it. An existing Namespace gets our labels and keeps its own. An
+    existing CustomResourceDefinition is used if it has the needed versions.
+  - CustomResourceDefinitions and the Namespace are created first, and the module waits for them. The plan of check mode
+    is complete, even if they do not exist yet. All writes that the API server can check are tried by a dry run first,
+    so an admission error or a missing right is reported before anything is changed.
+  - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
+    some seconds. If a run fails, the next run continues it.
+  - Only the cluster of O(kubeconfig) is used. E(KUBECONFIG), C(~/.kube/config), E(K8S_AUTH_KUBECONFIG) and service
     accounts are never used.
-  - A cluster that a live GPU Operator owns is refused where O(cluster) is given, unless O(take_over) is.
+  - With O(cluster), a cluster that a live GPU Operator owns is refused, unless O(take_over) is set.
   - Runs on the controller. Values of Secrets are never shown.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -46,63 +47,66 @@ requirements:
 options:
   state:
     description:
-      - V(present) makes the objects be as wanted and removes what is no longer wanted of the same components.
-      - V(absent) removes all objects of ours, or those of O(components), and waits until they are gone. Without
-        O(components) the Namespace goes too if this module made it and nothing foreign is left in it; a Namespace that
-        stays loses our labels and annotations. A CustomResourceDefinition of which others have objects stays as well.
-      - V(handed_back) gives the objects of the components (NFD, definitions and Namespaces apart) to the GPU Operator
-        that is installed in the cluster, which then is started. Its ClusterPolicy becomes that of O(policy) first; no
-        pod is touched. Where none is installed, nothing is done, see RV(operator).
+      - V(present) creates and repairs the objects, and prunes objects of the same components that are no longer
+        planned.
+      - V(absent) removes all owned objects, or those of O(components), and waits until they are deleted. Without
+        O(components), the Namespace is removed, too, if this module created it and it contains no foreign objects. If
+        the Namespace stays, our labels and annotations are removed from it. A CustomResourceDefinition with foreign
+        objects stays as well.
+      - V(handed_back) gives the objects of the components (except NFD, CustomResourceDefinitions and Namespaces) to the
+        GPU Operator that is installed in the cluster, and starts it. Before that, its ClusterPolicy is set to
+        O(policy). No pod is touched. If no operator is installed, nothing is changed, see RV(operator).
     type: str
     choices: [present, absent, handed_back]
     default: present
   cluster:
     description:
-      - What M(gpuops.nvidia.gpu_policy) returned as C(cluster). Excludes O(manifests).
-      - A component whose state there is C(absent) is removed.
+      - The plan of the cluster, as M(gpuops.nvidia.gpu_policy) returns it in C(cluster). It cannot be used with
+        O(manifests).
+      - A component with the state C(absent) is removed.
     type: dict
   components:
     description:
-      - Only these components are looked after, and only their objects are removed. All of O(cluster) without it.
+      - The components to change. Only their objects are created, changed or removed. The default is all components of
+        O(cluster).
     type: list
     elements: str
   manifests:
     description:
-      - Manifests to be delivered instead of those of the components, such as a monitoring rule of your own. Namespaced
-        ones must name their namespace.
+      - Your own manifests, which are applied instead of those of the components, such as a monitoring rule. Manifests
+        of namespaced objects must contain the namespace.
     type: list
     elements: dict
   component:
     description:
-      - The name under which O(manifests) are kept apart from the objects of other tasks; at most 63 letters, digits,
-        dots, dashes and underscores. Needed with O(manifests).
+      - A name for O(manifests), which separates them from the objects of other tasks. It has at most 63 letters,
+        digits, dots, dashes and underscores. Needed with O(manifests).
     type: str
   kubeconfig:
     description:
-      - Path of the kubeconfig of the cluster. Needed unless O(render_to) is given.
-      - A relative path is looked for beside the inventory, beside the playbook, and in the working directory.
+      - The path of the kubeconfig of the cluster. Needed unless O(render_to) is set.
+      - A relative path is looked up next to the inventory, next to the playbook, and in the working directory.
     type: path
   context:
     description:
-      - A context in it, instead of its current one.
+      - A context in O(kubeconfig). The default is the current context.
     type: str
   render_to:
     description:
-      - A folder to which the manifests are written, one file an object and a C(kustomization.yaml) that lists them in
-        order. No cluster is asked. Files that an earlier run wrote and that are no longer wanted are removed; with
-        O(state=absent) all of them.
+      - A folder to which the manifests are written, one file for each object, and a C(kustomization.yaml) that lists
+        them in order. No cluster is used. Files that an earlier run wrote and that are no longer planned are deleted;
+        with O(state=absent) all of them.
     type: path
   take_over:
     description:
-      - Whether a GPU Operator that owns the cluster is stopped (its Deployment scaled to 0) and the objects that it
-        made are taken over, in place and with their pods; those of drivers do not restart, as their DaemonSets are
-        OnDelete.
-      - Before anything is changed it is refused where something would start the operator again (OLM, Flux, Argo CD),
-        where it upgrades drivers now, where it runs what O(cluster) does not have, and where a selector is another. All
-        writes are tried on the server first.
-      - Objects that are not wanted here stay with the ClusterPolicy, which stays, as does its definition. Afterwards,
-        and where no operator is, it changes nothing.
-      - Needs O(cluster), and excludes O(components).
+      - Whether to stop a GPU Operator that owns the cluster (its Deployment is scaled to 0), and to adopt its objects
+        in place, with their pods. Driver pods do not restart, because their DaemonSets are OnDelete.
+      - This is refused before anything is changed if something would start the operator again (OLM, Flux, Argo CD), if
+        the operator is upgrading drivers, if it runs a component that O(cluster) does not have, or if a selector
+        differs. All writes are first tried by a dry run.
+      - Objects that are not planned stay with the ClusterPolicy. The ClusterPolicy and its CustomResourceDefinition
+        stay, too. If the cluster is already adopted, or has no operator, this option changes nothing.
+      - Needs O(cluster), and cannot be used with O(components).
     type: bool
     default: false
   policy:
@@ -113,18 +117,19 @@ options:
   disruption:
     description:
       - What O(state=absent) may disturb. Below V(drain) the DaemonSets of drivers and of the MPS daemon stay as long as
-        they have pods, with the other objects of their components and the Namespace, see RV(pending).
-      - From V(drain) on their pods are ended Node by Node, O(max_unavailable) at a time. The DaemonSets are deleted
-        without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance), which evicts
-        the pods that use a GPU within their disruption budgets; its MPS daemon and its driver pod are deleted and
-        waited for; and the Node is put back as it was. All other objects follow.
-      - A Node that is not Ready is passed over, and so is one whose pods do not end in time or may not be evicted. What
-        the pods on such Nodes need stays, everything else is removed, and the task fails at its end with the reason
-        C(Timeout). The next run continues, also after a run that was killed.
-      - With O(state=present) the level in O(cluster) counts. From V(drain) on, pods of drivers and of the MPS daemon
-        end in the same way where no DaemonSet of a driver or of the MPS daemon is wanted any more. A Node that is
-        passed over is in RV(pending) and RV(problems), and the task does not fail. A DaemonSet that another one
-        replaces or that moves to other Nodes ends its pods at once.
+        they have pods. The other objects of their components and the Namespace then stay, too, see RV(pending).
+      - From V(drain) on, their pods end Node by Node, O(max_unavailable) Nodes at a time. First the DaemonSets are
+        deleted without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance),
+        which evicts the pods that use a GPU within their disruption budgets. The module deletes the MPS daemon and the
+        driver pod of the Node, waits until they have ended, and puts the Node back as it was. At the end all other
+        objects are removed.
+      - A Node is skipped if it is NotReady, or if its pods do not end in time or may not be evicted. The objects that
+        the pods on such Nodes need stay, everything else is removed, and the task fails at its end with the reason
+        C(Timeout). The next run continues, also after a run was killed.
+      - With O(state=present) the level in O(cluster) applies. From V(drain) on, the pods of drivers and of the MPS
+        daemon end in the same way if no DaemonSet of a driver or of the MPS daemon is planned any more. Skipped Nodes
+        are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet is replaced by another one or moves to other
+        Nodes, its pods end at once.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -135,15 +140,15 @@ options:
     default: false
   wait_timeout:
     description:
-      - How long to wait, in seconds, for workloads to be ready.
-      - With O(state=absent), after how many seconds in which no object and no pod has gone the task fails. While they
-        go, it waits as long as that takes and prints how many are left.
+      - Seconds to wait until the workloads are ready.
+      - With O(state=absent), the task fails if no object and no pod has disappeared for this number of seconds. As long
+        as they disappear, the task waits and prints how many are left.
     type: int
     default: 300
   max_unavailable:
     description:
-      - How many Nodes whose driver or MPS pods are removed may be out of service at the same time, a number or a share
-        of these Nodes such as V(25%). See O(disruption).
+      - How many Nodes whose driver or MPS pods are removed may be out of service at the same time, a number or a
+        percentage of these Nodes such as V(25%). See O(disruption).
     type: str
     default: '1'
   drain_timeout:
@@ -170,7 +175,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Deliver all components that the policy wants
+- name: Deliver all components of the policy
   gpuops.nvidia.operands:
     cluster: "{{ gpu_plan.cluster }}"
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
@@ -182,7 +187,7 @@ EXAMPLES = r"""
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
     wait: true
 
-- name: Deliver an object of your own with the same care
+- name: Deliver your own object
   gpuops.nvidia.operands:
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
     component: dashboards
@@ -200,19 +205,19 @@ EXAMPLES = r"""
     cluster: "{{ gpu_plan.cluster }}"
     render_to: ./manifests
 
-- name: Take over what a GPU Operator runs
+- name: Adopt the objects of a GPU Operator
   gpuops.nvidia.operands:
     cluster: "{{ gpu_plan.cluster }}"
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
     take_over: true
 
-- name: Give it back
+- name: Hand the objects back to the GPU Operator
   gpuops.nvidia.operands:
     state: handed_back
     policy: "{{ exported_policy.exported }}"
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
 
-- name: Remove everything of ours from the cluster
+- name: Remove all owned objects from the cluster
   gpuops.nvidia.operands:
     state: absent
     disruption: drain
@@ -222,13 +227,15 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - The steps in order. C(action) is V(create), V(update) (what is wanted has changed), V(repair) (a foreign hand has
-      changed the object), V(replace) (either of them, where the server allows it only with a new object), V(adopt) (a
-      GPU Operator's object becomes ours), V(delete), or V(release) (an object that stays loses our marks); V(stop) and
-      V(start) of an operator, V(hand over) of an object and V(forget) of a Node (our annotations go) to it; with
-      O(render_to) V(write file) or V(remove file). C(reason) names the fields that differ.
-      - Also the steps on Nodes whose driver and MPS pods go; V(hold), V(cordon), V(evict),
-        V(pause), V(delete) of a pod, V(resume), V(uncordon) and V(release).
+    - The steps in order. C(reason) names the fields that differ. C(action) is one of the following.
+    - V(create), V(delete), V(update) (the desired object has changed), V(repair) (somebody else has changed the
+      object), V(replace) (an update or repair that needs a new object), V(adopt) (an object of a GPU Operator becomes
+      owned), or V(release) (our labels and annotations are removed from an object that stays).
+    - V(stop) and V(start) of a GPU Operator, V(hand over) of an object to it, and V(forget) of a Node (our annotations
+      are removed).
+    - V(hold), V(cordon), V(evict), V(pause), V(delete) of a pod, V(resume), V(uncordon) and V(release) on Nodes whose
+      driver and MPS pods end.
+    - V(write file) or V(remove file) with O(render_to).
   returned: success
   type: list
   elements: dict
@@ -241,10 +248,10 @@ plan:
       assumed: false
 pending:
   description:
-    - What the C(disruption) in O(cluster), or O(disruption), forbids and is not done, with C(pending_reason). It needs
-      V(drain) to end driver pods or MPS daemons that run, by removing, replacing or moving their DaemonSet. While the
-      driver's is pending, all other changes of the driver are. With O(state=present) also Nodes that were passed over,
-      see O(disruption).
+    - The steps that the C(disruption) in O(cluster), or O(disruption), forbids, each with its C(pending_reason).
+      Removing, replacing or moving the DaemonSet of a driver or of the MPS daemon ends its pods and needs V(drain). If
+      the DaemonSet of a driver is pending, all other changes of the driver are pending, too. With O(state=present)
+      skipped Nodes are listed as well, see O(disruption).
   returned: success
   type: list
   elements: dict
@@ -259,9 +266,9 @@ problems:
   sample: []
 objects:
   description:
-    - All objects that were looked at, with C(object), C(component), C(action), C(reasons), C(before) and C(after).
-      Beside the actions of RV(plan) there are V(keep) and V(reuse) (a foreign object that does what is wanted).
-    - C(before) and C(after) are empty for what is not written; defaults of the server are left out.
+    - All objects that were compared, with C(object), C(component), C(action), C(reasons), C(before) and C(after). In
+      addition to the actions of RV(plan) there are V(keep) and V(reuse) (a foreign object that is as planned).
+    - C(before) and C(after) are empty for objects that are not written. Defaults of the API server are left out.
   returned: success
   type: list
   elements: dict
@@ -273,31 +280,31 @@ objects:
       before: {}
       after: {}
 counts:
-  description: How many objects had each action.
+  description: The number of objects for each action.
   returned: success
   type: dict
   sample: {create: 0, update: 0, repair: 1, replace: 0, adopt: 0, delete: 0, release: 0, reuse: 0, keep: 58}
 workloads:
   description:
-    - The DaemonSets and Deployments of ours as they are, where nothing was written; empty otherwise. Made for the
+    - The current DaemonSets and Deployments of the components if nothing was written, otherwise empty. Use it for the
       option C(workloads) of M(gpuops.nvidia.gpu_verify).
   returned: when a cluster was converged
   type: list
   elements: dict
 operator:
-  description: Whether a GPU Operator is installed that the objects were given to.
+  description: Whether a GPU Operator is installed, so that the objects were given to it.
   returned: with O(state=handed_back)
   type: bool
 server:
-  description: The API server's address, empty with O(render_to).
+  description: The address of the API server, empty with O(render_to).
   returned: success
   type: str
   sample: https://10.0.0.10:6443
 error:
   description:
-    - What went wrong. For V(cluster) with C(verb), C(object), C(status), C(reason) and C(fields) as the server names
-      them, and C(done), the steps that had been carried out. With O(state=absent) also with C(pending), and with
-      C(nodes), by Node that was passed over what is wrong with it.
+    - The error. If its C(kind) is V(cluster), it has C(verb), C(object), C(status), C(reason) and C(fields) from the
+      API server, and C(done), the steps that were executed before. With O(state=absent) it also has C(pending), and
+      C(nodes), which maps each skipped Node to its problem.
   returned: failure
   type: dict
   sample: {kind: cluster, verb: apply, object: ConfigMap gpu-operator/x, status: 403, reason: Forbidden, fields: []}

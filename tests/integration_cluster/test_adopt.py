@@ -296,7 +296,7 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     assert not land.audit.writes and land.replicas() == 0
     (tmp_path / "cluster-policy.yml").write_text("of another cluster\n")
     said = playbook(tmp_path, "hand_back", inventory, "-vvv", "--diff")
-    assert "The operator has the cluster" in said and MARK not in said
+    assert "The operator owns the cluster" in said and MARK not in said
     assert [path.read_text() for path in tmp_path.glob("cluster-policy.yml.*")] == ["of another cluster\n"]
     written = yaml.safe_load((tmp_path / "cluster-policy.yml").read_text())
     live = land.kubectl.get("clusterpolicy", "cluster-policy")
@@ -331,7 +331,7 @@ def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:
         land.audit.start()
         assert "changed=0" in playbook(tmp_path, "site", inventory)
         assert not land.audit.writes
-        assert "The operator has the cluster" in playbook(tmp_path, "hand_back", inventory)
+        assert "The operator owns the cluster" in playbook(tmp_path, "hand_back", inventory)
         assert set(land.owned().values()) == {(True, False)} and land.pods() == drivers
         daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
         assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
