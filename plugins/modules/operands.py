@@ -128,8 +128,8 @@ options:
         C(Timeout). The next run continues, also after a run was killed.
       - With O(state=present) the level in O(cluster) applies. From V(drain) on, the pods of drivers and of the MPS
         daemon end in the same way if no DaemonSet of a driver or of the MPS daemon is planned any more. Skipped Nodes
-        are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet is replaced by another one or moves to other
-        Nodes, its pods end at once.
+        are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet is replaced by another one or
+        moves to other Nodes, its pods end at once.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
