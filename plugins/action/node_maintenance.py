@@ -34,6 +34,8 @@ class ActionModule(ControllerAction):
         "reason": {"type": "str", "default": ""},
         "begun": {"type": "dict", "default": {}},
         "labels": {"type": "dict", "default": {}},
+        "evict": {"type": "bool", "default": True},
+        "creates": {"type": "bool", "default": False},
     }
 
     def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -42,7 +44,8 @@ class ActionModule(ControllerAction):
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
                                   arguments["disruption"], bool(self._task.check_mode))
         request = Request(evictions, Holder.of_run(), arguments["clients"], arguments["reason"],
-                          arguments["begun"], seen=arguments["labels"])
+                          arguments["begun"], seen=arguments["labels"], evict=arguments["evict"],
+                          creates=arguments["creates"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()
         users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]

@@ -35,6 +35,7 @@ class ActionModule(ControllerAction):
         "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
         "release": {"type": "bool", "default": True},
+        "pause": {"type": "bool", "default": True},
         "at_once": {"type": "str", "default": "1"},
         "max_fail_percentage": {"type": "int", "default": 0},
         "timeout": {"type": "int", "default": 300},
@@ -52,7 +53,8 @@ class ActionModule(ControllerAction):
         request = Request(names, arguments["layout"], arguments["asked"], outcome, arguments["reason"],
                           arguments["labels"], arguments["namespace"], arguments["at_once"],
                           arguments["max_fail_percentage"], arguments["timeout"], bool(self._task.check_mode),
-                          Holder.of_run(), arguments["release"], arguments["disruption"])
+                          Holder.of_run(), arguments["release"], arguments["disruption"],
+                          arguments["pause"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         if state == "requested" and arguments["layout"]:
             refuse_unknown(client, arguments["namespace"], arguments["layout"], names)

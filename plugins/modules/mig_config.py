@@ -89,6 +89,14 @@ options:
       - V(false) removes the unit and the file. So does O(state=absent).
     type: bool
     default: true
+  create:
+    description:
+      - Whether instances are created. With V(false) the steps of a GPU that would end with that are pending, and
+        RV(uncreated) names the GPU.
+      - On a host that is a Node, the device plugin offers the new instances only after a restart. The playbooks
+        therefore create them while M(gpuops.nvidia.node_maintenance) has paused the operands.
+    type: bool
+    default: true
   after_reload:
     description:
       - For check mode, whether an earlier task would reload the driver. A reload removes all instances and, except on
@@ -209,6 +217,13 @@ destroyed:
   returned: success
   type: list
   elements: dict
+uncreated:
+  description:
+    - The GPUs that wait only because O(create) is false, by PCI address.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 touched:
   description:
     - The PCI addresses of the GPUs in RV(plan) and RV(pending). If it is empty, only the files for the next boot
@@ -264,6 +279,7 @@ def main() -> None:
             "selected": {"type": "str"},
             "devices": {"type": "list", "elements": "str"},
             "boot": {"type": "bool", "default": True},
+            "create": {"type": "bool", "default": True},
             "after_reload": {"type": "bool", "default": False},
             "files_before": {"type": "list", "elements": "str", "default": []},
             "disruption": _glue.DISRUPTION,
@@ -278,7 +294,7 @@ def main() -> None:
     def work() -> dict[str, t.Any]:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
                           module.check_mode, asked["checkpoint"], asked["after_reload"],
-                          asked["files_before"] if module.check_mode else ())
+                          asked["files_before"] if module.check_mode else (), asked["create"])
         nvml = Nvml()
         if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
             from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.shown import Shown

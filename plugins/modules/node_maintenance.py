@@ -46,6 +46,21 @@ options:
       - The name of the Node, as C(kubectl get nodes) shows it.
     type: str
     required: true
+  evict:
+    description:
+      - Whether the change disturbs what uses the GPUs. V(false) if it only creates MIG instances in free space. Then
+        no pod is evicted and none is in the way, at any level, and only the operands that know the instances of the
+        GPUs are paused.
+      - The label of the device plugin is that of the MPS daemon, too, whose end is that of its clients. If the Node has
+        one, V(false) counts as V(true), and at O(disruption=never) the daemon keeps the Node in service.
+    type: bool
+    default: true
+  creates:
+    description:
+      - Whether the change creates MIG instances in free space. If O(disruption) forbids the rest of the change, the
+        module continues for them as with O(evict=false), and RV(level) is V(never).
+    type: bool
+    default: false
   clients:
     description:
       - What uses the GPUs of the host, as M(gpuops.nvidia.nvidia_driver) and M(gpuops.nvidia.mig_config) return it in
@@ -128,6 +143,12 @@ started:
   returned: success
   type: bool
   sample: true
+level:
+  description: The level at which the host may be changed now. V(never) if the Node stays in service, or if only the
+    operands are paused that know the MIG instances.
+  returned: with O(state=started)
+  type: str
+  sample: drain
 ready:
   description: Whether the Node is Ready.
   returned: success

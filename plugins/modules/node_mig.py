@@ -100,6 +100,12 @@ options:
         M(gpuops.nvidia.node_maintenance) with V(ignore:ended).
     type: bool
     default: true
+  pause:
+    description:
+      - Whether V(changing) pauses the operands. V(false) leaves that to M(gpuops.nvidia.node_maintenance), which spares
+        an MPS daemon that must not be ended.
+    type: bool
+    default: true
   at_once:
     description:
       - How many Nodes V(requested) asks at the same time, a number or a share such as V(25%).

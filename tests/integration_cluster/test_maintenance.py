@@ -11,7 +11,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, mig
 
 from tests.integration import user
 from tests.integration_cluster.conftest import Audit
@@ -95,6 +95,33 @@ def test_a_removal_goes_through_the_node(site: Site, audit: Audit, level: str, f
         assert watcher.record.count(f"Node {node}") == (0 if left else 3 + (level == "drain"))
         assert site.state(node) == (False, None) and site.metadata(node)["labels"][PLUGIN] == "true"
         assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
+
+
+@pytest.mark.parametrize("level", ["never", "drain"])
+def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(site: Site, audit: Audit,  # noqa: F811
+                                                                               level: str) -> None:
+    """The device plugin offers what there was when it began. Nobody is evicted for instances in free space."""
+    first = site.nodes[0]
+    assert run(site, hosts=(first,)).rc == 0 and site.instances(first) == 14
+    state = site.folder / first / "half"
+    state.write_text("".join(line + "\n" for line in site.gpusim(first, "show").splitlines()
+                             if not line.startswith(("gi 1 ", "ci 1 "))))
+    site.gpusim(first, "load", str(state))
+    site.deploy("trainer")
+    site.until(lambda: bool(site.plugin(first)))
+    former = site.plugin(first)
+    watcher = Watcher(audit)
+    preview = run(site, "--check", "--diff", disruption=level, hosts=(first,))
+    assert preview.rc == 0 and not watcher.record and site.instances(first) == 7, preview.output
+    done = run(site, "--diff", disruption=level, hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 14, done.output
+    assert steps(done) == steps(preview) and f"+pause: device-plugin on Node {first}" in steps(done)
+    assert watcher.record == [f"Node {first}"] * 3 and "trainer" in site.pods(), "held, paused, put back"
+    assert site.state(first) == (False, None)
+    site.until(lambda: site.plugin(first) not in ("", former))
+    watcher = Watcher(audit)
+    again = run(site, disruption=level, hosts=(first,))
+    assert again.rc == 0 and not watcher.record, again.output
 
 
 def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(site: Site) -> None:  # noqa: F811
@@ -207,6 +234,7 @@ def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit, playb
     assert (labels[STATE], labels[PLUGIN]) == ("pending", maintenance.PAUSED) and maintenance.HELD in annotations
     assert site.state(first) == (True, False) and site.instances(first) == 0
     site.until(lambda: site.ready("server") == 2)
+    site.label(first, **{PLUGIN: mig.PAUSED})  # as node_mig pauses it
     watcher = Watcher(audit)
     resume = site.play if playbook == "mig" else functools.partial(run, site)
     preview = resume("--check", "--diff", hosts=(first,))

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
 START = "start stopped service again"
 # Only the API server knows disruption budgets, and a signalled container is started again by its kubelet at once.
+LATER = "create is false: operands of the Node have to learn of the instances"
 EVICT = "evict through the Node: run playbook gpuops.nvidia.mig, or gpuops.nvidia.node_drain"
 # A process that holds a GPU, see L(holders.read_holders).
 Holder = t.Dict[str, t.Any]
@@ -165,11 +166,12 @@ def starts(units: t.Iterable[str]) -> list[Step]:
     return [Step(START, unit, "it was stopped while MIG changes") for unit in reversed(list(units))]
 
 
-def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = ()) -> GpuPlan:
+def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), create: bool = True) -> GpuPlan:
     """The steps for a GPU: stop clients, destroy, mode, create; those that level forbids are pending.
 
     services: units among the holders that can be stopped and started again; other holders are sent a signal. Processes
-    in pods never are: where one is in the way, all steps are pending at every level.
+    in pods never are: where one is in the way, all steps are pending at every level. create: whether instances may be
+    created; without that all steps are pending that would end with it.
     """
     change = difference(gpu.layout, goal.layout)
     turn = gpu.mode != (goal.enabled, goal.enabled)
@@ -193,7 +195,16 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = ()) -> Gp
     allowed, pending = gate(steps, "never" if pods else level)
     if pods:
         pending[0]["pending_reason"] = f"in use by {', '.join(pods)}; {EVICT}"
+    if not create and creates(allowed):
+        follows = f"it follows '{allowed[0].id}'"
+        allowed, pending = [], [{**step.as_dict(), "pending_reason": follows if at else LATER}
+                                for at, step in enumerate(allowed)]
     return GpuPlan(gpu, goal, change, allowed, pending)
+
+
+def creates(steps: t.Iterable[Step]) -> bool:
+    """Whether instances are created."""
+    return any(step.action == CREATE for step in steps)
 
 
 def disturbs(gpu: Gpu, goal: Goal) -> bool:

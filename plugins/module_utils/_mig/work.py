@@ -36,7 +36,8 @@ UNREAD = "See dmesg | grep -i nvrm; reset the GPU while nothing uses it (nvidia-
 
 
 class Request(t.NamedTuple):
-    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all.
+    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all;
+    create: whether instances may be created.
 
     In check mode only: after_reload, plan from what GPUs have once the driver has been reloaded; files_before, paths of
     files that are brought before.
@@ -51,6 +52,7 @@ class Request(t.NamedTuple):
     checkpoint: t.Any = None
     after_reload: bool = False
     files_before: t.Sequence[str] = ()
+    create: bool = True
 
 
 class Work:
@@ -363,7 +365,7 @@ class Work:
                 gpu.layout = tuple(planning.busy(piece, gpu.holders) for piece in gpu.layout)
                 services = stoppable(self.root, gpu.holders)
                 goal = self._again(gpu, goal)
-        return planning.plan(gpu, goal, self.request.level, services)
+        return planning.plan(gpu, goal, self.request.level, services, self.request.create)
 
     @property
     def _fixed(self) -> bool:
@@ -407,6 +409,8 @@ class Work:
             holders=[_holder(holder) for plan in plans for holder in plan.gpu.holders],
             destroyed=[item for plan in done for item in planning.moved(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
+            uncreated=[plan.gpu.pci for plan in plans if plan.pending
+                       and plan.pending[0]["pending_reason"] == planning.LATER],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
 
 

@@ -276,10 +276,14 @@ def listed(task_vars: TaskVars, host: str, what: str) -> dict[str, list[dict[str
 def _carried_out(task_vars: TaskVars, host: str, result: dict[str, t.Any]) -> dict[str, t.Any]:
     """What a module returned. If the host's Node stayed in service, this was a preview, and all of it is pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
-    obstacles = maintenance.get("pending") if maintenance.get("started") is False else None
+    obstacles = maintenance.get("pending")
     if not obstacles:
         return result
     reason = f"{obstacles[0]['id']}: {obstacles[0]['pending_reason']}"
+    if maintenance.get("started"):  # for MIG instances in free space alone: the rest was left at the level never
+        waiting = [{**step, "needs": obstacles[0]["needs"], "pending_reason": reason}
+                   for step in result.get("pending") or ()]
+        return {**result, "pending": waiting}
     waiting = [{**step, "needs": obstacles[0]["needs"], "pending_reason": reason} for step in result.get("plan") or ()]
     return {**result, "plan": [], "pending": [*waiting, *(result.get("pending") or ())]}
 

@@ -4,8 +4,9 @@
 """Takes a Node out of service before its host is disturbed, and puts it back as it was. PRIVATE to the collection.
 
 While a Node is out of service, one run holds it and its operands are paused by their deploy labels. If the level
-allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. Labels and
-annotations of the Node keep this state, so that the next run can continue after a run was killed.
+allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. Where MIG
+instances are only created in free space, no pod is in the way, and only operands that know the instances are paused.
+Labels and annotations of the Node keep this state, so that the next run can continue after a run was killed.
 
 The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
 Operator 26.7), so that other tools know what it means.
@@ -24,11 +25,21 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, mig, node, operand_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
+    cordon,
+    drain,
+    evictable,
+    mig,
+    node,
+    operand_pods,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, refuse_held
 
 PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
+# Those that know the MIG instances of the GPUs since they began.
+_KNOWING = tuple(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm"))
 # The annotation that says why the last maintenance failed.
 REASON = "gpuops.nvidia/maintenance-failed"
 # The annotation of a Node whose driver and MPS pods are being removed; it stays until that has succeeded.
@@ -37,6 +48,8 @@ UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
 _KEPT = 1000  # characters of a reason
 _PAUSE = 1.0  # seconds between two looks
+# As of L(drain.Drain.drained), where no pod is in the way.
+_UNASKED: t.Mapping[str, t.Any] = {"plan": [], "pending": [], "cordoned": [], "staying": []}
 
 Object = t.Mapping[str, t.Any]
 Result = t.Dict[str, t.Any]
@@ -50,7 +63,8 @@ class Request:
     uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
     it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all; removing:
     whether the Node's driver and MPS pods are to be removed; seen: by Node its labels as an earlier task of the same
-    run would have left them, in check mode.
+    run would have left them, in check mode; evict: whether the change disturbs what uses the GPUs; creates: whether it
+    creates MIG instances in free space, which may be done where the rest must not.
     """
 
     drain: drain.Request
@@ -60,6 +74,8 @@ class Request:
     begun: t.Mapping[str, t.Any] = field(default_factory=dict)
     removing: bool = False
     seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
+    evict: bool = True
+    creates: bool = False
 
     @property
     def name(self) -> str:
@@ -102,7 +118,8 @@ class Maintenance:
 
         If the level does not allow to end what uses the GPUs, C(started) in the result is false, and C(pending) names
         what uses them: before anything is changed, or, of pods that have come meanwhile, after the operands have been
-        paused, which are then resumed.
+        paused, which are then resumed. Instances in free space are created all the same, unless that would end an MPS
+        daemon. Then C(level) in the result is C(never).
         """
         one = self._node()
         self._refuse_upgrade(one)
@@ -110,17 +127,23 @@ class Maintenance:
             raise ClusterError(f"Node {self._request.name} is not Ready, so that its pods would not end.",
                                f"See why with kubectl describe node {self._request.name}, or delete the Node if it "
                                "is gone for good.", verb="get", object=f"Node {self._request.name}", reason="NotReady")
-        preview = self._drain(check=True)
-        obstacles = self._obstacles(preview)
-        if obstacles:
+        mps = self._mps()
+        gentle = not self._request.evict and not mps
+        preview = _UNASKED if gentle else self._drain(check=True)
+        obstacles = [] if gentle else self._obstacles(preview, mps)
+        if obstacles and (mps or not self._request.creates):
             return self._kept_in_service([], obstacles, one, preview)
-        steps = _steps(self._request.name, one, [_again(step) for step in preview["plan"]])
-        result = outcome(steps, (), plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
-                         paused=_to_pause(one), cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
+        gentle = gentle or bool(obstacles)
+        keys = _to_pause(one, _KNOWING if gentle else PAUSES)
+        steps = _steps(self._request.name, [] if gentle else [_again(step) for step in preview["plan"]], keys)
+        result = outcome(steps, obstacles, plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
+                         level="never" if gentle else self._request.drain.level, paused=keys,
+                         cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
         if self._request.drain.check:
             return result
-        result.update(self._start(one))
-        if allows(self._request.drain.level, "drain"):
+        evicts = not gentle and allows(self._request.drain.level, "drain")
+        result.update(self._start(one, keys, evicts))
+        if gentle or evicts:
             return result
         # Pods still came to the Node, which is not cordoned, until its device plugin had ended.
         try:
@@ -128,17 +151,25 @@ class Maintenance:
         except GpuopsError:
             self._give_back(one)
             raise
-        obstacles = self._obstacles(again)
-        if not obstacles:
-            return result
-        self._give_back(one)
-        return self._kept_in_service([*steps, *self._undone(_to_pause(one))], obstacles, one, again)
+        obstacles = self._obstacles(again, [])
+        if obstacles and not self._request.creates:
+            self._give_back(one)
+            return self._kept_in_service([*steps, *self._undone(keys)], obstacles, one, again)
+        return {**result, "pending": obstacles, "level": "never" if obstacles else result["level"]}
+
+    def _mps(self) -> list[str]:
+        """The MPS daemons of the Node that would end with the device plugin, as far as that matters."""
+        if self._request.evict and not self._request.creates and self._request.drain.level != "never":
+            return []
+        pods = self._client.list("v1", "Pod", field_selector=f"spec.nodeName={self._request.name}")
+        return [evictable.label(pod) for pod in pods if not evictable.ended(pod)
+                and (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON]
 
     @staticmethod
     def _kept_in_service(steps: t.Sequence[Step], obstacles: t.Sequence[t.Mapping[str, t.Any]], one: Object,
-                         look: Result) -> Result:
+                         look: t.Mapping[str, t.Any]) -> Result:
         return outcome(steps, obstacles, plan_diff("node_maintenance", steps), started=False, ready=_ready(one),
-                       paused=[], cordoned=[], evicted=[], staying=look["staying"])
+                       level="never", paused=[], cordoned=[], evicted=[], staying=look["staying"])
 
     def _undone(self, paused: t.Sequence[str], *between: Step) -> list[Step]:
         """The steps that put the Node back into service. paused: labels of operands; between: what is done beside."""
@@ -205,27 +236,32 @@ class Maintenance:
         request = replace(self._request.drain, check=check)
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
-    def _obstacles(self, preview: Result) -> list[dict[str, t.Any]]:
+    def _obstacles(self, preview: t.Mapping[str, t.Any], mps: t.Sequence[str]) -> list[dict[str, t.Any]]:
         """What uses the GPUs and must not be ended at this level, as pending steps. From C(drain) on there is none:
-        pods are evicted, and the host's modules decide about processes of the host."""
+        pods are evicted, and the host's modules decide about processes of the host. mps: of L(_mps)."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
         evictions = [step for step in preview["pending"] if step["action"] == "evict"]
         stops = [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
-                 for one in self._request.clients if not one.get("container")]
-        return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs 'drain' or higher"}
-                for step in evictions + stops]
+                 for one in self._request.clients if self._request.evict and not one.get("container")]
+        daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle").as_dict()
+                   for name in mps if not allows(level, "idle")]
+        return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs '{step['needs']}' or higher"}
+                for step in evictions + stops + daemons]
 
-    def _start(self, one: Object) -> Result:
-        """Carries out the plan; returns what only the run knows. If something goes wrong, the Node is as one again."""
+    def _start(self, one: Object, keys: t.Collection[str], evicts: bool) -> Result:
+        """Carries out the plan; returns what only the run knows. If something goes wrong, the Node is as one again.
+
+        keys: the labels of the operands to pause; evicts: whether the Node is drained.
+        """
         name = self._request.name
         node.write(self._client, name, self._taken)
         try:
-            drained = self._drain(check=False) if allows(self._request.drain.level, "drain") else {}
+            drained = self._drain(check=False) if evicts else {}
             if not drained.get("failed"):
                 # After the evictions, as the end of the MPS daemon ends its clients, whatever their budgets say.
-                node.write(self._client, name, self._pausing)
+                node.write(self._client, name, lambda live: self._pausing(live, keys))
                 operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
                                        self._sleep)
         except GpuopsError:
@@ -245,10 +281,10 @@ class Maintenance:
         mark = {REMOVING: "true"} if self._request.removing else {}
         return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
 
-    def _pausing(self, live: Object) -> dict[str, t.Any] | None:
-        """The patch that pauses the operands."""
+    def _pausing(self, live: Object, keys: t.Collection[str]) -> dict[str, t.Any] | None:
+        """The patch that pauses the operands with these labels."""
         refuse_held(self._request.holder, [live])
-        labels = dict.fromkeys(_to_pause(live), PAUSED)
+        labels = dict.fromkeys(_to_pause(live, keys), PAUSED)
         return {"metadata": {"labels": labels}} if labels else None
 
     def _as_before(self, live: Object, one: Object) -> dict[str, t.Any] | None:
@@ -276,18 +312,18 @@ def _ready(one: Object) -> bool:
                for condition in (one.get("status") or {}).get("conditions") or ())
 
 
-def _steps(name: str, one: Object, evictions: t.Sequence[Step]) -> list[Step]:
+def _steps(name: str, evictions: t.Sequence[Step], paused: t.Iterable[str]) -> list[Step]:
     return [Step("hold", f"Node {name}", "no other run works on it"), *evictions,
-            *(Step("pause", f"{key[len(DEPLOY):]} on Node {name}") for key in _to_pause(one))]
+            *(Step("pause", f"{key[len(DEPLOY):]} on Node {name}") for key in paused)]
 
 
 def _again(step: t.Mapping[str, t.Any]) -> Step:
     return Step(step["action"], step["target"], step["reason"], step["needs"])
 
 
-def _to_pause(one: Object) -> list[str]:
+def _to_pause(one: Object, keys: t.Iterable[str]) -> list[str]:
     labels = operand_pods.labels(one)
-    return [key for key in PAUSES if labels.get(key) == "true"]
+    return [key for key in keys if labels.get(key) == "true"]
 
 
 def _paused(one: Object) -> list[str]:

@@ -81,9 +81,10 @@ def stand(node: Object) -> Stand:
                  (node["metadata"].get("annotations") or {}).get(REASON, ""), labels.get(MIG_MANAGER) == "true")
 
 
-def changing(labels: Labels, layout: str) -> Changes:
-    """The labels of a Node whose layout is about to change. Only what runs is paused."""
-    wanted = {MIG_CONFIG: layout, STATE: PENDING, **{key: PAUSED for key in PAUSES if labels.get(key) == "true"}}
+def changing(labels: Labels, layout: str, pause: bool = True) -> Changes:
+    """The labels of a Node whose layout is about to change. Only what runs is paused, and nothing without pause."""
+    paused = {key: PAUSED for key in PAUSES if pause and labels.get(key) == "true"}
+    wanted = {MIG_CONFIG: layout, STATE: PENDING, **paused}
     return {key: value for key, value in wanted.items() if labels.get(key) != value}
 
 

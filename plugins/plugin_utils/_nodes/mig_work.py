@@ -33,7 +33,8 @@ class Request:
     its labels as an earlier task of the same run would have left them, in check mode; at_once: Nodes that change
     together, a number or a share of all; max_fail: the percentage of Nodes that may fail before no further one is
     asked; namespace: of the operands; timeout: seconds for a wait; holder: this run, which takes the Nodes and for
-    which none may be held by another one; release: whether it gives them back; level: the disruption that is allowed.
+    which none may be held by another one; release: whether it gives them back; level: the disruption that is allowed;
+    pause: whether the operands that hold GPUs are stopped.
     """
 
     names: t.Sequence[str]
@@ -50,6 +51,7 @@ class Request:
     holder: Holder | None = None
     release: bool = True
     level: str = "never"
+    pause: bool = True
 
 
 class Protocol:
@@ -74,8 +76,9 @@ class Protocol:
         if not self._request.check:
             self._all(lambda name: node.write(self._client, name, lambda live: _patch(
                 live, self._begun(name, operand_pods.labels(live)), self._taken(live))), nodes)
-            operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
-                                   self._clock, self._sleep)
+            if self._request.pause:
+                operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
+                                       self._clock, self._sleep)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
@@ -198,7 +201,7 @@ class Protocol:
             raise InputError(f"Node {name} is asked for no layout.",
                              f"Give one, or label the Node with {MIG_CONFIG}.", path="layout")
         self._refuse_overtaken(name, labels)
-        return mig.changing(labels, layout)
+        return mig.changing(labels, layout, self._request.pause)
 
     def _ended(self, name: str, labels: mig.Labels) -> mig.Changes:
         """A wish that came meanwhile stays, and is not said to have come true."""

@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import EXPIRES, HELD, Holder
@@ -64,6 +65,11 @@ class Site(Cluster):
     @property
     def labels(self) -> dict[str, str]:
         return dict(self.nodes["n1"]["metadata"]["labels"])
+
+    @property
+    def running(self) -> list[str]:
+        """The pods of the Node, without operands that are paused."""
+        return [one["metadata"]["name"] for one in self.list("v1", "Pod", field_selector="spec.nodeName=n1")]
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -172,6 +178,56 @@ def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service()
     assert result["changed"] and "resume" in result["diff"][0]["after"]
     assert (site.labels, site.annotations) == (LABELS, {}) and "unschedulable" not in site.nodes["n1"]["spec"]
     assert not site.run("ended", "idle")["changed"]
+
+
+def mps(**more: Any) -> Object:
+    """The MPS daemon of a Node, which ends where the device plugin is paused."""
+    return pod("mps", gpu="", owner="DaemonSet", metadata={"labels": {"app": MPS_DAEMON}, "ownerReferences": [
+        {"kind": "DaemonSet", "controller": True, "uid": "plugin"}]}, **more)
+
+
+@pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
+def test_for_instances_in_free_space_operands_are_paused_and_nobody_is_evicted(level: str) -> None:
+    labels = {**LABELS, f"{D}container-toolkit": "true", mig.CLIENT: "true", f"{D}nvsm": "true"}
+    process = [{"pid": 7, "name": "train", "container": None}]
+    site = Site(operand(), pod("job"), pod("alone", owner=""), labels=labels)
+    preview = site.run("started", level, check=True, evict=False, creates=True, clients=process)
+    begun = site.run("started", level, evict=False, creates=True, clients=process)
+    assert ids(preview) == ids(begun) == ["hold: Node n1", "pause: device-plugin on Node n1"]
+    assert begun["started"] and begun["level"] == preview["level"] == "never" and begun["pending"] == []
+    # Those that know the instances of the GPUs; nobody that a GPU client needs, and no GPU client.
+    assert site.labels == {**labels, f"{D}device-plugin": PAUSED} and sorted(site.running) == ["alone", "job"]
+    assert "unschedulable" not in site.nodes["n1"]["spec"]
+    site.run("ended", level, begun=begun)
+    assert (site.labels, site.annotations) == (labels, {})
+
+
+def test_where_the_rest_must_wait_instances_in_free_space_need_not() -> None:
+    site = Site(operand(), pod("job"))
+    begun = site.run("started", "idle", creates=True)
+    assert begun["started"] and begun["level"] == "never"
+    assert [one["id"] for one in begun["pending"]] == ["evict: Pod work/job"] and site.running == ["job"]
+    site.run("ended", "idle", begun=begun)
+    assert (site.labels, site.annotations) == (LABELS, {})
+    free = Site(operand()).run("started", "idle", creates=True)
+    assert free["started"] and free["level"] == "idle" and free["pending"] == []
+
+
+@pytest.mark.parametrize(("level", "job", "pending"), [
+    ("never", False, ["stop: MPS daemon work/mps"]), ("idle", False, []), ("drain", False, []), ("drain", True, []),
+    ("idle", True, ["evict: Pod work/job"]), ("never", True, ["evict: Pod work/job", "stop: MPS daemon work/mps"])])
+def test_no_mps_daemon_is_ended_for_instances_in_free_space_unless_the_level_allows_it(
+        level: str, job: bool, pending: list[str]) -> None:
+    """Its end is that of its clients. It has the label of the device plugin."""
+    site = Site(operand(), mps(), *([pod("job")] if job else []))
+    for check in (True, False):
+        begun = site.run("started", level, check=check, evict=False, creates=True)
+        assert [one["id"] for one in begun["pending"]] == pending and begun["started"] is not bool(pending)
+        assert begun["level"] == ("never" if pending else level)
+    assert bool(site.bodies) is not bool(pending) and ("mps" in site.running) is bool(pending)
+    assert ("job" in site.running) is (job and level != "drain")
+    if pending:
+        assert begun["pending"][-1]["pending_reason"].startswith(f"gpu_disruption is '{level}', this needs ")
 
 
 def test_a_node_that_was_ready_is_waited_for() -> None:

@@ -94,6 +94,12 @@ def test_only_what_runs_is_paused_and_comes_back() -> None:
     assert not server.run("settled", "n1")["changed"] and len(server.writes) == 2
 
 
+def test_operands_that_somebody_else_has_paused_are_no_matter() -> None:
+    server = Server(n1=LABELS)
+    assert ids(server.run("changing", "n1", pause=False)) == ["set MIG state: pending on Node n1"]
+    assert server.labels["n1"] == {**LABELS, STATE: "pending"}
+
+
 def test_check_names_the_steps_of_the_whole_run_and_writes_nothing() -> None:
     for before in ({}, {STATE: "success"}, {STATE: "failed"}):
         preview, server = Server(n1={**LABELS, **before}), Server(n1={**LABELS, **before})

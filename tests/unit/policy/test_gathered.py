@@ -247,3 +247,14 @@ def test_what_waits_as_its_node_stays_in_service_is_pending(kept: bool) -> None:
     waits = {**step, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
     assert gathered.listed(found, "a", "pending") == ({"mig_manager": [waits]} if kept else {})
     assert gathered.listed(found, "a", "plan") == ({} if kept else {"mig_manager": [step]})
+
+
+def test_what_waits_beside_new_instances_names_what_is_in_its_way() -> None:
+    """Only operands were paused, so that the module worked at the level never."""
+    create, mode = {"id": "create MIG instances: a", "needs": "never"}, {"id": "enable MIG mode: b", "needs": "idle"}
+    obstacle = {"id": "evict: Pod a/b", "needs": "drain", "pending_reason": "gpu_disruption is 'idle'"}
+    found = task_vars(a={"mig_manager_result": {"plan": [create], "pending": [{**mode, "pending_reason": "never"}]},
+                         "maintenance_result": {"started": True, "level": "never", "pending": [obstacle]}})
+    waits = {**mode, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
+    assert gathered.listed(found, "a", "pending") == {"mig_manager": [waits]}
+    assert gathered.listed(found, "a", "plan") == {"mig_manager": [create]}

@@ -69,10 +69,11 @@ def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
         ["gpu_plan"] if path.name == "remove.yml" else [])
 
 
-def serve_layout(result: dict[str, Any], level: str = "drain") -> tuple[list[str], str]:
+def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict[str, Any] | None = None
+                 ) -> tuple[list[str], str]:
     """(the tasks of layout.yml that run, why they end early). result: what mig_config returns, in the preview and in
-    the run; a task that is skipped registers that, as Ansible does."""
-    variables: dict[str, Any] = {"mig_manager_result": result, "maintenance_result": {"skipped": True},
+    the run; a task that is skipped registers that, as Ansible does; maintenance: what node_maintenance returned."""
+    variables: dict[str, Any] = {"mig_manager_result": result, "maintenance_result": maintenance or {"skipped": True},
                                  "maintenance_level": level}
     ran = []
     for task in yaml.safe_load(LAYOUT.read_text(encoding="utf-8")):
@@ -101,3 +102,18 @@ def test_a_layout_that_is_there_is_a_success() -> None:
     assert serve_layout({"plan": [], "pending": [], "touched": []}) == (["Write that the Node has the layout"], "")
     assert serve_layout({"plan": [CREATE], "pending": [], "touched": ["0000:02:00.0"]})[0][-2:] == [
         "MIG", "Write that the Node has the layout"]
+
+
+def test_a_layout_gets_the_instances_that_fit_beside_what_must_stay() -> None:
+    """The Node is not out of service for the rest, so that the layout is not reached; node_maintenance has paused what
+    may be paused."""
+    obstacle = {"id": "evict: Pod a/b", "pending_reason": "gpu_disruption is 'idle'"}
+    result = {"plan": [CREATE], "pending": [{"id": "enable MIG mode: x", "pending_reason": "it"}], "touched": ["x"]}
+    ran, why = serve_layout(result, "idle", {"started": True, "level": "never", "pending": [obstacle]})
+    assert "MIG" in ran and "Write that the Node has the layout" not in ran
+    assert why == "evict: Pod a/b: gpu_disruption is 'idle'"
+    ran, why = serve_layout(result, "idle", {"started": False, "level": "never", "pending": [obstacle]})
+    assert ran == ["Stop where gpu_disruption forbids the change"] and why == "evict: Pod a/b: gpu_disruption is 'idle'"
+    changing = next(one for one in yaml.safe_load(LAYOUT.read_text(encoding="utf-8"))
+                    if one.get("register") == "maintenance_changing")
+    assert changing["gpuops.nvidia.node_mig"]["pause"] is False

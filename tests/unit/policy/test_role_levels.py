@@ -52,6 +52,13 @@ def choice(fleet: str, levels: dict[str, str], driver_result: dict[str, Any], no
                   "gpu_here": {"node": {"name": "a", "left": False} if node else {}, **here}}
 
 
+def starts(task: dict[str, Any], variables: dict[str, Any]) -> bool:
+    """Whether the task of the role maintenance works on the Node."""
+    given = {"maintenance_creates": False, **{name: task["vars"][name] for name in (
+        "maintenance_disturbs", "maintenance_creating")}, **variables}
+    return all(template("{{ " + one + " }}", given) for one in task["when"])
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_the_strictest_level_counts(role: str) -> None:
     own = f"{role}_disruption"
@@ -100,9 +107,8 @@ def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
     # The role itself, where the Node is left behind or MIG has to be changed.
     block = read("roles/maintenance/tasks/main.yml")[0]["block"]
     start = next(one for one in block if one.get("register") == "maintenance_result")
-    variables |= {"maintenance_results": variables["gpu_results"], "maintenance_components": changed,
-                  "maintenance_node": "a", "maintenance_level": "drain"}
-    assert all(template("{{ " + one + " }}", variables) for one in start["when"]) is expected
+    variables |= {"maintenance_components": changed, "maintenance_node": "a", "maintenance_level": "drain"}
+    assert starts(start, {**variables, "maintenance_results": variables["gpu_results"]}) is expected
 
 
 @pytest.mark.parametrize(("level", "needed", "skipped", "expected"), [
@@ -171,7 +177,7 @@ def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
     start = next(one for one in block if one.get("register") == "maintenance_result")
     given = {**variables, "maintenance_results": results, "maintenance_components": components, "maintenance_node": "a",
              "maintenance_level": "drain"}
-    assert all(template("{{ " + one + " }}", given) for one in start["when"]) is expected
+    assert starts(start, given) is expected
 
 
 def test_a_node_that_was_passed_over_fails_the_run_at_its_end() -> None:
@@ -218,3 +224,54 @@ def test_a_removal_goes_on_after_a_node_that_was_passed_over(result: dict[str, A
     assert problems() == [PASSED_OVER["msg"]] * fails and problems(inventory_hostname="b") == []
     assert problems(inventory_hostname="b", maintenance_failure="b: a reason") == ["b: a reason"]
     assert problems(maintenance_failure="a: a reason") == ["a: a reason", *[PASSED_OVER["msg"]] * fails]
+
+
+CREATE = {"action": "create MIG instances", "needs": "never"}
+
+
+@pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
+@pytest.mark.parametrize(("plan", "tags", "expected"), [
+    ([CREATE], ["all"], True), ([CREATE], ["driver"], False), ([], ["all"], False)])
+@pytest.mark.parametrize("playbook", ["site", "remove"])
+def test_instances_in_free_space_go_through_the_node_at_every_level(
+        playbook: str, level: str, plan: list[dict[str, Any]], tags: list[str], expected: bool) -> None:
+    """The pass for all hosts leaves them, and nothing else is disturbed for them. A driver has nothing to do."""
+    plays = read(f"playbooks/{playbook}.yml")
+    hosts = next(one for one in plays if "gpu_undisturbed" in one.get("vars", {}))
+    nodes = next(one for one in plays if "serial" in one)
+    group = next(one for one in hosts["tasks"] if "ansible.builtin.group_by" in one)
+    mig = {"plan": [], "pending": plan, "uncreated": ["0000:07:00.0"] if plan else []}
+    results = {"driver_result": {"plan": [], "pending": []},
+               "mig_manager_result": mig if "all" in tags else {"skipped": True}}
+    here = {"node": {"name": "a", "left": False}, "mig_manager": {"placement": "host", "disruption": level}}
+    fleet = {"disruption": level, "hosts": {"a": here}}
+    variables = {**results, "inventory_hostname": "a", "gpu_undisturbed": True, "gpu_here": here, "gpu_plan": fleet,
+                 "remove_from": fleet, "ansible_run_tags": tags, "ansible_skip_tags": [], "gpu_waits": False,
+                 "gpu_results": [] if playbook == "site" else list(results.values()), "driver_level": level}
+    assert template("{{ " + group["when"] + " }}", variables) is expected
+    variables |= {"maintenance_creates": nodes["vars"]["maintenance_creates"], "maintenance_level": level,
+                  "maintenance_components": [], "maintenance_node": "a", "maintenance_results": [],
+                  "mig_manager_result": {"plan": plan if "all" in tags else [], "pending": []}}
+    start = next(one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]
+                 if one.get("register") == "maintenance_result")
+    assert starts(start, variables) is expected
+    told = {name: template(start["vars"][name], {**variables, "maintenance_creates": True}) for name in (
+        "maintenance_disturbs", "maintenance_creating")}
+    assert told["maintenance_disturbs"] is False
+    task, = read("roles/mig_manager/tasks/host.yml")
+    assert task["gpuops.nvidia.mig_config"]["create"] == "{{ mig_manager_create }}"
+    own = read("roles/mig_manager/defaults/main.yml")["mig_manager_create"]
+    assert template(own, {"gpu_undisturbed": True}) is False and template(own, {}) is True
+
+
+@pytest.mark.parametrize(("result", "undisturbed"), [
+    ({"skipped": True}, True), ({"started": False, "level": "never", "pending": [{}]}, True),
+    ({"started": True, "level": "never"}, True), ({"started": True, "level": "drain"}, False)])
+def test_a_host_is_disturbed_only_while_its_node_is_out_of_service(result: dict[str, Any], undisturbed: bool) -> None:
+    """Also in check mode, and also where MIG instances are created meanwhile."""
+    block = read("roles/maintenance/tasks/main.yml")[0]["block"]
+    change = next(one for one in block if one["name"] == "Change the host")
+    variables = {"maintenance_node": "a", "maintenance_result": result}
+    assert template(change["vars"]["gpu_undisturbed"], variables) is undisturbed
+    assert change["vars"]["mig_manager_create"] is True
+    assert template(change["vars"]["gpu_undisturbed"], {**variables, "maintenance_node": ""}) is False
