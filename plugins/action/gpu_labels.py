@@ -9,12 +9,12 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import GONE_AFTER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.told import FACT, told
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import GONE_AFTER
 
 Result = t.Dict[str, t.Any]
 IN_CLUSTER = ("node", "node_feature", "startup_taint")

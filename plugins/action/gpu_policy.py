@@ -9,7 +9,6 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, monitoring
@@ -17,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, matrix, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, host_nodes, reserved, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import namespace_of, resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import read_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     Terms,
     parse_deploy,
     plan_present,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import read_nodes
 
 from lab.stages import ROOT
 

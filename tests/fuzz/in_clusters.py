@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, printable, refusals
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import drivers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, cluster_nodes, node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, fleet, read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_modules
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import terminal

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
 

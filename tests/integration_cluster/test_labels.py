@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import ANNOTATION, GONE, GONE_AFTER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import label_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, GONE, GONE_AFTER
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes

@@ -16,7 +16,7 @@ PLUGINS = ROOT / "plugins"
 PREFIX = "ansible_collections.gpuops.nvidia.plugins."
 # From the top; packages of one row do not import from each other.
 ROWS = (
-    ("action", "inventory", "modules"),
+    ("action", "filter", "inventory", "modules"),
     ("_actions",),
     ("_reports", "_rollout"),
     ("_planning", "_operands"),
@@ -37,16 +37,28 @@ def package_of(module: str) -> str:
     return rest.partition(".")[0] if first == "plugin_utils" else first
 
 
-def packages() -> list[str]:
-    """All that hold code of the controller."""
-    return sorted(path.name for path in (PLUGINS / "plugin_utils").iterdir() if any(path.glob("*.py")))
+def packages(folder: str) -> list[str]:
+    """All below plugin_utils or module_utils."""
+    return sorted(path.name for path in (PLUGINS / folder).iterdir() if any(path.glob("*.py")))
+
+
+def imports(path: Path) -> list[ast.ImportFrom]:
+    """What a file imports from the collection."""
+    return [node for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PREFIX)]
 
 
 def imported(path: Path) -> set[str]:
     """The packages that a file imports from."""
-    tree = ast.parse(path.read_text())
-    return {package_of(node.module[len(PREFIX):]) for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PREFIX)}
+    return {package_of(str(node.module)[len(PREFIX):]) for node in imports(path)}
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that a file imports from."""
+    modules = {name for node in imports(path)
+               for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))}
+    paths = [PLUGINS / f"{str(module)[len(PREFIX):].replace('.', '/')}.py" for module in modules]
+    return [one for one in paths if one.is_file()]
 
 
 @pytest.mark.parametrize("path", sorted(PLUGINS.rglob("*.py")), ids=lambda path: str(path.relative_to(PLUGINS)))
@@ -57,12 +69,37 @@ def test_imports_go_down(path: Path) -> None:
         assert not up, f"{own} stands below or beside {', '.join(sorted(up))}"
 
 
+def drawn(pattern: str) -> list[str]:
+    """What the rows of the map begin with, sorted."""
+    text = (ROOT / "docs" / "contributing.md").read_text()
+    return sorted(name for row in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+                  for name in re.findall(pattern, row))
+
+
 def test_the_map_has_all_packages() -> None:
-    drawn = re.findall(r"^\| `plugin_utils/(\w+)` \|", (ROOT / "docs" / "contributing.md").read_text(), re.MULTILINE)
-    assert sorted(drawn) == packages() == sorted(name for name in HEIGHT if name.startswith("_"))
+    assert drawn(r"`plugin_utils/(\w+)`") == packages("plugin_utils")
+    assert packages("plugin_utils") == sorted(name for name in HEIGHT if name.startswith("_"))
+    assert drawn(r"`module_utils/(\w+)`") == packages("module_utils")
 
 
-@pytest.mark.parametrize("name", packages())
+def test_the_map_has_all_folders() -> None:
+    assert drawn(r"`plugins/(\w+)`") == sorted(path.name for path in PLUGINS.iterdir() if any(path.rglob("*.py")))
+    assert drawn(r"`(roles|playbooks)`") == ["playbooks", "roles"]
+
+
+def test_module_utils_has_what_modules_need() -> None:
+    """What the controller alone uses is in plugin_utils."""
+    waiting, needed = [*(PLUGINS / "modules").glob("*.py")], set()
+    while waiting:
+        path = waiting.pop()
+        if path not in needed:
+            needed.add(path)
+            waiting += files_of(path)
+    assert [str(path) for path in (PLUGINS / "module_utils").rglob("*.py")
+            if path not in needed and path.name != "__init__.py"] == []
+
+
+@pytest.mark.parametrize("name", packages("plugin_utils"))
 def test_a_package_can_be_overseen(name: str) -> None:
     assert len([path for path in (PLUGINS / "plugin_utils" / name).glob("*.py")
                 if path.name != "__init__.py"]) <= MOST

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import PCI
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import PRESENT
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI, PRESENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
 
 Node = t.Mapping[str, t.Any]

@@ -11,17 +11,17 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels, label_keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import Change, Deploy, Node, Terms
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Deploy, Node, Terms
 
 PAUSE = 2.0  # seconds between two looks for NFD's labels
 SHOWN = 12  # names, or ranges of names, in a text
@@ -194,7 +194,7 @@ def _await_nfd(client: Client, seconds: float) -> list[Node]:
             return nodes
         if late:
             raise ClusterError(f"No Node of {client.server} got a label of Node Feature Discovery "
-                               f"({deploy_labels.NFD}...) within {seconds:g} seconds.",
+                               f"({label_keys.NFD}...) within {seconds:g} seconds.",
                                "Look at the pods of node-feature-discovery: kubectl get pods -A | grep "
                                "node-feature-discovery; or wait longer: wait_for_nfd.", object="Node", verb="list")
         before = now

@@ -9,11 +9,11 @@ import ipaddress
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 
 Object = t.Mapping[str, t.Any]
 Facts = t.Dict[str, t.Any]

@@ -19,9 +19,8 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import LABELS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import DEPLOY
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
@@ -34,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     node,
     operand_pods,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, refuse_held
 
 PAUSED = "paused-for-driver-upgrade"

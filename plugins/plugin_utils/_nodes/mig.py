@@ -14,14 +14,14 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     CLIENT,
     LABELS,
     MIG_DEFAULT,
     MIG_MANAGER,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import DEPLOY, MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 STATE = f"{MIG_CONFIG}.state"
 PAUSED = "paused-for-mig-change"

@@ -10,14 +10,14 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import MIG_MANAGER
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, holder_of, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
 

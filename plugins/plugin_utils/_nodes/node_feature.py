@@ -14,15 +14,15 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels, label_keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import Change, Changes, Node, Terms
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import Labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, MANAGED_BY, MANAGER_NAME
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Changes, Node, Terms
 
 API, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NODE_LABEL = "nfd.node.kubernetes.io/node-name"

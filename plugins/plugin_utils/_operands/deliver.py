@@ -10,7 +10,6 @@ import typing as t
 from dataclasses import asdict, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, objects, operator, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
@@ -18,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import COMPONENT, workload
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     apply,

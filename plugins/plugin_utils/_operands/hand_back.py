@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_driver import operators_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import NVIDIA_DRIVER, SYSTEM
@@ -27,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare
 
 _POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")

@@ -9,12 +9,11 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, cluster_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_parts import Context, environment, part
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
     Concerned,
@@ -27,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import cluster_profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import (

@@ -9,12 +9,13 @@ import posixpath
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import LABELS, PCI
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
 

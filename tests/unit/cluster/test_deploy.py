@@ -9,9 +9,9 @@ from typing import Any, Callable
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import ANNOTATION, GONE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, GONE
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one
 
 NFD = "feature.node.kubernetes.io/"

@@ -10,11 +10,10 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan

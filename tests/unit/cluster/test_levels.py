@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, gate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys

@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import EXPIRES, HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, Maintenance

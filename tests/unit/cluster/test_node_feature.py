@@ -10,9 +10,9 @@ from typing import Any, Callable
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import ANNOTATION, HOST_GONE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, node_feature
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, HOST_GONE
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import one_by_one
 
 TOLD = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "8"}

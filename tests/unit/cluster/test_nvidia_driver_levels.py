@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, plan

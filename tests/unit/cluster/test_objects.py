@@ -133,6 +133,19 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path, inside: str) -> 
     assert not outside.exists() and sorted(tmp_path.rglob("*.yaml")) == [link][:inside.endswith(".yaml")]
 
 
+@pytest.mark.parametrize("name", ["../mine.yaml", "demo/../../mine.yaml", "{folder}/mine.yaml"])
+def test_a_list_of_files_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    """The index of an earlier run says what goes; others may have written into it."""
+    folder, mine = tmp_path / "out", tmp_path / "mine.yaml"
+    mine.write_text("a: 1")
+    files.write(str(folder), objects.wanted({"demo": [item()]}), check=False)
+    index = folder / "kustomization.yaml"
+    index.write_text(index.read_text() + f"- {name.format(folder=tmp_path)}\n")
+    assert "mine" in index.read_text() and yaml.safe_load(index.read_text())["resources"][1:]
+    files.write(str(folder), objects.wanted({"demo": [item()]}), check=False)
+    assert mine.exists() and "mine" not in index.read_text()
+
+
 def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "real")

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, deploy_labels, read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
 

@@ -9,8 +9,8 @@ import calendar
 import dataclasses
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import ANNOTATION, Deploy, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, Deploy, Node, Terms
 
 NFD = "feature.node.kubernetes.io/"
 SYSTEM = {f"{NFD}system-os_release.ID": "ubuntu"}

@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     ANNOTATION,
     GONE,
     GONE_AFTER,

@@ -10,8 +10,11 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import deploy_labels, label_keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_labels import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     ANNOTATION,
     GONE,
     GONE_AFTER,
@@ -22,8 +25,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.deploy_label
     plan_absent,
     undecided,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations_more
 from ansible_collections.gpuops.nvidia.tests.unit.labels.nodes import (
     ALL,

@@ -26,9 +26,12 @@ WORKLOAD = "nvidia.com/gpu.workload.config"
 # One of these has every host with a GPU, whatever can be read of it.
 SHOWS_A_GPU = ("nvidia.com/gpu.count", "nvidia.com/mig.capable")
 
+NFD = "feature.node.kubernetes.io/"
+# NFD writes the first for vendor, the others for class and vendor: 3D controller, VGA controller.
+PCI = tuple(f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
+
 # What NFD's master calls the annotation that lists the labels which it keeps up; another instance of it has a prefix.
 _NFD_LISTS = "nfd.node.kubernetes.io/feature-labels"
-_NFD_NAMESPACE = "feature.node.kubernetes.io/"
 
 _OURS = "gpuops.nvidia/"
 # Of GPU feature discovery 0.20, by the beginnings of their names.
@@ -75,7 +78,7 @@ def nfd_lists_without(annotations: Labels, keys: t.AbstractSet[str]) -> t.Dict[s
 
 
 def _in_full(name: str) -> str:
-    return name if "/" in name else _NFD_NAMESPACE + name
+    return name if "/" in name else NFD + name
 
 
 def wrong_feature(labels: Labels) -> str:

@@ -36,11 +36,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import label_keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.label_keys import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import (
     DEPLOY,
     MIG_CONFIG,
+    NFD,
     OPERANDS,
+    PCI,
     PLUGIN_CONFIG,
     PRESENT,
     SHOWS_A_GPU,
@@ -62,9 +64,6 @@ GONE_AFTER = 600
 # once a week is still served.
 _TRUSTED = 8 * 86400
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-NFD = "feature.node.kubernetes.io/"
-# NFD writes the first for vendor, the others for class and vendor: 3D controller, VGA controller.
-PCI = tuple(f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_"))
 MIG_DEFAULT = "all-disabled"
 # How the layout of a Node went, and why not: of the vendor's manager, or of node_mig.
 MIG_STATE, MIG_REASON = f"{MIG_CONFIG}.state", "gpuops.nvidia/mig-reason"
