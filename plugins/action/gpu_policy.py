@@ -197,7 +197,7 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
 
 
 def _left_behind(wanted: Data, seen: Data | None) -> dict[str, bool] | None:
-    """Maps Nodes to whether a run has left them out of service. None without a cluster. seen: the state that was read."""
+    """Maps Nodes to whether a run has left them out of service, None without a cluster. seen: the state, if read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
