@@ -216,7 +216,7 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
 
 
 def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] | None:
-    """Maps the Nodes to their annotations. None without a cluster. seen: the state that was read."""
+    """Maps the Nodes to their annotations, None without a cluster. seen: the state, if it was read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     if seen is not None:
