@@ -108,18 +108,18 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
            components: t.Collection[str] | None, kept: t.Collection[str]) -> node_by_node.Found:
-    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more."""
+    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and Nodes that a former run
+    has left out of service."""
     served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
-    ending = [name for name in node_by_node.LABELS if name not in served and name in (components or [name])]
-    if kept or not any(objects.is_ours(one) and objects.component_of(one) in ending for one in there.values()):
-        return node_by_node.Found()
-    return node_by_node.find(client, there, ending, client.list("v1", "Node", metadata_only=True))
+    asked = [name for name in node_by_node.LABELS if name in (components or [name])]
+    return node_by_node.Found() if kept else node_by_node.find(
+        client, there, [name for name in asked if name not in served], served.intersection(asked))
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
-    sets = found.sets if allows(level, hold.NEEDS) else ()
+    sets = found.search.sets if allows(level, hold.NEEDS) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
@@ -127,10 +127,13 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
 
 
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
-           tell: removal.Tell) -> node_by_node.NodeByNode:
-    """The work on the pods that are found, nothing below the level that it needs."""
+           tell: removal.Tell, removes: bool = False) -> node_by_node.NodeByNode:
+    """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
+    removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    return node_by_node.NodeByNode(client, found if allows(level, hold.NEEDS) else node_by_node.Found(), terms, tell)
+    if not allows(level, hold.NEEDS):
+        found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
+    return node_by_node.NodeByNode(client, found, terms, tell)
 
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
@@ -222,15 +225,14 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
-        every = client.list("v1", "Node", metadata_only=True)
-        # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
-        labelled = components is None and any(
-            deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
-        found = node_by_node.find(client, there, components, every)
+        found = node_by_node.find(client, there, components)
+    # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+    labelled = components is None and any(
+        deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
     by_nodes = allows(terms.level, hold.NEEDS)
     planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
     changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
-    nodes = _nodes(client, found, terms.level, terms, tell)
+    nodes = _nodes(client, found, terms.level, terms, tell, removes=True)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
                                      *nodes.needed_rights()])
     steps, staying = nodes.preview()

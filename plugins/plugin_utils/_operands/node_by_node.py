@@ -15,6 +15,7 @@ the pods that are left by their labels, and a Node that a run has left out of se
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 import typing as t
@@ -39,7 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import REMOVING, Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Request, unfinished
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold import (
     DRIVER,
     DRIVER_LABEL,
@@ -47,9 +48,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold impor
 )
 
 _PAUSE = 1.0  # seconds between two looks
+_ROUNDS = 10  # how often it is looked for pods that have come meanwhile
 _NAMED = 10  # Nodes in a message with their reasons
+_NO_NODE = "no Node"
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
-LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+MPS = "device_plugin"
+LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
@@ -68,50 +72,70 @@ class Terms:
     wish: Wish = Wish()
 
 
+@dataclass(frozen=True)
+class Search:
+    """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
+    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions."""
+
+    components: frozenset[str]
+    sets: frozenset[str]
+    places: t.Sequence[tuple[str, str, str]]
+
+    def find(self, client: Client) -> Found:
+        """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
+        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)]
+        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+        pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
+                if look[4] == "Pod"}
+        nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
+        found = Found({name: [] for name, one in sorted(nodes.items()) if unfinished(one) & self.components},
+                      nodes=nodes, search=self, revisions=[
+                          one for look, answer in zip(looks, answers) for one in answer
+                          if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
+        for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
+            owner = _controller(pod)
+            if owner and owner not in self.sets:
+                continue
+            if not owner:
+                found.orphans.append((component, pod))
+            name = pod["spec"].get("nodeName")
+            (found.pods.setdefault(name, []) if name in nodes else found.loose).append(pod)
+        return found
+
+
 @dataclass
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
-    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; sets: uids of the
-    DaemonSets; revisions: their ControllerRevisions, which the server would keep for another DaemonSet."""
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
+    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
     orphans: list[tuple[str, Pod]] = field(default_factory=list)
-    sets: t.Collection[str] = ()
     revisions: list[Object] = field(default_factory=list)
+    nodes: t.Mapping[str, Object] = field(default_factory=dict)
+    search: Search = Search(frozenset(), frozenset(), ())
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         nodes: t.Sequence[Object]) -> Found:
-    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left.
+         over: t.Collection[str] = ()) -> Found:
+    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
+    that has something of ours. components: None for all; over: components whose pods stay, as they are wanted again."""
+    ours = [one for one in live.values() if is_ours(one)]
+    spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
+              for one in ours} - {""}
+    sets = [one for one in ours if serves_gpu_clients(one) and (components is None or component_of(one) in components)]
+    ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
+    places = {(space, component, _selector(LABELS[component])) for component in ending for space in spaces}
+    places |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
+               for one in sets}
+    return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places)).find(client)
 
-    components: None for all; nodes: all Nodes of the cluster.
-    """
-    ours = [one for one in live.values() if is_ours(one) and (components is None or component_of(one) in components)]
-    sets = [one for one in ours if serves_gpu_clients(one)]
-    asked = {(space, component, _selector(labels))
-             for component, labels in LABELS.items()
-             for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
-    asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
-              for one in sets}
-    looks = [(*one, *kind) for one in sorted(asked) for kind in (("v1", "Pod"), _REVISION)]
-    answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
-    pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-            if look[4] == "Pod"}
-    uids = {one["metadata"]["uid"] for one in sets}
-    left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
-    found = Found({name: [] for name in sorted(left) if left[name]}, sets=uids, revisions=[
-        one for look, answer in zip(looks, answers) for one in answer
-        if look[4] != "Pod" and _controller(one) in {"", *uids}])
-    for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
-        owner = _controller(pod)
-        if owner and owner not in uids:
-            continue
-        if not owner:
-            found.orphans.append((component, pod))
-        name = pod["spec"].get("nodeName")
-        (found.pods.setdefault(name, []) if name in left else found.loose).append(pod)
-    return found
+
+def only_to_put_back(found: Found) -> Found:
+    """The Nodes that a former run has left out of service and on which no pod is to be ended any more."""
+    return Found({name: [] for name, pods in found.pods.items() if not pods}, nodes=found.nodes,
+                 search=Search(found.search.components, frozenset(), ()))
 
 
 def uids_without_owner(found: Found) -> list[str]:
@@ -139,10 +163,10 @@ class NodeByNode:
 
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
-        self._names = sorted(found.pods)
-        self._at_once = batch(terms.at_once, len(self._names))
+        batch(terms.at_once, len(found.pods))  # a wrong number is refused before anything is deleted
         self._failed: dict[str, GpuopsError] = {}
         self._broken: list[GpuopsError] = []
+        self._seen: set[str] = set()
         self._turns = itertools.count(1)
 
     def needed_rights(self) -> list[rights.Right]:
@@ -153,12 +177,14 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-                *([rights.LABEL_NODES, ("create", _EVICTIONS, "")] if found.pods else [])]
+                *([rights.LABEL_NODES] if found.pods else []),
+                *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
-        answers = self._client.many(self._preview, self._names)
-        self._failed = {name: one for name, one in zip(self._names, answers) if isinstance(one, GpuopsError)}
+        names = sorted(self._found.pods)
+        answers = self._client.many(self._preview, names)
+        self._failed = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
         previews = [one for one in answers if not isinstance(one, GpuopsError)]
         if self._failed:
             self._ask_server()
@@ -168,12 +194,23 @@ class NodeByNode:
                  *(f"{name} will be passed over. {error}" for name, error in self._failed.items())])
 
     def run(self) -> ClusterError | None:
-        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails."""
-        todo = [name for name in self._names if name not in self._failed]
-        self._try("no Node", lambda: self._end_all(self._found.loose))
-        with ThreadPoolExecutor(self._at_once) as threads:
-            list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
-        without_errors(self._broken)
+        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails.
+
+        The DaemonSets are gone by now. What they have made since the pods were looked for is looked for here, until
+        nothing is left but what was passed over.
+        """
+        found = self._found
+        for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
+            self._found = found.search.find(self._client)
+            self._seen |= self._found.pods.keys()
+            todo = sorted(self._found.pods.keys() - self._failed.keys())
+            loose = self._found.loose if _NO_NODE not in self._failed else []
+            if not todo and not loose:
+                break
+            self._try(_NO_NODE, functools.partial(self._end_all, loose))
+            with ThreadPoolExecutor(batch(self._terms.at_once, len(self._found.pods))) as threads:
+                list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
+            without_errors(self._broken)
         for one in self._found.revisions:
             meta = one["metadata"]
             self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
@@ -191,9 +228,11 @@ class NodeByNode:
             blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
 
     def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
-        terms = self._terms
+        terms, found = self._terms, self._found
+        work = {MPS if _is_mps(pod) else DRIVER for pod in found.pods[name]}
+        work |= unfinished(found.nodes[name]) & found.search.components
         request = drain.Request([name], terms.wish, None, terms.timeout, terms.level, check)
-        return Maintenance(self._client, Request(request, terms.holder, removing=True, **more), self._tell,
+        return Maintenance(self._client, Request(request, terms.holder, removing=work, **more), self._tell,
                            time.monotonic, time.sleep)
 
     def _preview(self, name: str) -> tuple[list[Step], list[str]]:
@@ -226,7 +265,7 @@ class NodeByNode:
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
-        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._names)}")
+        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._seen)}")
         if not self._found.pods[name]:
             self._maintenance(name, begun={"ready": False}).ended()  # nothing is there that a Ready Node would end
             return

@@ -137,7 +137,8 @@ class Site:
         return dict(self.api.objects[f"/api/v1/nodes/{name}"]["metadata"])
 
     def out_of_service(self) -> list[str]:
-        return [name for name in ("n1", "n2", "n3") if HELD in (self.node(name).get("annotations") or {})]
+        return [one["metadata"]["name"] for _path, one in sorted(self.api.objects.items())
+                if one["kind"] == "Node" and HELD in (one["metadata"].get("annotations") or {})]
 
     def as_before(self) -> bool:
         """Whether all Nodes are as they were."""
@@ -279,7 +280,7 @@ def test_a_node_whose_pod_does_not_end_is_passed_over_and_stays_cordoned(site: S
     site.lasting = {pod}
     passed_over(site, f"n1: Pod s/{pod} has not ended 30 s after it was deleted. Look at")
     marks = site.node("n1")["annotations"]
-    assert pod in marks[REASON] and marks[REMOVING] == "true" and HELD not in marks
+    assert pod in marks[REASON] and "driver" in marks[REMOVING] and HELD not in marks
     assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["labels"] == LABELS
     passed_over(site, f"n1: Pod s/{pod} has not ended")
     site.lasting.clear()
@@ -413,3 +414,77 @@ def test_a_driver_whose_labels_somebody_took_is_a_driver(site: Site) -> None:
     result = site.remove("idle")
     assert "delete: DaemonSet s/driver" in [one["id"] for one in result["pending"]] and "driver-n1" in site.pods()
     assert f"{SETS}/driver" in site.api.objects
+
+
+def test_pods_that_come_while_their_daemon_set_goes_are_ended_too(site: Site) -> None:
+    """To a Node that is new, and in the place of a pod that has failed."""
+    answer = site.answer
+
+    def late(request: Request) -> Reply | None:
+        if (request.verb, request.path) == ("delete", f"{SETS}/driver"):
+            del site.api.objects["/api/v1/namespaces/s/pods/driver-n2"]
+            site.api.put({**copy.deepcopy(site.api.objects["/api/v1/nodes/n2"]), "metadata": {
+                "name": "n4", "labels": LABELS}})
+            site.pod("again-n2", "n2", "driver", DRIVER)
+            site.pod("new-n4", "n4", "driver", DRIVER)
+            site.pod("job-n4", "n4")
+        return answer(request)
+
+    site.api.before = late
+    site.remove()
+    assert site.pods() == [] and site.as_before() and not site.node("n4").get("annotations")
+    assert site.ended == [*ORDER[:3], "job-n2", "again-n2", "job-n3", "driver-n3", "job-n4", "new-n4"]
+
+
+def test_pods_in_a_former_namespace_are_found(site: Site) -> None:
+    """Their DaemonSet is gone, and nothing else of the driver is there."""
+    site.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+        "name": "former", "labels": {**objects.marks(objects.SHARED)}}})
+    path = "/api/v1/namespaces/former/pods/driver-n2"
+    pod = site.api.objects.pop("/api/v1/namespaces/s/pods/driver-n2")
+    site.api.put({**pod, "metadata": {"name": "driver-n2", "namespace": "former", "labels": DRIVER}})
+    assert "delete: Pod former/driver-n2" in [one["id"] for one in site.present([], check=True)["plan"]]
+    site.remove(components=["driver"])
+    assert path not in site.api.objects and site.ended[-4:] == ["job-n2", "driver-n2", "job-n3", "driver-n3"]
+
+
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_a_node_is_put_back_where_its_driver_is_wanted_again(site: Site, level: str) -> None:
+    """A run of site.yml has left it cordoned, and then the policy is turned back."""
+    site.lasting = {"driver-n1"}
+    site.present([], timeout=30)
+    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][REMOVING]
+    wanted = [account("nvidia-driver"), daemon_set("driver", DRIVER)]
+    preview = site.present(wanted, level, check=True)
+    assert "uncordon: Node n1" in [one["id"] for one in preview["plan"]]
+    assert site.present(wanted, level)["pending"] == [] and site.as_before() and "driver-n1" in site.pods()
+    site.api.requests.clear()
+    assert not site.present(wanted, level)["changed"] and site.api.sent() == []
+
+
+def test_the_unfinished_work_of_another_component_keeps_its_node(site: Site) -> None:
+    site.lasting = {"driver-n1"}
+    site.present([], timeout=30)
+    marks = site.node("n1")["annotations"]
+    assert marks[REMOVING] == "driver"
+    preview = site.remove(components=["device_plugin"], check=True)
+    assert "delete: Pod s/mps-n1" in [one["id"] for one in preview["plan"]]
+    assert "uncordon: Node n1" not in [one["id"] for one in preview["plan"]]
+    assert site.remove(components=["device_plugin"])["plan"] == preview["plan"]
+    assert "mps-n1" not in site.pods() and site.node("n1")["annotations"] == marks
+    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["labels"] == LABELS
+    site.lasting.clear()
+    site.remove(components=["driver"])
+    assert site.as_before()
+
+
+@pytest.mark.parametrize("marks", [{REASON: "its host has failed", cordon.ANNOTATION: "false"},
+                                   {cordon.ANNOTATION: "false"}])
+def test_a_node_that_other_work_has_cordoned_stays_so(site: Site, marks: dict[str, str]) -> None:
+    """The change of its host has failed, or node_drain has emptied it."""
+    node = site.api.objects["/api/v1/nodes/n1"]
+    node["metadata"]["annotations"], node["spec"] = dict(marks), {"unschedulable": True}
+    preview = site.remove(components=["device_plugin"], check=True)
+    assert site.remove(components=["device_plugin"])["plan"] == preview["plan"]
+    node = site.api.objects["/api/v1/nodes/n1"]
+    assert node["metadata"]["annotations"] == marks and cordon.is_cordoned(node) and "mps-n1" not in site.pods()
