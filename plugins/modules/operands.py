@@ -118,12 +118,14 @@ options:
         without their pods. Then each Node is taken out of service as by M(gpuops.nvidia.node_maintenance), which evicts
         the pods that use a GPU within their disruption budgets; its MPS daemon and its driver pod are deleted and
         waited for; and the Node is put back as it was. All other objects follow.
-      - A Node that is not Ready is passed over, and so is one whose pods do not end in time or may not be evicted. What
-        the pods on such Nodes need stays, everything else is removed, and the task fails at its end with the reason
-        C(Timeout). The next run continues, also after a run that was killed.
+      - A Node that is not Ready is passed over, and so is one whose pods may not be evicted. After too many Nodes on
+        which something fails, no further Node is begun, see O(max_fail_percentage). What the pods on such Nodes need
+        stays, everything else is removed, and the task fails at its end with the reason C(Timeout). The next run
+        continues, also after a run that was killed.
       - With O(state=present) the level in O(cluster) counts. From V(drain) on, pods of drivers and of the MPS daemon
         end in the same way where no DaemonSet of a driver or of the MPS daemon is wanted any more. A Node that is
-        passed over is in RV(pending), and the task does not fail. A DaemonSet that another one replaces or that moves
+        passed over is in RV(pending), and the task does not fail; it fails at its end where a Node has failed.
+        A DaemonSet that another one replaces or that moves
         to other Nodes ends its pods at once.
     type: str
     choices: [never, idle, drain, reboot]
@@ -146,6 +148,12 @@ options:
         of these Nodes such as V(25%). See O(disruption).
     type: str
     default: '1'
+  max_fail_percentage:
+    description:
+      - The percentage of these Nodes that may fail before no further Node is begun. A Node that is passed over has not
+        failed. The first Node is served alone, and if it fails, no further Node is begun.
+    type: int
+    default: 0
   drain_timeout:
     description:
       - The seconds to wait on such a Node for the pods of operands, again for the evicted pods, again for the

@@ -138,9 +138,12 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
              ) -> list[dict[str, t.Any]]:
-    """Makes the changes. Returns the Nodes that were passed over, as pending steps."""
+    """Makes the changes. Returns the Nodes that were passed over, as pending steps. Raises ClusterError at the end if
+    Nodes have failed."""
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
     apply.execute(client, rest)
+    if failed and failed.details["failed"]:
+        raise failed
     return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
 

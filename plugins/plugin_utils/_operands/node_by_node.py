@@ -9,8 +9,10 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, cor
 operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
-A Node whose pods do not end in time is passed over, and so is one that is not Ready, without a wait. The next run finds
-the pods that are left by their labels, and a Node that a run has left out of service by an annotation.
+A Node that cannot be taken out of service is passed over: a budget, another run, a kubelet that is not Ready. One that
+goes wrong after that has failed. The first Node is served alone; if it fails, or if more fail than Terms.max_fail
+allows, no further Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
+left by their labels, and a Node that a run has left out of service by an annotation.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_nodes import batch
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
@@ -39,8 +41,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Request, unfinished
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
+    REASON,
+    Maintenance,
+    Request,
+    unfinished,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold import (
     DRIVER,
     DRIVER_LABEL,
@@ -51,6 +58,8 @@ _PAUSE = 1.0  # seconds between two looks
 _ROUNDS = 10  # how often it is looked for pods that have come meanwhile
 _NAMED = 10  # Nodes in a message with their reasons
 _NO_NODE = "no Node"
+# Why a Node cannot be taken out of service, without any fault of the work.
+_NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
 MPS = "device_plugin"
 LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
@@ -63,13 +72,15 @@ Pod = Object
 @dataclass(frozen=True)
 class Terms:
     """How Nodes are taken out of service. at_once: how many, as C(gpu_max_unavailable); timeout: seconds, as of
-    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run."""
+    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run; max_fail: the
+    percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
 
     holder: Holder
     level: str = LEVELS[-1]
     at_once: t.Any = 1
     timeout: float = 600
     wish: Wish = Wish()
+    max_fail: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,12 @@ class NodeByNode:
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
         batch(terms.at_once, len(found.pods))  # a wrong number is refused before anything is deleted
-        self._failed: dict[str, GpuopsError] = {}
+        # The Nodes that were passed over or have failed, and why; of these the ones that have failed; those on which
+        # pods were ended; those that the stop rule leaves.
+        self._left: dict[str, GpuopsError] = {}
+        self._failed: set[str] = set()
+        self._served: set[str] = set()
+        self._untouched: set[str] = set()
         self._broken: list[GpuopsError] = []
         self._seen: set[str] = set()
         self._turns = itertools.count(1)
@@ -184,17 +200,18 @@ class NodeByNode:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
         names = sorted(self._found.pods)
         answers = self._client.many(self._preview, names)
-        self._failed = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
+        self._left = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
         previews = [one for one in answers if not isinstance(one, GpuopsError)]
-        if self._failed:
+        if self._left:
             self._ask_server()
         loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
                 [*(text for _steps, staying in previews for text in staying),
-                 *(f"{name} will be passed over. {error}" for name, error in self._failed.items())])
+                 *(f"{name} will be passed over. {error}" for name, error in self._left.items())])
 
     def run(self) -> ClusterError | None:
-        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails.
+        """Does it. Returns an error that names the Nodes which were passed over, which have failed (C(failed) in its
+        details) and which were not begun; raises one if the server fails.
 
         The DaemonSets are gone by now. What they have made since the pods were looked for is looked for here, until
         nothing is left but what was passed over.
@@ -203,29 +220,58 @@ class NodeByNode:
         for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
             self._found = found.search.find(self._client)
             self._seen |= self._found.pods.keys()
-            todo = sorted(self._found.pods.keys() - self._failed.keys())
-            loose = self._found.loose if _NO_NODE not in self._failed else []
-            if not todo and not loose:
+            todo = sorted(self._found.pods.keys() - self._left.keys(), key=self._turn)
+            loose = self._found.loose if _NO_NODE not in self._left else []
+            if self._untouched or not (todo or loose):
                 break
             self._try(_NO_NODE, functools.partial(self._end_all, loose))
-            with ThreadPoolExecutor(batch(self._terms.at_once, len(self._found.pods))) as threads:
-                list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
+            self._serve(todo)
             without_errors(self._broken)
         for one in self._found.revisions:
             meta = one["metadata"]
             self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
-        return self._error() if self._failed else None
+        return self._error() if self._left or self._untouched else None
+
+    def _turn(self, name: str) -> tuple[int, str]:
+        """By which Nodes are sorted: first those that are out of service already, last those that have failed."""
+        node = self._found.nodes[name]
+        marks = node["metadata"].get("annotations") or {}
+        if self._found.pods[name] and REASON in marks and HELD not in marks:
+            return 2, name
+        return (0 if unfinished(node) else 1), name
+
+    def _serve(self, names: t.Sequence[str]) -> None:
+        """Some Nodes, each alone until one has been served."""
+        rest = list(names)
+        while rest and not self._served:
+            self._one(rest.pop(0))
+        with ThreadPoolExecutor(batch(self._terms.at_once, len(self._found.pods))) as threads:
+            list(threads.map(self._one, rest))
+
+    def _one(self, name: str) -> None:
+        if self._stops():
+            self._untouched.add(name)
+        else:
+            self._try(name, functools.partial(self._end_on, name))
+
+    def _stops(self) -> bool:
+        """Whether no further Node is begun. As the role maintenance counts, and after a first Node that fails."""
+        failed = len(self._failed)
+        return failed > 0 and (not self._served or failed * 100 > self._terms.max_fail * len(self._seen))
 
     def _error(self) -> ClusterError:
-        told = {name: error.message for name, error in sorted(self._failed.items())}
+        told = {name: error.message for name, error in sorted(self._left.items())}
+        why = f"not begun, as {fold(self._failed)} failed before. See gpu_max_fail_percentage."
+        stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
         more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
-        hints = dict.fromkeys(error.hint for error in self._failed.values() if error.hint)
+        hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
         return ClusterError(
-            f"The driver and MPS pods of {fold(told)} have not been removed. "
-            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more,
+            f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been removed. "
+            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
             " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
-            object=f"Node {next(iter(told))}", reason="Timeout", nodes=told,
-            blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
+            object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),
+            nodes={**told, **dict.fromkeys(sorted(self._untouched), why)},
+            blocked=[pod for error in self._left.values() for pod in error.details.get("blocked") or ()])
 
     def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
         terms, found = self._terms, self._found
@@ -257,8 +303,13 @@ class NodeByNode:
             except GpuopsError as broken:
                 self._broken.append(broken)
             else:
-                self._failed[name] = error
-                self._tell(f"{name} is passed over. {error}")
+                self._left[name] = error
+                passed = name not in self._served and (
+                    isinstance(error, InputError) or isinstance(error, ClusterError) and error.reason in _NOT_BEGUN)
+                self._served.discard(name)
+                if not passed:
+                    self._failed.add(name)
+                self._tell(f"{name} {'is passed over' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
         """Raises GpuopsError if it is not a Node that fails but the API server."""
@@ -271,8 +322,9 @@ class NodeByNode:
             return
         begun = self._maintenance(name).started()
         if begun.get("failed"):
-            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Timeout",
+            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Blocked",
                                blocked=begun["blocked"])
+        self._served.add(name)
         try:
             for mps in (True, False):
                 self._end_all([pod for pod in self._found.pods[name] if _is_mps(pod) is mps])
