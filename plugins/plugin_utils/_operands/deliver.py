@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import typing as t
 from dataclasses import asdict, replace
 
@@ -139,13 +140,38 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
              ) -> list[dict[str, t.Any]]:
     """Makes the changes. Returns the Nodes that were passed over, as pending steps. Raises ClusterError at the end if
-    Nodes have failed."""
+    Nodes have failed.
+
+    Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
+    its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
+    others would offer any GPU until then.
+    """
+    first = [_by_nodes(one) for one in changes if nodes.ends_mps and one.component == node_by_node.MPS
+             and one.writes and one.action not in ("delete", "release", "replace")]
+    apply.execute(client, first)
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
-    apply.execute(client, rest)
+    apply.execute(client, [one for one in rest if not (nodes.ends_mps and first and _rolls(one))])
     if failed and failed.details["failed"]:
         raise failed
     return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
+
+
+def _rolls(change: Change) -> bool:
+    """Whether it changes the pods of the device plugin that are there."""
+    return bool(change.component == node_by_node.MPS and change.live and change.kind.kind == "DaemonSet"
+                and change.action not in ("delete", "release", "replace"))
+
+
+def _by_nodes(change: Change) -> Change:
+    """The same, by which a pod that is there stays until its Node is taken out of service. Without our mark on it, the
+    next run knows that it is not as wanted yet."""
+    if not _rolls(change):
+        return change
+    manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))
+    manifest["spec"]["updateStrategy"] = {"type": "OnDelete"}
+    del manifest["metadata"]["annotations"][objects.APPLIED]
+    return replace(change, manifest=manifest)
 
 
 def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:

@@ -185,6 +185,11 @@ class NodeByNode:
         self._seen: set[str] = set()
         self._turns = itertools.count(1)
 
+    @property
+    def ends_mps(self) -> bool:
+        """Whether there are MPS daemons to end, after L(run) such as could not be ended."""
+        return any(_is_mps(pod) for pods in self._found.pods.values() for pod in pods)
+
     def needed_rights(self) -> list[rights.Right]:
         """What L(run) does."""
         found = self._found

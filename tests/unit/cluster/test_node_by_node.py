@@ -288,7 +288,7 @@ def test_the_first_node_is_a_test_of_the_others(site: Site, pod: str) -> None:
     """Its pod does not end. It stays cordoned, and nobody begins another one, whatever may fail."""
     site.lasting = {pod}
     error = failed(site, rf"of n\[1-3\] have not been removed. n1: Pod s/{pod} has not ended 30 s after it was "
-                   r"deleted. n\[2-3\]: not begun, as n1 failed before. See gpu_max_fail_percentage. Look at", max_fail=50)
+                   r"deleted. n\[2-3\]: not begun, as n1 failed before. See gpu_max_fail_percentage. Look", max_fail=50)
     assert error.details["failed"] == ["n1"] and list(error.details["nodes"]) == ["n1", "n2", "n3"]
     assert {"job-n2", "driver-n2", "job-n3", "driver-n3"} <= set(site.pods())
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects
@@ -534,3 +534,41 @@ def test_a_node_that_other_work_has_cordoned_stays_so(site: Site, marks: dict[st
     assert site.remove(components=["device_plugin"])["plan"] == preview["plan"]
     node = site.api.objects["/api/v1/nodes/n1"]
     assert node["metadata"]["annotations"] == marks and cordon.is_cordoned(node) and "mps-n1" not in site.pods()
+
+
+def exclusive(site: Site, **more: Any) -> Object:
+    """A run of site.yml for which GPUs are not shared any more: another device plugin, and no MPS daemon."""
+    plugin = daemon_set("device-plugin", {"app": "plugin"})
+    plugin["spec"]["updateStrategy"] = {"type": "RollingUpdate"}
+    plugin["spec"]["template"]["spec"]["containers"] = [{"name": "exclusive"}]
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
+    return deliver.present(site.client, objects.wanted({
+        "driver": [account("nvidia-driver"), daemon_set("driver", DRIVER)],
+        "device_plugin": [space, account("nvidia-device-plugin"), plugin]}), None, False, level="drain",
+        terms=Terms(NOW, **more), tell=site.told.append)
+
+
+def test_the_device_plugin_comes_anew_when_its_node_is_put_back(site: Site) -> None:
+    """Not before its MPS daemon has ended, and not after the last Node."""
+    site.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+    site.budget = {"job-n2"}
+    answer, seen = site.answer, []
+
+    def look(request: Request) -> Reply | None:
+        spec = site.api.objects[f"{SETS}/device-plugin"]["spec"]
+        if request.verb == "delete" and "/pods/" in request.path:
+            seen.append((request.path.split("/")[-1], spec["template"]["spec"]["containers"], spec["updateStrategy"]))
+        return answer(request)
+
+    site.api.before = look
+    (pending,) = exclusive(site, timeout=30)["pending"]
+    assert pending["id"] == "delete: driver and MPS pods of n2"
+    changed = ([{"name": "exclusive"}], {"type": "OnDelete"})
+    assert seen == [("mps-n1", *changed)]
+    # The pods of n2 stay as they are while its MPS daemon has clients.
+    assert site.api.objects[f"{SETS}/device-plugin"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    site.budget.clear()
+    assert exclusive(site)["pending"] == [] and seen[1:] == [("mps-n2", *changed)] and site.as_before()
+    assert site.api.objects[f"{SETS}/device-plugin"]["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+    site.api.requests.clear()
+    assert not exclusive(site)["changed"] and site.api.sent() == []
