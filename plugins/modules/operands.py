@@ -125,7 +125,8 @@ options:
       - With O(state=present) the level in O(cluster) counts. From V(drain) on, pods of drivers and of the MPS daemon
         end in the same way where no DaemonSet of a driver or of the MPS daemon is wanted any more. A Node that is
         passed over is in RV(pending), and the task does not fail; it fails at its end where a Node has
-        failed. A DaemonSet that another one replaces or that moves to other Nodes ends its pods at once.
+        failed. Driver pods whose DaemonSet is replaced or moves are replaced in the same way; the new DaemonSet is kept
+        from each Node by its deploy label until the former pod has ended.
     type: str
     choices: [never, idle, drain, reboot]
     default: never

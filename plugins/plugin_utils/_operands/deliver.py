@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     hold,
     node_by_node,
     removal,
+    successors,
     take_over,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
@@ -80,12 +81,13 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
-        found = _ended(client, wanted, there, components, kept)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise
+    with rights.named(client, _space(wanted)):
+        changes, found = _ended(client, wanted, there, components, kept, changes, level)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
     if writes:
@@ -108,13 +110,26 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
-           components: t.Collection[str] | None, kept: t.Collection[str]) -> node_by_node.Found:
-    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and Nodes that a former run
-    has left out of service."""
-    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
+           components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str
+           ) -> tuple[list[Change], node_by_node.Found]:
+    """(the changes, the pods that end Node by Node).
+
+    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and the driver pods
+    in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
+    L(kept_daemon_sets), which serve their Nodes though they are not wanted.
+    """
+    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)} | {hold.DRIVER for _ in kept}
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
-    return node_by_node.Found() if kept else node_by_node.find(
-        client, there, [name for name in asked if name not in served], served.intersection(asked))
+    ending, over = [name for name in asked if name not in served], served.intersection(asked)
+    drivers = [one.manifest for one in wanted if one.component == hold.DRIVER and one.kind.kind == "DaemonSet"]
+    going: t.Collection[str] = ()
+    if hold.DRIVER in over and allows(level, hold.NEEDS):
+        changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
+    found = node_by_node.find(client, there, ending, over)
+    if hold.DRIVER in over and (going or any(one.action == "create" and one.manifest in drivers for one in changes)
+                                or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
+        found = node_by_node.find(client, there, ending, over, going, drivers)
+    return list(changes), found
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
@@ -144,13 +159,16 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 
     Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
     its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
-    others would offer any GPU until then.
+    others would offer any GPU until then. The drivers that come in the place of others are created before these end,
+    and are kept from their Nodes until then.
     """
-    first = [_by_nodes(one) for one in changes if nodes.ends_mps and one.component == node_by_node.MPS
-             and one.writes and one.action not in ("delete", "release", "replace")]
-    apply.execute(client, first)
-    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
-    apply.execute(client, [one for one in rest if not (nodes.ends_mps and first and _rolls(one))])
+    ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
+    first = [one for one in changes if one.writes and one.action not in ("delete", "release") and (
+        moves or ends_mps and one.component == node_by_node.MPS and one.action != "replace")]
+    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes,
+                                    [_by_nodes(one) for one in first] if ends_mps else first)
+    late = [one for one in rest if one not in first or (ends_mps and _rolls(one))]
+    apply.execute(client, [one for one in late if not (nodes.ends_mps and _rolls(one))])
     if failed and failed.details["failed"]:
         raise failed
     return [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
@@ -175,9 +193,12 @@ def _by_nodes(change: Change) -> Change:
 
 
 def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
-    """A result with the steps on Nodes, after the DaemonSets that leave their pods."""
+    """A result with the steps on Nodes, after the DaemonSets that leave their pods and, where others come in the place
+    of these, after what is created."""
     writes = [one for one in changes if one.writes]
-    first = max((at for at, one in enumerate(writes, 1) if one.orphans), default=0)
+    moves = any(step.action == "pause" and step.target.startswith("driver ") for step in steps)
+    first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
+        moves and one.action not in ("delete", "release"))), default=0)
     done["plan"][first:first] = [step.as_dict() for step in steps]
     return {**done, "changed": bool(done["plan"])}
 
@@ -206,16 +227,17 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
     of the operator's objects.
     """
-    def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
+    def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
-        return _held(client, changes, leaving, level)
+        return _ended(client, wanted, there, components, kept, changes, level)
 
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
-        leaving = _ended(client, wanted, there, components, kept)
     take_over.check(found, wanted, there)
-    changes, pending = planned()
+    with rights.named(client, _space(wanted)):
+        changes, leaving = planned()
+    changes, pending = _held(client, changes, leaving, level)
     take_over.refuse(pending)
     nodes = _nodes(client, leaving, level, terms, tell)
     changes = [*operator.stop(found), *changes]
@@ -228,7 +250,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        left, pending = planned()
+        left, pending = _held(client, planned()[0], leaving, level)
         late = _execute(client, left, nodes, tell)
     return {**_with_steps(result(client, changes), changes, steps), "workloads": [], "pending": [*pending, *late],
             "warnings": [*take_over.notes(found, changes, there), *said, *_waiting(pending)]}

@@ -66,6 +66,7 @@ class Site:
         self.budget: set[str] = set()
         self.lasting: set[str] = set()
         self.told: list[str] = []
+        self.holder = NOW
         self.ended: list[str] = []
         self.present([account("nvidia-driver"), daemon_set("driver", DRIVER)])
         for name in ("driver", "device-plugin", objects.MPS_DAEMON):
@@ -91,9 +92,10 @@ class Site:
         containers = [{"resources": {"limits": {} if owner else {"nvidia.com/gpu": "1"}}, "env": [
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all" if owner == objects.MPS_DAEMON else "void"}]}]
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": name, "namespace": "s" if owner else "work", "labels": labels or {},
+            "name": name, "namespace": "s" if owner else "work", "labels": labels or {}, "generateName": f"{owner}-",
             "ownerReferences": [{"kind": "DaemonSet" if owner else "ReplicaSet", "controller": True, "uid": uid}]},
-            "spec": {"nodeName": node, "containers": containers}, "status": {"phase": "Running"}})
+            "spec": {"nodeName": node, "containers": containers},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
 
     def answer(self, request: Request) -> Reply | None:
         """What controllers and kubelets do, and what holds whenever a driver's pod or an MPS daemon is deleted."""
@@ -157,7 +159,7 @@ class Site:
             "driver": driver,
             "device_plugin": [space, account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
                               daemon_set(objects.MPS_DAEMON, MPS)]}), None, check, level=level,
-            terms=Terms(NOW, **more), tell=self.told.append)
+            terms=Terms(self.holder, **more), tell=self.told.append)
 
     def remove(self, level: str = "drain", check: bool = False, holder: Holder = NOW,
                components: list[str] | None = None, **more: Any) -> Object:
