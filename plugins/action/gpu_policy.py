@@ -188,9 +188,7 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     marks = _annotations(wanted, seen) if plan["hosts"] or seen else None
     notes = host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, _left_behind(marks), facts)
-    plan["warnings"], left = _left_by_runs(marks, plan["hosts"])
-    if plan["cluster"] is not None:
-        plan["cluster"]["left"] = left
+    plan["warnings"] = _left_by_runs(marks, plan["hosts"])
     return notes
 
 
@@ -207,7 +205,7 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
                                wanted["disruption"])
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
-            "warnings": _left_by_runs(marks, found)[0]}
+            "warnings": _left_by_runs(marks, found)}
 
 
 def _about_nodes(wanted: Data, hosts: int) -> Data:
@@ -237,19 +235,19 @@ def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | N
     return {name: maintenance.left_behind(one) for name, one in marks.items()}
 
 
-def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> tuple[list[str], list[str]]:
-    """(a warning for each Node that a killed or failed run has left behind; those of them that a removal has left and
-    that are no Nodes of hosts, which are put back with these). marks: of L(_annotations); hosts: of the plan."""
+def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[str]:
+    """A warning for each Node that a killed or failed run has left behind. marks: of L(_annotations); hosts: of the
+    plan."""
     if not marks:
-        return [], []
+        return []
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import holder, maintenance
 
     found = maintenance.left_by_runs(marks, holder.Holder.of_run())
     own = {one["node"]["name"] for one in hosts.values() if one["node"]}
-    removing = [name for name in sorted(found) if maintenance.REMOVING in marks[name]]
-    warnings = [f"{text} {_AGAIN if name in own or name in removing else _BY_HAND}" for name, text in found.items()]
+    warnings = [f"{text} {_AGAIN if name in own or maintenance.REMOVING in marks[name] else _BY_HAND}"
+                for name, text in found.items()]
     more = [f"{len(warnings) - _SHOWN} more Nodes were left behind by earlier runs."] if len(warnings) > _SHOWN else []
-    return [*warnings[:_SHOWN], *more], [name for name in removing if name not in own]
+    return [*warnings[:_SHOWN], *more]
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,

@@ -38,6 +38,7 @@ class ActionModule(ControllerAction):
         "wait": {"type": "bool", "default": False},
         "wait_timeout": {"type": "int", "default": 300},
         "max_unavailable": {"type": "str", "default": "1"},
+        "max_fail_percentage": {"type": "int", "default": 0},
         "drain_timeout": {"type": "int", "default": 600},
         "force": {"type": "bool", "default": False},
         "delete_emptydir_data": {"type": "bool", "default": False},
@@ -67,7 +68,7 @@ class ActionModule(ControllerAction):
             result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell)
         else:
             result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
-                                     tell=tell, left=(cluster or {}).get("left") or (), **guard)
+                                     tell=tell, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result
@@ -83,7 +84,8 @@ class ActionModule(ControllerAction):
 
 def _terms(arguments: dict[str, t.Any], level: str) -> Terms:
     wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
-    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish)
+    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish,
+                 arguments["max_fail_percentage"])
 
 
 def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:

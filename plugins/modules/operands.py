@@ -123,13 +123,15 @@ options:
         which evicts the pods that use a GPU within their disruption budgets. The module deletes the MPS daemon and the
         driver pod of the Node, waits until they have ended, and puts the Node back as it was. At the end all other
         objects are removed.
-      - A Node is skipped if it is NotReady, or if its pods do not end in time or may not be evicted. The objects that
-        the pods on such Nodes need stay, everything else is removed, and the task fails at its end with the reason
-        C(Timeout). The next run continues, also after a run was killed.
+      - A Node is skipped if it is NotReady, or if its pods may not be evicted. After too many Nodes on which something
+        fails, no further Node is begun, see O(max_fail_percentage). The objects that the pods on such Nodes need stay,
+        everything else is removed, and the task fails at its end with the reason C(Timeout). The next run continues,
+        also after a run was killed.
       - With O(state=present) the level in O(cluster) applies. From V(drain) on, the pods of drivers and of the MPS
-        daemon end in the same way if no DaemonSet of a driver or of the MPS daemon is planned any more. Skipped Nodes
-        are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet is replaced by another one or
-        moves to other Nodes, its pods end at once.
+        daemon end in the same way if no DaemonSet of a driver or of the MPS daemon is planned any more. Skipped and
+        failed Nodes are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet of a driver is
+        replaced by another one or moves to other Nodes, its pods are replaced in the same way; the deploy label of a
+        Node keeps the new DaemonSet from it until the former pod has ended.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -151,6 +153,12 @@ options:
         percentage of these Nodes such as V(25%). See O(disruption).
     type: str
     default: '1'
+  max_fail_percentage:
+    description:
+      - The percentage of these Nodes that may fail before no further Node is begun. A Node that is passed over has not
+        failed. The first Node is served alone, and if it fails, no further Node is begun.
+    type: int
+    default: 0
   drain_timeout:
     description:
       - The seconds to wait on such a Node for the pods of operands, again for the evicted pods, again for the

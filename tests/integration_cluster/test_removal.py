@@ -112,8 +112,14 @@ def test_site_ends_a_driver_that_is_not_wanted_any_more_node_by_node(driven: Yar
 
 
 def test_a_killed_run_is_continued(driven: Yard) -> None:
-    """It waits for a budget, with the first Node out of service."""
+    """It waits for a budget, with a Node out of service."""
     driven.deploy("server", budget=1)
+    (node,) = (name for name in driven.nodes if "server" in driven.pods(name))
+
+    def waits() -> bool:
+        one = driven.client.get("v1", "Node", node) or {}
+        return left_behind(one["metadata"].get("annotations") or {}) and bool(one["spec"].get("unschedulable"))
+
     given = {"state": "absent", "components": ["driver"], "kubeconfig": str(driven.made.kubeconfig),
              "disruption": "drain", "max_unavailable": "100%"}
     command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-m", "gpuops.nvidia.operands", "-a",
@@ -121,7 +127,7 @@ def test_a_killed_run_is_continued(driven: Yard) -> None:
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as run:
         try:
-            driven.until(lambda: len(drivers(driven)) == 1)
+            driven.until(waits)
         finally:
             processes.kill(run.pid)
     assert not as_before(driven)
@@ -130,3 +136,35 @@ def test_a_killed_run_is_continued(driven: Yard) -> None:
     remove(driven)
     assert drivers(driven) == [] and as_before(driven)
     assert driven.client.get("v1", "ServiceAccount", "driver", driven.name) is None
+
+
+def test_a_driver_that_another_one_replaces_goes_node_by_node(driven: Yard, audit: Any) -> None:
+    """The new one selects the same pods, so that it would take the former ones over and end them at once."""
+    driven.deploy("server", replicas=2, budget=1)
+    former = driven.get("daemonset", "driver")["spec"]
+    wanted = objects.wanted({"driver": [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "driver", "namespace": driven.name}},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "precompiled", "namespace": driven.name},
+         "spec": {"selector": {"matchLabels": {"app": "own-driver"}}, "updateStrategy": {"type": "OnDelete"},
+                  "template": {"metadata": {"labels": POD}, "spec": {
+                      "nodeSelector": former["template"]["spec"]["nodeSelector"],
+                      "containers": [{"name": "x", "image": "example.org/x:2"}]}}}}]})
+
+    def run(**more: Any) -> dict[str, Any]:
+        return deliver.present(driven.client, wanted, ["driver"], more.pop("check", False), level="drain",
+                               terms=Terms(Holder.of_run(), "drain", timeout=60), **more)
+
+    preview = run(check=True)
+    audit.start()
+    done = run()
+    assert done["pending"] == [] and as_before(driven)
+    assert [one["id"] for one in done["plan"] if "evict" not in one["id"]] == [
+        one["id"] for one in preview["plan"] if "evict" not in one["id"]]
+    pods = driven.client.list("v1", "Pod", driven.name, "app.kubernetes.io/component=nvidia-driver")
+    assert sorted(one["spec"]["nodeName"] for one in pods) == driven.nodes
+    assert {one["metadata"]["ownerReferences"][0]["name"] for one in pods} == {"precompiled"}
+    writes = [f"{one['verb']} {one['resource']} {one['name']}" for one in audit.writes if one["code"] < 400]
+    ours = [one for one in writes if one.startswith("delete pods driver-")]
+    # Each former pod is deleted once, by the run, with its Node out of service.
+    assert len(ours) == 2
+    assert not run()["changed"]

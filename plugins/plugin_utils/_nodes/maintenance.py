@@ -42,8 +42,10 @@ PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driv
 _KNOWING = tuple(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm"))
 # The annotation that says why the last maintenance failed.
 REASON = "gpuops.nvidia/maintenance-failed"
-# The annotation of a Node whose driver and MPS pods are being removed; it stays until that has succeeded.
+# The annotation of a Node whose driver and MPS pods are being removed: their components, separated by commas, and
+# OTHERS if other work has cordoned the Node before. A component stays in it until its removal has succeeded.
 REMOVING = "gpuops.nvidia/removing"
+OTHERS = "others"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
 _KEPT = 1000  # characters of a reason
@@ -62,9 +64,9 @@ class Request:
     drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
     uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
     it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all; removing:
-    whether the Node's driver and MPS pods are to be removed; seen: by Node its labels as an earlier task of the same
-    run would have left them, in check mode; evict: whether the change disturbs what uses the GPUs; creates: whether it
-    creates MIG instances in free space, which may be done where the rest must not.
+    the components whose driver or MPS pods are removed from the Node, empty for other work; seen: by Node its labels
+    as an earlier task of the same run would have left them, in check mode; evict: whether the change disturbs what uses
+    the GPUs; creates: whether it creates MIG instances in free space, which may be done where the rest must not.
     """
 
     drain: drain.Request
@@ -72,7 +74,7 @@ class Request:
     clients: t.Sequence[t.Mapping[str, t.Any]] = ()
     reason: str = ""
     begun: t.Mapping[str, t.Any] = field(default_factory=dict)
-    removing: bool = False
+    removing: t.AbstractSet[str] = frozenset()
     seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
     evict: bool = True
     creates: bool = False
@@ -103,6 +105,11 @@ def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict
         found[name] = (f"An earlier run has {how}: {why}." if why else
                        f"An earlier run was killed when it worked on Node {name}.")
     return found
+
+
+def unfinished(one: Object) -> frozenset[str]:
+    """The components whose pods a run has begun to remove from a Node and has not finished, and OTHERS."""
+    return frozenset(_annotations(one).get(REMOVING, "").split(",")) - {""}
 
 
 class Maintenance:
@@ -177,7 +184,8 @@ class Maintenance:
                 Step("release", f"Node {self._request.name}")]
 
     def ended(self) -> Result:
-        """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned.
+        """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned, and
+        so does one on which other work of it is not finished.
 
         A Node that no run of this collection holds or has left behind is not touched. Raises ClusterError if the Node
         was Ready before and does not become Ready in time.
@@ -191,7 +199,7 @@ class Maintenance:
         between = []
         if reason:
             between = [Step("say why", f"Node {self._request.name}", reason)]
-        elif cordon.before(one) is not None or begun.get("cordoned"):
+        elif not self._left(one) and (cordon.before(one) is not None or begun.get("cordoned")):
             between = [Step("uncordon", f"Node {self._request.name}", "it gets back its former state")]
         steps = self._undone(paused, *between)
         if not self._request.drain.check:
@@ -278,8 +286,18 @@ class Maintenance:
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
         """The patch by which this run holds the Node."""
         refuse_held(self._request.holder, [live])
-        mark = {REMOVING: "true"} if self._request.removing else {}
+        work = self._request.removing | self._left(live) if self._request.removing else ()
+        mark = {REMOVING: ",".join(sorted(work))} if work else {}
         return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
+
+    def _left(self, one: Object) -> frozenset[str]:
+        """The work on the Node that this task does not finish, in the words of REMOVING."""
+        work = unfinished(one)
+        if not self._request.removing:
+            return work - {OTHERS}
+        if not work and cordon.before(one) is not None:
+            return frozenset({OTHERS})
+        return work - self._request.removing
 
     def _pausing(self, live: Object, keys: t.Collection[str]) -> dict[str, t.Any] | None:
         """The patch that pauses the operands with these labels."""
@@ -300,10 +318,15 @@ class Maintenance:
 
     def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
         refuse_held(self._request.holder, [live])
-        patch = (None if reason else cordon.uncordon(live)) or {}
-        annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None, REASON: reason or None}
-        if not reason and REMOVING in _annotations(live):
-            annotations[REMOVING] = None
+        work, former = unfinished(live), _annotations(live)
+        left = work if reason else self._left(live)
+        if reason and work and not self._request.removing:
+            left |= {OTHERS}
+        patch = (None if left or reason else cordon.uncordon(live)) or {}
+        annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None,
+                       REASON: reason or (former.get(REASON) if left else None)}
+        if REMOVING in former:
+            annotations[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import typing as t
 from dataclasses import asdict, replace
 
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     hold,
     node_by_node,
     removal,
+    successors,
     take_over,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
@@ -65,7 +67,7 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-            tell: removal.Tell = lambda line: None, left: t.Collection[str] = ()) -> dict[str, t.Any]:
+            tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
@@ -74,25 +76,25 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
-    left: Nodes that a removal has left out of service. Those on which nothing is to be ended any more are put back.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
-        found = _ended(client, wanted, there, components, kept)
-        back, problems = _left(client, left, found)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
         guard(client)  # what is in the way of an object may be all of another's
         raise
+    with rights.named(client, _space(wanted)):
+        changes, found = _ended(client, wanted, there, components, kept, changes, level)
+        problems = _still_ending(client, found)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
     if writes:
         guard(client)
     new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
-    nodes = _nodes(client, found, level, terms, tell, back)
+    nodes = _nodes(client, found, level, terms, tell)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
     steps, said = nodes.preview()
@@ -111,75 +113,117 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
-           components: t.Collection[str] | None, kept: t.Collection[str]) -> node_by_node.Found:
-    """The driver and MPS pods of ours where no driver or no MPS daemon is wanted any more."""
-    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
-    ending = [name for name in node_by_node.LABELS if name not in served and name in (components or [name])]
-    if kept or not any(objects.is_ours(one) and objects.component_of(one) in ending for one in there.values()):
-        return node_by_node.Found()
-    return node_by_node.find(client, there, ending, client.list("v1", "Node", metadata_only=True))
+           components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str
+           ) -> tuple[list[Change], node_by_node.Found]:
+    """(the changes, the pods that end Node by Node).
+
+    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and the driver pods
+    in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
+    L(kept_daemon_sets), which serve their Nodes though they are not wanted.
+    """
+    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)} | {hold.DRIVER for _ in kept}
+    asked = [name for name in node_by_node.LABELS if name in (components or [name])]
+    ending, over = [name for name in asked if name not in served], served.intersection(asked)
+    drivers = [one.manifest for one in wanted if one.component == hold.DRIVER and one.kind.kind == "DaemonSet"]
+    going: t.Collection[str] = ()
+    if hold.DRIVER in over and allows(level, hold.NEEDS):
+        changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
+    found = node_by_node.find(client, there, ending, over)
+    if hold.DRIVER in over and (going or any(one.action == "create" and one.manifest in drivers for one in changes)
+                                or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
+        found = node_by_node.find(client, there, ending, over, going, drivers)
+    return list(changes), found
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
-    sets = found.sets if allows(level, hold.NEEDS) else ()
+    sets = found.search.sets if allows(level, hold.NEEDS) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
                      orphans=found.orphans)
 
 
-def _left(client: Client, names: t.Iterable[str], found: node_by_node.Found) -> tuple[list[str], list[str]]:
-    """(the Nodes to put back, a problem for each on which a driver or MPS pod still ends). names: of Nodes that a
-    removal has left out of service, when the plan was made; found: what is still to be ended."""
-    back, problems = [], []
-    for name in names:
-        one = client.get("v1", "Node", name, metadata_only=True)
-        if found.pods.get(name) or not one or maintenance.REMOVING not in (one["metadata"].get("annotations") or {}):
-            continue
-        pods = node_by_node.ending_on(client, name)
+def _still_ending(client: Client, found: node_by_node.Found) -> list[str]:
+    """Takes the Nodes out of what is found that a removal has left out of service and on which a driver or MPS pod is
+    still ending. Returns a problem for each."""
+    problems = []
+    for name in [name for name, pods in found.pods.items() if not pods]:
+        one = found.nodes[name]
+        pods = node_by_node.ending_on(client, name) if maintenance.unfinished(one) else []
         if pods:
+            del found.pods[name]
             problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(pods[0])} has not "
                             "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
                             "the Node back.")
-        else:
-            back.append(name)
-    return back, problems
+    return problems
 
 
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
-           tell: removal.Tell, back: t.Iterable[str] = ()) -> node_by_node.NodeByNode:
-    """The work on the pods that are found, nothing below the level that it needs. back: Nodes to put back."""
+           tell: removal.Tell, removes: bool = False) -> node_by_node.NodeByNode:
+    """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
+    removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    found = found if allows(level, hold.NEEDS) else node_by_node.Found()
-    found = replace(found, pods={**dict.fromkeys(back, []), **found.pods})
+    if not allows(level, hold.NEEDS):
+        found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
     return node_by_node.NodeByNode(client, found, terms, tell)
 
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
              ) -> ClusterError | None:
-    """Makes the changes. Returns the error that names the Nodes that were passed over."""
-    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes)
-    apply.execute(client, rest)
+    """Makes the changes. Returns the error that names the Nodes that were passed over or have failed.
+
+    Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
+    its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
+    others would offer any GPU until then. The drivers that come in the place of others are created before these end,
+    and are kept from their Nodes until then.
+    """
+    ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
+    first = [one for one in changes if one.writes and one.action not in ("delete", "release") and (
+        moves or ends_mps and one.component == node_by_node.MPS and one.action != "replace")]
+    rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes,
+                                    [_by_nodes(one) for one in first] if ends_mps else first)
+    late = [one for one in rest if one not in first or (ends_mps and _rolls(one))]
+    apply.execute(client, [one for one in late if not (nodes.ends_mps and _rolls(one))])
     return failed
 
 
 def _passed_over(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
                  problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
-    """What a result has of Nodes that were passed over: their pods in C(pending); the error in C(problems), for which
-    the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending, a warning, or a problem
-    beside them."""
+    """What a result has of Nodes that were passed over or have failed: their pods in C(pending); the error in
+    C(problems), for which the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending,
+    a warning, or a problem beside them."""
     late = [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
     problems = [*problems, *([str(failed)] if failed else [])]
     return {"pending": [*pending, *late], "problems": problems, "warnings": [*said, *problems]}
 
 
+def _rolls(change: Change) -> bool:
+    """Whether it changes the pods of the device plugin that are there."""
+    return bool(change.component == node_by_node.MPS and change.live and change.kind.kind == "DaemonSet"
+                and change.action not in ("delete", "release", "replace"))
+
+
+def _by_nodes(change: Change) -> Change:
+    """The same, by which a pod that is there stays until its Node is taken out of service. Without our mark on it, the
+    next run knows that it is not as wanted yet."""
+    if not _rolls(change):
+        return change
+    manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))
+    manifest["spec"]["updateStrategy"] = {"type": "OnDelete"}
+    del manifest["metadata"]["annotations"][objects.APPLIED]
+    return replace(change, manifest=manifest)
+
+
 def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
-    """A result with the steps on Nodes, after the DaemonSets that leave their pods."""
+    """A result with the steps on Nodes, after the DaemonSets that leave their pods and, where others come in the place
+    of these, after what is created."""
     writes = [one for one in changes if one.writes]
-    first = max((at for at, one in enumerate(writes, 1) if one.orphans), default=0)
+    moves = any(step.action == "pause" and step.target.startswith("driver ") for step in steps)
+    first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
+        moves and one.action not in ("delete", "release"))), default=0)
     done["plan"][first:first] = [step.as_dict() for step in steps]
     return {**done, "changed": bool(done["plan"])}
 
@@ -208,16 +252,17 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
     of the operator's objects.
     """
-    def planned() -> tuple[list[Change], list[dict[str, t.Any]]]:
+    def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
-        return _held(client, changes, leaving, level)
+        return _ended(client, wanted, there, components, kept, changes, level)
 
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
-        leaving = _ended(client, wanted, there, components, kept)
     take_over.check(found, wanted, there)
-    changes, pending = planned()
+    with rights.named(client, _space(wanted)):
+        changes, leaving = planned()
+    changes, pending = _held(client, changes, leaving, level)
     take_over.refuse(pending)
     nodes = _nodes(client, leaving, level, terms, tell)
     changes = [*operator.stop(found), *changes]
@@ -230,7 +275,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        left, pending = planned()
+        left, pending = _held(client, planned()[0], leaving, level)
         failed = _execute(client, left, nodes, tell)
     return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_passed_over(
         failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)])}
@@ -256,15 +301,14 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
-        every = client.list("v1", "Node", metadata_only=True)
-        # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
-        labelled = components is None and any(
-            deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in every)
-        found = node_by_node.find(client, there, components, every)
+        found = node_by_node.find(client, there, components)
+    # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+    labelled = components is None and any(
+        deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
     by_nodes = allows(terms.level, hold.NEEDS)
     planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
     changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
-    nodes = _nodes(client, found, terms.level, terms, tell)
+    nodes = _nodes(client, found, terms.level, terms, tell, removes=True)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
                                      *nodes.needed_rights()])
     steps, staying = nodes.preview()

@@ -45,9 +45,9 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     Namespace, so that pods which stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    ends = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := _ends(one, nodes))}
+    ending = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := ends(one, nodes))}
     first = {one.component: one.id for one in reversed(changes)
-             if one.id in ends and (removal or one.component == DRIVER)}
+             if one.id in ending and (removal or one.component == DRIVER)}
     pending: list[dict[str, t.Any]] = []
     left: list[Change] = []
     for component, pod in () if allows(level, NEEDS) else orphans:
@@ -56,9 +56,9 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
         if removal or component == DRIVER:
             first.setdefault(component, pending[-1]["id"])
     if removal and first:
-        first.setdefault(SHARED, next((one.id for one in changes if one.id in ends), next(iter(first.values()))))
+        first.setdefault(SHARED, next((one.id for one in changes if one.id in ending), next(iter(first.values()))))
     for one in changes:
-        reason = ends.get(one.id, "")
+        reason = ending.get(one.id, "")
         if not reason and one.component in first and one.writes:
             reason = f"it follows '{first[one.component]}'"
         if reason:
@@ -82,7 +82,7 @@ def serves_gpu_clients(live: Object) -> bool:
             or live["metadata"]["name"] == MPS_DAEMON)
 
 
-def _ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
+def ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     """Why a change of a DaemonSet would end running pods; empty if it would not."""
     live = change.live
     if not change.writes or live is None or not serves_gpu_clients(live):

@@ -9,19 +9,22 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, cor
 operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
-A Node whose pods do not end in time is passed over, and so is one that is not Ready, without a wait. The next run finds
-the pods that are left by their labels, and a Node that a run has left out of service by an annotation.
+A Node that cannot be taken out of service is passed over: a budget, another run, a kubelet that is not Ready. One that
+goes wrong after that has failed. The first Node is served alone; if it fails, or if more fail than Terms.max_fail
+allows, no further Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
+left by their labels, and a Node that a run has left out of service by an annotation.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_nodes import batch
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
@@ -35,21 +38,35 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     is_ours,
     label_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import REMOVING, Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
+    PAUSED,
+    REASON,
+    Maintenance,
+    Request,
+    unfinished,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold import (
     DRIVER,
     DRIVER_LABEL,
     serves_gpu_clients,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import keeps, runs_on, selects
 
 _PAUSE = 1.0  # seconds between two looks
+_ROUNDS = 10  # how often it is looked for pods that have come meanwhile
 _NAMED = 10  # Nodes in a message with their reasons
+_NO_NODE = "no Node"
+# Why a Node cannot be taken out of service, without any fault of the work.
+_NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
-LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, "device_plugin": {"app": MPS_DAEMON}}
+MPS = "device_plugin"
+LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
+LABEL = deploy_labels.LABELS[DRIVER]
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
@@ -59,59 +76,102 @@ Pod = Object
 @dataclass(frozen=True)
 class Terms:
     """How Nodes are taken out of service. at_once: how many, as C(gpu_max_unavailable); timeout: seconds, as of
-    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run."""
+    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run; max_fail: the
+    percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
 
     holder: Holder
     level: str = LEVELS[-1]
     at_once: t.Any = 1
     timeout: float = 600
     wish: Wish = Wish()
+    max_fail: int = 0
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
+    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; driver: whether
+    there is to be one; successors: the DaemonSets of drivers that are wanted, if some may take the place of others."""
+
+    components: frozenset[str]
+    sets: frozenset[str]
+    places: t.Sequence[tuple[str, str, str]]
+    driver: bool = False
+    successors: t.Sequence[Object] = ()
+
+    def find(self, client: Client) -> Found:
+        """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
+        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)]
+        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+        pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
+                if look[4] == "Pod"}
+        nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
+        ours = [pod for _component, pod in pods.values() if _controller(pod) in {"", *self.sets}]
+        if self.successors and ours:
+            nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
+        found = Found({name: [] for name, one in sorted(nodes.items())
+                       if unfinished(one) & self.components or (self.driver and is_driver_paused(one))},
+                      nodes=nodes, search=self, revisions=[
+                          one for look, answer in zip(looks, answers) for one in answer
+                          if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
+        for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
+            owner = _controller(pod)
+            name = pod["spec"].get("nodeName")
+            if owner and owner not in self.sets or name in nodes and keeps(self.successors, pod, nodes[name]):
+                continue
+            if not owner:
+                found.orphans.append((component, pod))
+            (found.pods.setdefault(name, []) if name in nodes else found.loose).append(pod)
+        return found
 
 
 @dataclass
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
-    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; sets: uids of the
-    DaemonSets; revisions: their ControllerRevisions, which the server would keep for another DaemonSet."""
+    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
+    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
     orphans: list[tuple[str, Pod]] = field(default_factory=list)
-    sets: t.Collection[str] = ()
     revisions: list[Object] = field(default_factory=list)
+    nodes: t.Mapping[str, Object] = field(default_factory=dict)
+    search: Search = Search(frozenset(), frozenset(), ())
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         nodes: t.Sequence[Object]) -> Found:
-    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left.
+         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] = ()) -> Found:
+    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
+    that has something of ours. components: None for all; over: components whose pods stay, as they are wanted; going:
+    uids of DaemonSets of these that go all the same; successors: as of L(Search)."""
+    ours = [one for one in live.values() if is_ours(one)]
+    spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
+              for one in ours} - {""}
+    sets = [one for one in ours if serves_gpu_clients(one) and (
+        components is None or component_of(one) in components or one["metadata"]["uid"] in going)]
+    ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
+    places = {(space, component, _selector(LABELS[component])) for space in spaces
+              for component in (ending | {DRIVER} if successors else ending)}
+    places |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
+               for one in sets}
+    return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
+                  DRIVER in over, successors).find(client)
 
-    components: None for all; nodes: all Nodes of the cluster.
-    """
-    ours = [one for one in live.values() if is_ours(one) and (components is None or component_of(one) in components)]
-    sets = [one for one in ours if serves_gpu_clients(one)]
-    asked = {(space, component, _selector(labels))
-             for component, labels in LABELS.items()
-             for space in {one["metadata"].get("namespace") for one in ours if component_of(one) == component} - {None}}
-    asked |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
-              for one in sets}
-    looks = [(*one, *kind) for one in sorted(asked) for kind in (("v1", "Pod"), _REVISION)]
-    answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
-    pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-            if look[4] == "Pod"}
-    uids = {one["metadata"]["uid"] for one in sets}
-    left = {str(one["metadata"]["name"]): REMOVING in (one["metadata"].get("annotations") or {}) for one in nodes}
-    found = Found({name: [] for name in sorted(left) if left[name]}, sets=uids, revisions=[
-        one for look, answer in zip(looks, answers) for one in answer
-        if look[4] != "Pod" and _controller(one) in {"", *uids}])
-    for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
-        owner = _controller(pod)
-        if owner and owner not in uids:
-            continue
-        if not owner:
-            found.orphans.append((component, pod))
-        name = pod["spec"].get("nodeName")
-        (found.pods.setdefault(name, []) if name in left else found.loose).append(pod)
-    return found
+
+def only_to_put_back(found: Found) -> Found:
+    """The Nodes that a former run has left out of service and on which no pod is to be ended any more."""
+    return Found({name: [] for name, pods in found.pods.items() if not pods}, nodes=found.nodes,
+                 search=replace(found.search, sets=frozenset(), places=()))
+
+
+def is_unfinished(one: Object) -> bool:
+    """Whether a run has begun to put another driver in the place of that on a Node, or to remove it."""
+    return is_driver_paused(one) or DRIVER in unfinished(one)
+
+
+def is_driver_paused(node: Object) -> bool:
+    """Whether no driver comes to a Node before a former one has ended there."""
+    return (node["metadata"].get("labels") or {}).get(LABEL) == PAUSED
 
 
 def ending_on(client: Client, name: str) -> list[Pod]:
@@ -146,11 +206,30 @@ class NodeByNode:
 
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
-        self._names = sorted(found.pods)
-        self._at_once = batch(terms.at_once, len(self._names))
-        self._failed: dict[str, GpuopsError] = {}
+        batch(terms.at_once, len(found.pods))  # a wrong number is refused before anything is deleted
+        # The Nodes that were passed over or have failed, and why; of these the ones that have failed; those on which
+        # pods were ended; those that the stop rule leaves.
+        self._left: dict[str, GpuopsError] = {}
+        self._failed: set[str] = set()
+        self._served: set[str] = set()
+        self._untouched: set[str] = set()
         self._broken: list[GpuopsError] = []
+        self._seen: set[str] = set()
         self._turns = itertools.count(1)
+
+    @property
+    def moves_drivers(self) -> bool:
+        """Whether there are driver pods to end in whose place others come."""
+        return self._found.search.driver and bool(self._with_drivers())
+
+    def _with_drivers(self) -> list[str]:
+        """The Nodes with driver pods to end."""
+        return [name for name, pods in self._found.pods.items() if not all(_is_mps(pod) for pod in pods)]
+
+    @property
+    def ends_mps(self) -> bool:
+        """Whether there are MPS daemons to end, after L(run) such as could not be ended."""
+        return any(_is_mps(pod) for pods in self._found.pods.values() for pod in pods)
 
     def needed_rights(self) -> list[rights.Right]:
         """What L(run) does."""
@@ -160,48 +239,119 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
+                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self.moves_drivers else ())),
                 *([rights.LABEL_NODES] if found.pods else []),
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
-        answers = self._client.many(self._preview, self._names)
-        self._failed = {name: one for name, one in zip(self._names, answers) if isinstance(one, GpuopsError)}
+        names = sorted(self._found.pods)
+        answers = self._client.many(self._preview, names)
+        self._left = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
         previews = [one for one in answers if not isinstance(one, GpuopsError)]
-        if self._failed:
+        if self._left:
             self._ask_server()
         loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
+        loose += [Step("pause", f"driver on Node {name}", "the former driver runs until its turn", "drain")
+                  for name in (self._with_drivers() if self._found.search.driver else ()) if name not in self._left
+                  and _labels(self._found.nodes[name]).get(LABEL) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
                 [*(text for _steps, staying in previews for text in staying),
-                 *(f"{name} will be passed over. {error}" for name, error in self._failed.items())])
+                 *(f"{name} will be passed over. {error}" for name, error in self._left.items())])
+
+    def keep_apart(self) -> None:
+        """Keeps the drivers that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
+
+        Each such Node has the deploy label of the driver paused until L(run) has ended its pod, and no DaemonSet takes
+        such a pod for its own: it would be ended at once, as its Node is not selected.
+        """
+        if self.moves_drivers:
+            self._found = self._found.search.find(self._client)
+            pods = [pod for group in self._found.pods.values() for pod in group if not _is_mps(pod)]
+            without_errors(self._client.many(self._disown, pods))
+            without_errors(self._client.many(
+                lambda name: node.write(self._client, name, lambda one: _driver_label(one, "true", PAUSED)),
+                self._with_drivers()))
+
+    def _disown(self, pod: Pod) -> None:
+        meta = pod["metadata"]
+        labels = meta.get("labels") or {}
+        keys = {key for one in self._found.search.successors if one["metadata"]["namespace"] == meta["namespace"]
+                and selects(one, labels) for key in one["spec"]["selector"].get("matchLabels") or {}} - {*DRIVER_LABEL}
+        if keys:
+            self._client.merge_patch("v1", "Pod", meta["name"], meta["namespace"],
+                                     {"metadata": {"uid": meta["uid"], "labels": dict.fromkeys(sorted(keys))}})
 
     def run(self) -> ClusterError | None:
-        """Does it. Returns an error that names the Nodes which were passed over; raises one if the server fails."""
-        todo = [name for name in self._names if name not in self._failed]
-        self._try("no Node", lambda: self._end_all(self._found.loose))
-        with ThreadPoolExecutor(self._at_once) as threads:
-            list(threads.map(lambda name: self._try(name, lambda: self._end_on(name)), todo))
-        without_errors(self._broken)
+        """Does it. Returns an error that names the Nodes which were passed over, which have failed (C(failed) in its
+        details) and which were not begun; raises one if the server fails.
+
+        The DaemonSets are gone by now. What they have made since the pods were looked for is looked for here, until
+        nothing is left but what was passed over.
+        """
+        found = self._found
+        for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
+            self._found = found.search.find(self._client)
+            self._seen |= self._found.pods.keys()
+            todo = sorted(self._found.pods.keys() - self._left.keys(), key=self._turn)
+            loose = self._found.loose if _NO_NODE not in self._left else []
+            if self._untouched or not (todo or loose):
+                break
+            self._try(_NO_NODE, functools.partial(self._end_all, loose))
+            self._serve(todo)
+            without_errors(self._broken)
         for one in self._found.revisions:
             meta = one["metadata"]
             self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
-        return self._error() if self._failed else None
+        return self._error() if self._left or self._untouched else None
+
+    def _turn(self, name: str) -> tuple[int, str]:
+        """By which Nodes are sorted: first those that are out of service already, last those that have failed."""
+        one = self._found.nodes[name]
+        marks = one["metadata"].get("annotations") or {}
+        if self._found.pods[name] and REASON in marks and HELD not in marks:
+            return 2, name
+        return (0 if unfinished(one) else 1), name
+
+    def _serve(self, names: t.Sequence[str]) -> None:
+        """Some Nodes, each alone until one has been served."""
+        rest = list(names)
+        while rest and not self._served:
+            self._one(rest.pop(0))
+        with ThreadPoolExecutor(batch(self._terms.at_once, len(self._found.pods))) as threads:
+            list(threads.map(self._one, rest))
+
+    def _one(self, name: str) -> None:
+        if self._stops():
+            self._untouched.add(name)
+        else:
+            self._try(name, functools.partial(self._end_on, name))
+
+    def _stops(self) -> bool:
+        """Whether no further Node is begun. As the role maintenance counts, and after a first Node that fails."""
+        failed = len(self._failed)
+        return failed > 0 and (not self._served or failed * 100 > self._terms.max_fail * len(self._seen))
 
     def _error(self) -> ClusterError:
-        told = {name: error.message for name, error in sorted(self._failed.items())}
+        told = {name: error.message for name, error in sorted(self._left.items())}
+        why = f"not begun, as {fold(self._failed)} failed before. See gpu_max_fail_percentage."
+        stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
         more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
-        hints = dict.fromkeys(error.hint for error in self._failed.values() if error.hint)
+        hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
         return ClusterError(
-            f"The driver and MPS pods of {fold(told)} have not been removed. "
-            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more,
+            f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been removed. "
+            + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
             " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
-            object=f"Node {next(iter(told))}", reason="Timeout", nodes=told,
-            blocked=[pod for error in self._failed.values() for pod in error.details.get("blocked") or ()])
+            object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),
+            nodes={**told, **dict.fromkeys(sorted(self._untouched), why)},
+            blocked=[pod for error in self._left.values() for pod in error.details.get("blocked") or ()])
 
     def _maintenance(self, name: str, check: bool = False, **more: t.Any) -> Maintenance:
-        terms = self._terms
+        terms, found = self._terms, self._found
+        work = {MPS if _is_mps(pod) else DRIVER for pod in found.pods[name]}
+        work |= unfinished(found.nodes[name]) & found.search.components
         request = drain.Request([name], terms.wish, None, terms.timeout, terms.level, check)
-        return Maintenance(self._client, Request(request, terms.holder, removing=True, **more), self._tell,
+        return Maintenance(self._client, Request(request, terms.holder, removing=work, **more), self._tell,
                            time.monotonic, time.sleep)
 
     def _preview(self, name: str) -> tuple[list[Step], list[str]]:
@@ -210,7 +360,10 @@ class NodeByNode:
         steps = [Step(one["action"], one["target"], one["reason"], one["needs"])
                  for part in (begun["plan"], ended["plan"]) for one in part]
         at = len(begun["plan"])
-        steps[at:at] = [_step(pod, f"it runs on {name}") for pod in self._found.pods[name]]
+        pods, search = self._found.pods[name], self._found.search
+        steps[at:at] = [_step(pod, f"it runs on {name}") for pod in pods]
+        if search.driver and (is_driver_paused(self._found.nodes[name]) or not all(_is_mps(pod) for pod in pods)):
+            steps.insert(at + len(pods), Step("resume", f"driver on Node {name}", "", "drain" if pods else "never"))
         ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in self._found.pods[name]}
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
                        for one in begun["staying"] if one["pod"] not in ending]
@@ -226,29 +379,63 @@ class NodeByNode:
             except GpuopsError as broken:
                 self._broken.append(broken)
             else:
-                self._failed[name] = error
-                self._tell(f"{name} is passed over. {error}")
+                self._left[name] = error
+                passed = name not in self._served and (
+                    isinstance(error, InputError) or isinstance(error, ClusterError) and error.reason in _NOT_BEGUN)
+                self._served.discard(name)
+                if not passed:
+                    self._failed.add(name)
+                self._tell(f"{name} {'is passed over' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
         """Raises GpuopsError if it is not a Node that fails but the API server."""
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
-        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._names)}")
+        self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._seen)}")
         if not self._found.pods[name]:
-            self._maintenance(name, begun={"ready": False}).ended()  # nothing is there that a Ready Node would end
+            self._finish(name, {"ready": False})  # nothing is there that a Ready Node would end
             return
         begun = self._maintenance(name).started()
         if begun.get("failed"):
-            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Timeout",
+            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Blocked",
                                blocked=begun["blocked"])
+        self._served.add(name)
+        self._finish(name, begun)
+
+    def _finish(self, name: str, begun: t.Mapping[str, t.Any]) -> None:
+        """Ends the pods of a Node that is out of service, and puts it back."""
         try:
             for mps in (True, False):
                 self._end_all([pod for pod in self._found.pods[name] if _is_mps(pod) is mps])
+            if self._found.search.driver:
+                self._await_driver(name)
             self._maintenance(name, begun=begun).ended()
         except GpuopsError as error:
             self._maintenance(name, begun=begun, reason=error.message).ended()
             raise
+
+    def _await_driver(self, name: str) -> None:
+        """Lets the new driver come to a Node from which it was kept, and waits until it is Ready."""
+        released = node.write(self._client, name, lambda one: _driver_label(one, PAUSED, "true"))
+        one = node.named(self._client, [name])[name]
+        if not released and DRIVER not in unfinished(self._found.nodes[name]):
+            return
+        comes = released and any(runs_on(wanted, one) for wanted in self._found.search.successors)
+        end = time.monotonic() + self._terms.timeout
+        while True:
+            pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(DRIVER_LABEL),
+                                                     field_selector=f"spec.nodeName={name}")
+                    if _controller(pod) and "deletionTimestamp" not in pod["metadata"]]
+            if any(says_ready(pod) for pod in pods) or not (pods or comes):
+                return
+            if time.monotonic() >= end:
+                what = f"{label_of({'apiVersion': 'v1', 'kind': 'Pod', **pods[0]})} is not Ready" if pods else \
+                    f"No driver pod has come to Node {name}"
+                raise ClusterError(f"{what} {self._terms.timeout:g} s after the former one has ended.", "Look at the "
+                                   "driver's DaemonSet and at the log of the pod (kubectl describe pod).", verb="get",
+                                   object=f"Node {name}", reason="NoDriver")
+            time.sleep(_PAUSE)
 
     def _end_all(self, pods: t.Sequence[Pod]) -> None:
         """Deletes pods and waits until they have ended."""
@@ -270,6 +457,15 @@ class NodeByNode:
         meta = pod["metadata"]
         now = self._client.get("v1", "Pod", meta["name"], meta["namespace"], metadata_only=True)
         return now is not None and bool(now["metadata"]["uid"] == meta["uid"])
+
+
+def _driver_label(one: t.Mapping[str, t.Any], former: str, value: str) -> dict[str, t.Any] | None:
+    """The patch that gives the deploy label of the driver another value; None where it does not have the former."""
+    return {"metadata": {"labels": {LABEL: value}}} if _labels(one).get(LABEL) == former else None
+
+
+def _labels(one: t.Mapping[str, t.Any]) -> t.Mapping[str, str]:
+    return one["metadata"].get("labels") or {}
 
 
 def _step(pod: Pod, reason: str) -> Step:

@@ -84,13 +84,16 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
 
 def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
-             nodes: NodeByNode) -> tuple[list[Change], ClusterError | None]:
-    """Deletes the DaemonSets that leave their pods, and ends these Node by Node. Arguments as of L(execute).
+             nodes: NodeByNode, between: t.Sequence[Change] = ()) -> tuple[list[Change], ClusterError | None]:
+    """Deletes the DaemonSets that leave their pods, and ends these Node by Node. Arguments as of L(execute); between:
+    what is done after the DaemonSets have gone and before a Node is begun.
 
     Returns the other changes, without what pods on Nodes that were passed over need, and the error that names these.
     """
     _remove(client, [one for one in changes if one.orphans],
             [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)
+    nodes.keep_apart()
+    apply.execute(client, between)
     failed = nodes.run()
     return [one for one in changes if not one.orphans and not (
         failed and one.component in _KEPT and one.action == "delete" and one.kind.kind not in WORKLOADS)], failed

@@ -317,7 +317,7 @@ def test_operands_are_paused_after_the_last_pod_that_uses_a_gpu_has_ended() -> N
 
 def test_what_an_earlier_run_has_left_stays_when_an_eviction_is_refused() -> None:
     """Its host may be changed by half, so that the Node must not come back into service."""
-    left = {HELD: OTHER.text, REASON: "it failed", maintenance.REMOVING: "true", cordon.ANNOTATION: "false"}
+    left = {HELD: OTHER.text, REASON: "it failed", maintenance.REMOVING: "driver", cordon.ANNOTATION: "false"}
     paused = {**LABELS, f"{D}device-plugin": PAUSED, f"{D}dcgm-exporter": "true"}
     later = Holder("here", 7, 70, 1000.0 + EXPIRES)
     site = Site(operand(), pod("job"), labels=paused, cordoned=("n1",))
@@ -328,6 +328,11 @@ def test_what_an_earlier_run_has_left_stays_when_an_eviction_is_refused() -> Non
     site.said.clear()
     site.run("started", holder=later)
     site.run("ended", holder=later)
+    # Other work than this does not finish the removal.
+    assert site.labels == {**paused, f"{D}device-plugin": "true"} and site.nodes["n1"]["spec"]["unschedulable"]
+    assert site.annotations == {key: value for key, value in left.items() if key != HELD}
+    site.run("started", holder=later, removing={"driver"})
+    site.run("ended", holder=later, removing={"driver"})
     assert site.labels == {**paused, f"{D}device-plugin": "true"} and site.annotations == {}
     assert not site.nodes["n1"]["spec"].get("unschedulable")
 

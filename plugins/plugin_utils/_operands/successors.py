@@ -1,0 +1,106 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""DaemonSets that take the place of others: which pods and Nodes they serve, as their controller decides. Pure.
+
+PRIVATE to the collection.
+
+The controller of DaemonSets makes a pod without a controller its own if its labels match, and then ends it on a Node
+that the DaemonSet does not select. What a Node selector, an affinity and taints mean: Kubernetes, "Assigning Pods to
+Nodes" and "Taints and Tolerations".
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hold
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]]
+          ) -> tuple[list[Change], set[str]]:
+    """(the changes, the uids of the DaemonSets of drivers that go and leave their pods to be ended Node by Node).
+
+    A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
+    the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods another one
+    would take at once goes as it is. live: all DaemonSets that are there; nodes: as of L(hold.hold).
+    """
+    daemon_sets = [one for one in live if one["kind"] == "DaemonSet"]
+    found: list[Change] = []
+    going: set[str] = set()
+    for one in changes:
+        if (one.live is None or one.action not in ("delete", "update", "repair", "replace") or not _is_driver(one.live)
+                or one.action != "delete" and not hold.ends(one, nodes)
+                or any(_takes(other, one.live) for other in daemon_sets)):
+            found.append(one)
+            continue
+        going.add(one.live["metadata"]["uid"])
+        if one.action != "delete":
+            found.append(replace(one, action="create", live=None))
+        found.append(replace(one, action="delete", manifest=None))
+    return found, going
+
+
+def _is_driver(live: Object) -> bool:
+    return hold.serves_gpu_clients(live) and live["metadata"]["name"] != MPS_DAEMON
+
+
+def _takes(other: Object, live: Object) -> bool:
+    """Whether another DaemonSet selects the pods of this one."""
+    return (other["metadata"]["uid"] != live["metadata"]["uid"]
+            and other["metadata"]["namespace"] == live["metadata"]["namespace"]
+            and selects(other, live["spec"]["template"]["metadata"].get("labels") or {}))
+
+
+def selects(daemon_set: Object, labels: t.Mapping[str, str]) -> bool:
+    """Whether pods with these labels, in its namespace, are a DaemonSet's own."""
+    return bool((daemon_set["spec"]["selector"].get("matchLabels") or {}).items() <= labels.items())
+
+
+def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:
+    """Whether a DaemonSet with the name of the one that made a pod will take it over and let it run on its Node."""
+    metadata = pod["metadata"]
+    return any(one["metadata"]["namespace"] == metadata["namespace"]
+               and metadata.get("generateName") == f"{one['metadata']['name']}-"
+               and selects(one, metadata.get("labels") or {}) and runs_on(one, node, ("NoExecute",)) for one in wanted)
+
+
+def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoExecute", "NoSchedule")) -> bool:
+    """Whether a DaemonSet has a pod on a Node. effects: of taints that keep it away."""
+    spec = daemon_set["spec"]["template"]["spec"]
+    labels = node["metadata"].get("labels") or {}
+    taints = [one for one in (node.get("spec") or {}).get("taints") or () if one["effect"] in effects]
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+    return bool((spec.get("nodeSelector") or {}).items() <= labels.items()
+                and not untolerated(taints, spec.get("tolerations") or ())
+                and (not required or any(_term(one, node) for one in required.get("nodeSelectorTerms") or ())))
+
+
+def _term(term: t.Mapping[str, t.Any], node: Object) -> bool:
+    """Whether all of a term holds; an empty one holds nowhere."""
+    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
+    expressions, places = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    return bool(expressions or places) and all(_holds(one, labels) for one in expressions) and all(
+        _holds(one, fields) for one in places)
+
+
+def _holds(expression: t.Mapping[str, t.Any], there: t.Mapping[str, str]) -> bool:
+    key, operator = str(expression["key"]), str(expression["operator"])
+    values: t.Sequence[str] = expression.get("values") or ()
+    if operator in ("Exists", "DoesNotExist"):
+        return (key in there) == (operator == "Exists")
+    if operator == "NotIn":
+        return there.get(key) not in values
+    if operator == "In":
+        return there.get(key) in values
+    try:
+        have, bound = int(there[key]), int(values[0])
+    except (KeyError, ValueError, IndexError):
+        return False
+    return have > bound if operator == "Gt" else have < bound

@@ -1,0 +1,234 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drivers whose DaemonSet is replaced or moves are replaced Node by Node: the new one waits for the end of the old."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import successors
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_node_by_node import (
+    DRIVER,
+    GONE,
+    LABELS,
+    NOW,
+    Killed,
+    Site,
+    account,
+    daemon_set,
+)
+
+Object = dict[str, Any]
+LABEL = "nvidia.com/gpu.deploy.driver"
+NODES = ("n1", "n2", "n3")
+
+
+class Moving(Site):
+    """The same cluster, with the controller of DaemonSets as far as drivers go: it takes pods over, ends those on Nodes
+    that are not selected, and makes those that are missing. unready: Nodes on which a new driver does not start."""
+
+    def __init__(self, api: ApiServer, client: Client) -> None:
+        super().__init__(api, client)
+        self.unready: set[str] = set()
+        self.twice: list[Any] = []  # Nodes to which a driver has come while another one was there
+
+    def answer(self, request: Request) -> Reply | None:
+        reply = super().answer(request)
+        if request.verb in ("get", "list"):
+            self.controller()
+        return reply
+
+    def controller(self) -> None:
+        for path, one in list(self.api.objects.items()):
+            if one["kind"] != "DaemonSet" or not successors.selects(one, {**DRIVER, "app": "new"}) | successors.selects(
+                    one, DRIVER):
+                continue
+            uid, space, count = one["metadata"]["uid"], one["metadata"]["namespace"], 0
+            for node in [node for node in self.api.objects.values() if node["kind"] == "Node"]:
+                name, mine = node["metadata"]["name"], []
+                for place, pod in list(self.api.objects.items()):
+                    if (pod["kind"] != "Pod" or pod["spec"]["nodeName"] != name or pod["metadata"]["namespace"] != space
+                            or not successors.selects(one, pod["metadata"]["labels"])):
+                        continue
+                    owners = pod["metadata"].setdefault("ownerReferences", [])
+                    owners += [] if owners else [{"kind": "DaemonSet", "controller": True, "uid": uid}]
+                    mine += [place] if owners[0]["uid"] == uid else []
+                if not successors.runs_on(one, node):
+                    for place in mine:
+                        self.ended.append(f"{place.split('/')[-1]} by its controller")
+                        del self.api.objects[place]
+                elif not mine:
+                    if self.drivers(name):
+                        self.twice.append((path, name, self.drivers(name), dict(node["metadata"]["labels"])))
+                    ready = "False" if name in self.unready else "True"
+                    self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+                        "name": f"{one['metadata']['name']}-{name}-new", "namespace": space,
+                        "labels": one["spec"]["template"]["metadata"]["labels"], "generateName": "x-",
+                        "ownerReferences": [{"kind": "DaemonSet", "controller": True, "uid": uid}]},
+                        "spec": {"nodeName": name, "containers": []},
+                        "status": {"conditions": [{"type": "Ready", "status": ready}]}})
+                    mine.append("")
+                count += bool(mine)
+            one["status"] = {"currentNumberScheduled": count}
+
+    def drivers(self, node: str) -> list[str]:
+        return [one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
+                and one["spec"]["nodeName"] == node
+                and one["metadata"]["labels"].get("app.kubernetes.io/component") == "nvidia-driver"]
+    def all_drivers(self) -> list[list[str]]:
+        """Of each Node."""
+        return [self.drivers(name) for name in NODES]
+
+
+@pytest.fixture
+def site(api: ApiServer, client: Client) -> Moving:
+    return Moving(api, client)
+
+
+def changed(name: str = "driver", space: str = "s", app: str = "own", **selector: str) -> list[Object]:
+    """What another run wants of the driver."""
+    one = daemon_set(name, {**DRIVER, "app": app})
+    one["metadata"]["namespace"] = space
+    one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", **selector}
+    home = [] if space == "s" else [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}]
+    return [*home, account("nvidia-driver"), one]
+
+
+def written(site: Moving) -> list[str]:
+    """What was written, trials apart."""
+    return [f"{one.verb} {one.path}" for one in site.api.requests if one.verb in ("apply", "patch", "delete", "create")
+            and "reviews" not in one.path and not one.query.get("dryRun")]
+
+
+CHANGES: dict[str, list[Object]] = {
+    "another name, and pods that are selected alike": changed("precompiled"),
+    "another name": changed("named", app="new"),
+    "another namespace": changed(space="elsewhere"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_one_node_after_the_other(site: Moving, change: str) -> None:
+    wanted = CHANGES[change]
+    assert site.present(wanted, "idle")["pending"] and site.ended == []
+    site.api.requests.clear()
+    preview = site.present(wanted, check=True)
+    assert written(site) == []
+    done = site.present(wanted)
+    assert done["pending"] == [] and done["plan"] == preview["plan"]
+    assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"] and site.as_before()
+    name = wanted[-1]["metadata"]["name"]
+    assert site.all_drivers() == [[f"{name}-{node}-new"] for node in NODES]
+    assert site.twice == []
+    steps = [one["id"] for one in done["plan"]]
+    at = steps.index("hold: Node n1")
+    assert steps[0] == "delete: DaemonSet s/driver" and "pause: driver on Node n3" in steps[:at]
+    assert f"create: DaemonSet {wanted[-1]['metadata']['namespace']}/{name}" in steps[:at]
+    assert steps[at:at + 7] == [
+        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "pause: device-plugin on Node n1",
+        "delete: Pod s/driver-n1", "resume: driver on Node n1", "resume: device-plugin on Node n1"]
+    site.api.requests.clear()
+    assert not site.present(wanted)["changed"] and site.api.sent() == []
+
+
+def test_a_selector_that_leaves_nodes_out_moves_only_these(site: Moving) -> None:
+    site.node("n2")["labels"]["pool"] = "a"
+    site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
+    wanted = changed(pool="a")
+    (first, *_more) = site.present(wanted, "idle")["pending"]
+    assert first["id"] == "update: DaemonSet s/driver"
+    preview = site.present(wanted, check=True)
+    assert site.present(wanted)["plan"] == preview["plan"]
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [[], ["driver-n2"], []]
+    assert site.node("n1")["labels"][LABEL] == "true" and not site.node("n1").get("annotations")
+    site.api.requests.clear()
+    assert not site.present(wanted)["changed"] and site.api.sent() == []
+
+
+def test_a_node_that_is_passed_over_keeps_its_driver(site: Moving) -> None:
+    site.budget = {"job-n2"}
+    wanted = CHANGES["another name, and pods that are selected alike"]
+    (pending,) = site.present(wanted, timeout=30)["pending"]
+    assert pending["id"] == "delete: driver and MPS pods of n2" and site.drivers("n2") == ["driver-n2"]
+    assert site.node("n2")["labels"][LABEL] == PAUSED and not site.node("n2").get("annotations")
+    waiting = site.present(wanted, "never")["pending"]
+    assert waiting[0]["id"] == "delete: Pod s/driver-n2" and site.drivers("n2") == ["driver-n2"]
+    site.budget.clear()
+    assert site.present(wanted)["pending"] == [] and site.as_before()
+    assert site.drivers("n2") == ["precompiled-n2-new"]
+
+
+def test_a_policy_that_is_turned_back_ends_no_driver_at_once(site: Moving) -> None:
+    site.budget = {"job-n2", "job-n3"}
+    site.present(CHANGES["another name"], timeout=30)
+    site.budget.clear()
+    assert site.present(changed())["pending"] == [] and site.as_before()
+    assert site.all_drivers() == [[f"driver-{node}-new"] for node in NODES]
+    assert not any("controller" in one for one in site.ended)
+
+
+def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
+    site.unready = {"n1"}
+    wanted = CHANGES["another namespace"]
+    with pytest.raises(ClusterError, match=r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not begun"):
+        site.present(wanted, timeout=30)
+    assert REASON in site.node("n1")["annotations"] and site.node("n1")["annotations"][REMOVING] == "driver"
+    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"])
+    assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == PAUSED
+    with pytest.raises(ClusterError, match="n1: Pod elsewhere/driver-n1-new is not Ready"):
+        site.present(wanted, timeout=30)
+    site.api.objects["/api/v1/namespaces/elsewhere/pods/driver-n1-new"]["status"]["conditions"][0]["status"] = "True"
+    assert site.present(wanted)["pending"] == [] and site.as_before()
+
+
+def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object]) -> bool:
+    """Whether a run that is killed before this write has been killed."""
+    wire: Any = site.client._wire  # pylint: disable=protected-access
+    send, left = wire.send, [write]
+
+    def deadly(verb: str, target: str, method: str, *words: Any, **more: Any) -> Any:
+        if method != "GET" and "reviews" not in words[0]:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+        return send(verb, target, method, *words, **more)
+
+    monkeypatch.setattr(wire, "send", deadly)
+    site.holder = GONE
+    try:
+        site.present(wanted)
+    except Killed:
+        return True
+    finally:
+        monkeypatch.setattr(wire, "send", send)
+        site.holder = NOW
+    return False
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("change", [*CHANGES][::2])
+def test_what_a_killed_run_leaves_the_next_one_finishes(site: Moving, monkeypatch: pytest.MonkeyPatch, change: str,
+                                                        back: bool) -> None:
+    """No driver ends but when it is its Node's turn, whether the policy stays or is turned back."""
+    begin, write = copy.deepcopy(site.api.objects), int(back)
+    last = changed() if back else CHANGES[change]
+    name = last[-1]["metadata"]["name"]
+    while killed_at(site, monkeypatch, write, CHANGES[change]):
+        assert site.present(last)["pending"] == [] and site.as_before(), write
+        assert not site.twice and not any("controller" in one for one in site.ended), write
+        drivers = site.all_drivers()
+        assert all(len(pods) == 1 and pods[0].startswith(name) for pods in drivers), write
+        site.api.objects.clear()
+        site.api.objects.update(copy.deepcopy(begin))
+        site.ended.clear()
+        write += 5
+    assert write > 20
