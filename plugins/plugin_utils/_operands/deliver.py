@@ -177,11 +177,14 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
     Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
     its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
     others would offer any GPU until then. The drivers that come in the place of others are created before these end,
-    and are kept from their Nodes until then.
+    and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
+    namespace do not run beside the new ones as long as that takes.
     """
     ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
-    first = [one for one in changes if one.writes and one.action not in ("delete", "release") and (
-        moves or ends_mps and one.component == node_by_node.MPS and one.action != "replace")]
+    kept = {hold.DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
+    first = [one for one in changes if one.writes and not one.orphans and (
+        moves and (one.action not in ("delete", "release") or one.component not in kept)
+        or ends_mps and one.component == node_by_node.MPS and one.action not in ("delete", "release", "replace"))]
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes,
                                     [_by_nodes(one) for one in first] if ends_mps else first)
     late = [one for one in rest if one not in first or (ends_mps and _rolls(one))]

@@ -9,6 +9,9 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, cor
 operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
+Where another driver comes in the place of one, its DaemonSet is created before the first Node is served. Until the
+former pod of a Node has ended, the paused deploy label of the driver keeps the new one away; then its pod is waited for.
+
 A Node that cannot be taken out of service is passed over: a budget, another run, a kubelet that is not Ready. One that
 goes wrong after that has failed. The first Node is served alone; if it fails, or if more fail than Terms.max_fail
 allows, no further Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
@@ -309,7 +312,8 @@ class NodeByNode:
         """By which Nodes are sorted: first those that are out of service already, last those that have failed."""
         one = self._found.nodes[name]
         marks = one["metadata"].get("annotations") or {}
-        if self._found.pods[name] and REASON in marks and HELD not in marks:
+        works = self._found.pods[name] or self._found.search.driver and DRIVER in unfinished(one)
+        if works and REASON in marks and HELD not in marks:
             return 2, name
         return (0 if unfinished(one) else 1), name
 
@@ -338,8 +342,9 @@ class NodeByNode:
         stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
         more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
         hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
+        what = "removed or replaced" if self._found.search.driver else "removed"
         return ClusterError(
-            f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been removed. "
+            f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been {what}. "
             + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
             " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
             object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),

@@ -12,6 +12,7 @@ Nodes" and "Taints and Tolerations".
 
 from __future__ import annotations
 
+import functools
 import typing as t
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
     the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods another one
     would take at once goes as it is. live: all DaemonSets that are there; nodes: as of L(hold.hold).
     """
+    nodes = functools.lru_cache(maxsize=None)(nodes)
     daemon_sets = [one for one in live if one["kind"] == "DaemonSet"]
     found: list[Change] = []
     going: set[str] = set()

@@ -9,6 +9,7 @@ import copy
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
@@ -154,6 +155,19 @@ def test_a_selector_that_leaves_nodes_out_moves_only_these(site: Moving) -> None
     assert not site.present(wanted)["changed"] and site.api.sent() == []
 
 
+def test_other_operands_do_not_wait_for_the_last_node(site: Moving) -> None:
+    """Those of the former namespace must not run beside the new ones for long."""
+    site.api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "old", "namespace": "s", "labels": objects.marks("dcgm")}}, {
+            **account("nvidia-driver-old"), "metadata": {"name": "nvidia-driver-old", "namespace": "s",
+                                                         "labels": objects.marks("driver")}})
+    site.present(CHANGES["another namespace"])
+    done = written(site)
+    assert done.index("delete /api/v1/namespaces/s/configmaps/old") < done.index(
+        "delete /api/v1/namespaces/s/pods/driver-n1") < done.index(
+        "delete /api/v1/namespaces/s/serviceaccounts/nvidia-driver-old")
+
+
 def test_a_node_that_is_passed_over_keeps_its_driver(site: Moving) -> None:
     site.budget = {"job-n2"}
     wanted = CHANGES["another name, and pods that are selected alike"]
@@ -184,8 +198,10 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     assert REASON in site.node("n1")["annotations"] and site.node("n1")["annotations"][REMOVING] == "driver"
     assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"])
     assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == PAUSED
-    with pytest.raises(ClusterError, match="n1: Pod elsewhere/driver-n1-new is not Ready"):
+    # The next run tries it last.
+    with pytest.raises(ClusterError, match="of n1 have not been removed or replaced. n1: Pod elsewhere/driver"):
         site.present(wanted, timeout=30)
+    assert site.all_drivers()[1:] == [["driver-n2-new"], ["driver-n3-new"]]
     site.api.objects["/api/v1/namespaces/elsewhere/pods/driver-n1-new"]["status"]["conditions"][0]["status"] = "True"
     assert site.present(wanted)["pending"] == [] and site.as_before()
 
