@@ -91,8 +91,7 @@ options:
     default: true
   create:
     description:
-      - Whether instances are created. With V(false) the steps of a GPU that would end with that are pending, and
-        RV(uncreated) names the GPU.
+      - Whether instances are created. With V(false) the steps of a GPU that would end with that are pending.
       - On a host that is a Node, the device plugin offers the new instances only after a restart. The playbooks
         therefore create them while M(gpuops.nvidia.node_maintenance) has paused the operands.
     type: bool
@@ -217,9 +216,10 @@ destroyed:
   returned: success
   type: list
   elements: dict
-uncreated:
+in_free_space:
   description:
-    - The GPUs that wait only because O(create) is false, by PCI address.
+    - The GPUs on which instances are only created, or would be without O(create=false), by PCI address. No instance of
+      them is destroyed, and their MIG mode stays.
   returned: success
   type: list
   elements: str

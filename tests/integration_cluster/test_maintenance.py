@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, mig
 
 from tests.integration import user
@@ -134,6 +135,30 @@ def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(s
     assert f"Not begun: {first} failed before" in done.output
     assert (site.instances(first), site.instances(second)) == (14, 14) and "server" in site.pods()
     assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+
+
+def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(site: Site) -> None:  # noqa: F811
+    """A disruption budget keeps the first Node from being emptied: its MPS daemon stays, and so does its layout."""
+    assert run(site).rc == 0
+    site.deploy("server", budget=1)
+    pod = {"metadata": {"labels": {"app": objects.MPS_DAEMON}}, "spec": {
+        "nodeSelector": {PLUGIN: "true"}, "containers": [{"name": "x", "image": "example.org/x:1"}]}}
+    site.client.apply({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": objects.MPS_DAEMON, "namespace": site.name, "labels": objects.marks("device_plugin")},
+        "spec": {"selector": {"matchLabels": {"app": objects.MPS_DAEMON}}, "template": pod}})
+    first, second = site.nodes
+    site.until(lambda: all(objects.MPS_DAEMON in site.pods(node) for node in site.nodes))
+    done = site.play("--tags", "mig_manager,device_plugin", playbook="remove", maintenance_drain_timeout=3,
+                     gpu_max_fail_percentage=50, **LAYOUT)
+    assert done.rc == 2 and site.instances(second) == 0, done.output
+    assert objects.MPS_DAEMON in site.pods(first) and objects.MPS_DAEMON not in site.pods(second)
+    assert f"The driver and MPS pods of {first} have not been removed. {first}: " in "".join(done.errors()[-2:])
+    assert site.instances(first) == 14 and "server" in site.pods(first)
+    assert site.state(first) == site.state(second) == (False, None)
+    site.client.delete("policy/v1", "PodDisruptionBudget", "server", site.name)
+    done = site.play("--tags", "mig_manager,device_plugin", playbook="remove", **LAYOUT)
+    assert done.rc == 0 and objects.MPS_DAEMON not in site.pods(first) and site.instances(first) == 0, done.output
 
 
 def remove(site: Site, *words: str, disruption: str = "drain", **more: Any) -> user.Run:  # noqa: F811

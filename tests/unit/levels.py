@@ -66,6 +66,8 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
     "cluster": {
         "delete the DaemonSet of the MPS daemon without pods": ALWAYS,
         "delete the DaemonSet of the MPS daemon with pods": DRAIN,
+        "pause the MPS daemon of a Node without GPU pods": IDLE,
+        "pause the MPS daemon of a Node with GPU pods": DRAIN,
     },
 }
 

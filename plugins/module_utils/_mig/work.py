@@ -409,8 +409,8 @@ class Work:
             holders=[_holder(holder) for plan in plans for holder in plan.gpu.holders],
             destroyed=[item for plan in done for item in planning.moved(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
-            uncreated=[plan.gpu.pci for plan in plans if plan.pending
-                       and plan.pending[0]["pending_reason"] == planning.LATER],
+            in_free_space=[plan.gpu.pci for plan in plans
+                           if plan.change.created and not planning.disturbs(plan.gpu, plan.goal)],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
 
 

@@ -127,7 +127,7 @@ ANSWER: dict[str, Shape] = {
     "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, whole=False), 64),
     "samples": Rows(Fields({"gpu": Nullable(_PCI), "device": _MAYBE_TEXT, "state": OneOf(("ok", "busy", "failed")),
                             "reason": _LONG}), _GPUS),
-    "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "uncreated": Rows(_NAME, _GPUS),
+    "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "in_free_space": Rows(_NAME, _GPUS),
     "holders": Rows(_CLIENT, _CLIENTS),
     "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, whole=False),
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),

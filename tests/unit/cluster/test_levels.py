@@ -25,6 +25,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hol
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_drain import pod
+from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_maintenance import Site, mps
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +61,7 @@ def allowed(made: dict[str, Any], arguments: bool = True) -> set[str]:
     for component, name, reads in (("driver", "k8s-driver-manager", ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")),
                                    ("mig_manager", "nvidia-mig-manager", ("WITH_REBOOT",))):
         pods = [one["spec"]["template"]["spec"] for one in render(component, made) if one["kind"] == "DaemonSet"]
-        for container in (one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))):
+        for container in (one for spec in pods for one in (*spec["containers"], *spec.get("initContainers", ()))):
             if container["name"] == name:
                 assert "envFrom" not in container
                 found |= {item["name"] for item in container["env"] if item["name"] in reads
@@ -336,10 +338,23 @@ MPS_ACTS = {"delete the DaemonSet of the MPS daemon without pods": 0,
             "delete the DaemonSet of the MPS daemon with pods": 2}
 
 
-@pytest.mark.parametrize(("act", "level", "said"), cases("cluster"))
+PAUSES = {"pause the MPS daemon of a Node without GPU pods": [],
+          "pause the MPS daemon of a Node with GPU pods": [pod("job")]}
+
+
+@pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in PAUSES])
+@pytest.mark.parametrize("evict", [True, False])
+def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool) -> None:
+    """Whatever is changed on the host, MIG instances in free space or more."""
+    assert {*MPS_ACTS, *PAUSES} == TABLE["cluster"].keys()
+    site = Site(mps(), *PAUSES[act])
+    begun = site.run("started", level, evict=evict, creates=True)
+    assert begun["started"] is ("mps" not in site.running) is (said == YES)
+
+
+@pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in MPS_ACTS])
 def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None:
     """The API server does not say whether its pods have clients, so they count as if they had."""
-    assert MPS_ACTS.keys() == TABLE["cluster"].keys()
     made = plan({"devicePlugin": MPS}, facts(NODES[2]), disruption=level)
     _component, manifest = daemon_sets(made)[objects.MPS_DAEMON]
     live = {**manifest, "status": {"currentNumberScheduled": MPS_ACTS[act]}}

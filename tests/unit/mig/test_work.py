@@ -630,7 +630,7 @@ def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_instances_in_free_space_wait_where_operands_have_to_learn_of_them() -> None:
-    """On a Node, in the pass for all hosts. What the level forbids has its own reason, and other GPUs are no matter."""
+    """On a Node, in the pass for all hosts. What the level forbids has its own reason. B has to change its mode."""
     model = hosts()
     go(model, "all-1g.10gb", devices=[A])
     model.placed[A].pop(3)
@@ -638,12 +638,12 @@ def test_instances_in_free_space_wait_where_operands_have_to_learn_of_them() -> 
     for check in (True, False):
         request = work_module.Request("present", None, "all-1g.10gb", None, "never", check, create=False)
         result = work_module.Work(request, model).run()  # type: ignore[arg-type]
-        assert model.placed == before and not result["changed"] and result["uncreated"] == [A]
+        assert model.placed == before and not result["changed"] and result["in_free_space"] == [A]
         assert [(one["target"][:12], one["needs"], one["pending_reason"]) for one in result["pending"]][0] == (
             A, "never", planning.LATER)
         assert "gpu_disruption is 'never'" in result["pending"][1]["pending_reason"]
     request = work_module.Request("present", None, "all-1g.10gb", None, "idle", False, create=False)
     result = work_module.Work(request, model).run()  # type: ignore[arg-type]
-    assert model.placed == before and result["uncreated"] == [A, B]
-    assert go(model, "all-1g.10gb", devices=[A], level="never")["uncreated"] == []
-    assert model.placed != before
+    assert model.placed == before and result["in_free_space"] == [A] and not result["changed"]
+    assert go(model, "all-1g.10gb", devices=[A], level="never")["in_free_space"] == [A]
+    assert model.placed != before and go(model, "all-1g.10gb", devices=[A])["in_free_space"] == []

@@ -240,7 +240,7 @@ def test_instances_in_free_space_go_through_the_node_at_every_level(
     hosts = next(one for one in plays if "gpu_undisturbed" in one.get("vars", {}))
     nodes = next(one for one in plays if "serial" in one)
     group = next(one for one in hosts["tasks"] if "ansible.builtin.group_by" in one)
-    mig = {"plan": [], "pending": plan, "uncreated": ["0000:07:00.0"] if plan else []}
+    mig = {"plan": [], "pending": plan, "in_free_space": ["0000:07:00.0"] if plan else []}
     results = {"driver_result": {"plan": [], "pending": []},
                "mig_manager_result": mig if "all" in tags else {"skipped": True}}
     here = {"node": {"name": "a", "left": False}, "mig_manager": {"placement": "host", "disruption": level}}
@@ -251,7 +251,7 @@ def test_instances_in_free_space_go_through_the_node_at_every_level(
     assert template("{{ " + group["when"] + " }}", variables) is expected
     variables |= {"maintenance_creates": nodes["vars"]["maintenance_creates"], "maintenance_level": level,
                   "maintenance_components": [], "maintenance_node": "a", "maintenance_results": [],
-                  "mig_manager_result": {"plan": plan if "all" in tags else [], "pending": []}}
+                  "mig_manager_result": {**mig, "plan": plan, "pending": []} if "all" in tags else {"skipped": True}}
     start = next(one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]
                  if one.get("register") == "maintenance_result")
     assert starts(start, variables) is expected
@@ -275,3 +275,15 @@ def test_a_host_is_disturbed_only_while_its_node_is_out_of_service(result: dict[
     assert template(change["vars"]["gpu_undisturbed"], variables) is undisturbed
     assert change["vars"]["mig_manager_create"] is True
     assert template(change["vars"]["gpu_undisturbed"], {**variables, "maintenance_node": ""}) is False
+
+
+def test_instances_that_replace_others_do_not_go_through_a_node_that_stays_in_service() -> None:
+    """Nothing could be created at the level never, and operands would restart in every run."""
+    start = next(one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]
+                 if one.get("register") == "maintenance_result")
+    destroy = {"action": "destroy MIG instances", "needs": "idle"}
+    result = {"plan": [destroy, CREATE], "pending": [], "in_free_space": []}
+    variables = {"maintenance_creates": True, "mig_manager_result": result, "maintenance_level": "idle",
+                 "maintenance_components": ["mig_manager"], "maintenance_results": [result], "maintenance_node": "a"}
+    assert template(start["vars"]["maintenance_creating"], variables) is False
+    assert template(start["vars"]["maintenance_disturbs"], variables) is True
