@@ -57,6 +57,11 @@ def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | N
         before = _shown(have, {**_identity(live), **want}, field_owners.ours(live), added)
     if manifest is not None:
         after = {**_identity(manifest), **_without_noise(manifest)}
+    return masked(before, after)
+
+
+def masked(before: Object, after: Object) -> tuple[Object, Object]:
+    """Both sides of an object without secrets; where one differs from the other side is shown."""
     return _masked(before, after), _masked(after, before)
 
 

@@ -11,7 +11,8 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry, outcome
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_data, load_own
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import diff
 
@@ -53,12 +54,26 @@ def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.
         steps.append(Step("remove file" if text is None else "write file", path))
         # The values of a Secret are in its file and nowhere else.
         secret = "-secret-" in name
-        differences.append(diff_entry(path, "" if secret else before or "", "" if secret else text or ""))
+        differences.append(diff_entry(path, *(("", "") if secret else _shown(path, before or "", text or ""))))
         if not check:
             _put(folder, path, text, secret)
     shown = [{"object": one.label, "component": one.component, "action": "render", "reasons": [], "before": {},
               "after": diff.pair(one.manifest, None)[1]} for one in wanted]
     return outcome(steps, (), differences, objects=shown, counts={"render": len(wanted)}, server="")
+
+
+def _shown(path: str, before: str, after: str) -> tuple[str, str]:
+    """Both texts of a file without what looks like a secret. What others have made of it and is no YAML is not shown.
+    """
+    try:
+        have = load_data(before, path) if before else {}
+    except InputError:
+        before, have = "", {}
+    want = load_own(after) or {}
+    if not (hidden.holds_secret(have) or hidden.holds_secret(want)):
+        return before, after
+    masked = diff.masked(have if isinstance(have, dict) else {}, want)
+    return diff.text(masked[0]), diff.text(masked[1])
 
 
 def _files(wanted: t.Sequence[Wanted]) -> dict[str, str]:

@@ -108,6 +108,27 @@ def test_files(tmp_path: Path) -> None:
     assert not files.write(str(folder), [], check=False)["changed"]
 
 
+def test_a_diff_shows_no_secret(tmp_path: Path) -> None:
+    """A pod's variables are in its file, as the pod needs them. Without a secret the texts are shown as they are."""
+    def pod(**variables: str) -> dict[str, Any]:
+        return item(env=[{"name": name, "value": value} for name, value in variables.items()])
+
+    def shown(made: dict[str, Any]) -> list[dict[str, str]]:
+        found = files.write(str(folder), objects.wanted({"demo": [made]}), check=False)["diff"]
+        return [one for one in found if one["before_header"].endswith("x.yaml")]
+
+    folder, path = tmp_path / "out", tmp_path / "out/demo/01-configmap-x.yaml"
+    assert shown(pod(PORT="80"))[0]["after"] == path.read_text()
+    text = path.read_text()
+    change, = shown(pod(PORT="81", NGC_API_KEY="hush1", PROXY="http://me:hush2@p.example"))
+    assert "hush" not in str(change) and (change["before"], "hush1" in path.read_text()) == (text, True)
+    assert "'81'" in change["after"] and "http://(hidden, it differs)@p.example" in change["after"]
+    change, = shown(pod(PORT="81", NGC_API_KEY="hush3", PROXY="http://me:hush2@p.example"))
+    assert "hush" not in str(change) and change["before"] != text and "value: (hidden, it differs)" in change["after"]
+    path.write_text("a: [hush")
+    assert "hush" not in str(shown(pod(PORT="80")))
+
+
 def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [a.yaml]\n")
     with pytest.raises(InputError, match="is not ours"):
