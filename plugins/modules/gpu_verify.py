@@ -152,7 +152,7 @@ checks:
       hint: ""
   contains:
     desired:
-      description: Number of pods that are wanted. This field and those below exist only for a cluster.
+      description: The desired number of pods. This field and those below exist only for a cluster.
       type: int
     ready:
       description: Number of pods that are ready.
