@@ -11,8 +11,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, monitoring
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_sharing import config_map_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers, monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, matrix, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, host_nodes, reserved, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
@@ -309,9 +309,9 @@ def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data
     found = read.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read.read_named(server, namespace, named), **read.read_runtime(server, namespace),
-            **read.read_drivers(server, namespace, cluster_driver.lasting(policy, systems, release)),
-            **(read.read_kernels(server, namespace) if cluster_driver.by_kernels(policy) else {}),
-            **(read.read_nvidia_drivers(server, namespace) if cluster_driver.by_nvidia_drivers(policy) else {}),
+            **read.read_drivers(server, namespace, driver_containers.lasting(policy, systems, release)),
+            **(read.read_kernels(server, namespace) if driver_containers.by_kernels(policy) else {}),
+            **(read.read_nvidia_drivers(server, namespace) if driver_containers.by_nvidia_drivers(policy) else {}),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 

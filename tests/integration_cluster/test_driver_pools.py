@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
@@ -59,8 +59,8 @@ class Fleet:
                 **read.read_named(self.client, self.name, cluster_references.named(given))}
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
         systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
-        seen.update(read.read_drivers(self.client, self.name, cluster_driver.lasting(given, systems, release)))
-        if cluster_driver.by_nvidia_drivers(given):
+        seen.update(read.read_drivers(self.client, self.name, driver_containers.lasting(given, systems, release)))
+        if driver_containers.by_nvidia_drivers(given):
             seen.update(read.read_nvidia_drivers(self.client, self.name))
         plan = resolve_cluster(given, release, seen, components.placements("cluster"), {},
                                {"namespace": self.name, "strict": rejected is None}, "never")

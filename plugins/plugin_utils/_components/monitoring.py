@@ -16,14 +16,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 
-Plan = t.Dict[str, t.Any]
+Plan = t.Dict[str, object]
 
 # Degrees are Celsius, power is watts of one GPU and 0 for no alert; XIDs are those after which a GPU has to be reset.
 THRESHOLDS: Plan = {
     "temperature": 85, "memory_temperature": 95, "power": 0, "idle_percent": 5, "idle_minutes": 120,
     "lost_hours": 6, "throttled_percent": 10, "fatal_xids": [48, 62, 64, 74, 79, 95, 119, 120, 140],
 }
-SCHEMA: dict[str, t.Any] = {
+SCHEMA: dict[str, object] = {
     "rules": "bool", "dashboards": "bool", "counters": ("vendor", "full"), "rule_labels": "strmap",
     "dashboard_labels": "strmap",
     "thresholds": {"temperature": "int>=1<=150", "memory_temperature": "int>=1<=150", "power": "int>=0<=10000",
@@ -38,7 +38,7 @@ _HONOURED: Plan = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporte
 _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
-def read(given: t.Any) -> Plan:
+def read(given: t.Mapping[str, t.Any] | None) -> Plan:
     """gpu_monitoring with its defaults; C(rules) is None where nobody has said. Raises InputError with every fault."""
     faults = check(Document(given), SCHEMA)
     if faults:
@@ -51,7 +51,8 @@ def read(given: t.Any) -> Plan:
             "dashboard_labels": {"grafana_dashboard": "1"}, **said, "thresholds": {**THRESHOLDS, **thresholds}}
 
 
-def plan(wanted: Plan, image: str, monitor: t.Mapping[str, t.Any], known: bool | None, own_config: bool) -> Plan:
+def plan(wanted: Plan, image: str, monitor: Plan, known: bool | None,
+         own_config: bool) -> Plan:
     """What templates need. Raises Refused.
 
     image: the exporter's; monitor: its ServiceMonitor, empty where none is made; known: whether the cluster knows

@@ -13,8 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 
 
 @dataclass(frozen=True)
-class Component:
-    """A part of the system that one role delivers.
+class Entry:
+    """A component as playbooks, inventories and policies name it: a part of the system that one role delivers.
 
     name: role and plan key; title: for tables; section: where a policy switches it on or off, empty where it is always
     on; places: where it can be delivered; variables: the role's variables that take part in resolving
@@ -36,36 +36,36 @@ class Component:
 
 _BOTH, _HOST = ("host", "cluster"), ("host",)
 # In the order in which they are delivered; removal goes the other way.
-COMPONENTS: t.Tuple[Component, ...] = (
-    Component("nfd", "NFD", "nfd", ("cluster",)),
-    Component("driver", "driver", "driver", _BOTH, (
+COMPONENTS: t.Tuple[Entry, ...] = (
+    Entry("nfd", "NFD", "nfd", ("cluster",)),
+    Entry("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
         "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_peermem",
         "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel", "driver_lock_timeout",
         "driver_reboot_timeout", "driver_disruption"),
         ("driver_signing_key", "driver_licence_token")),
-    Component("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
-    Component("container_toolkit", "container toolkit", "toolkit", _BOTH, (
+    Entry("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
+    Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
         "container_toolkit_set_as_default", "container_toolkit_mode", "container_toolkit_disruption")),
-    Component("validator", "validator", "", _BOTH),
-    Component("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
-    Component("feature_discovery", "labels", "gfd", _BOTH, (
+    Entry("validator", "validator", "", _BOTH),
+    Entry("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
+    Entry("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
-    Component("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling")),
-    Component("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
+    Entry("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling")),
+    Entry("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
-    Component("mig_manager", "MIG", "migManager", _BOTH, (
+    Entry("mig_manager", "MIG", "migManager", _BOTH, (
         "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_devices",
         "mig_manager_boot", "mig_manager_disruption")),
-    Component("node_status_exporter", "node status", "nodeStatusExporter", _BOTH, (
+    Entry("node_status_exporter", "node status", "nodeStatusExporter", _BOTH, (
         "node_status_exporter_folder", "node_status_exporter_interval")),
 )
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
-IN_CLUSTERS: t.Tuple[Component, ...] = tuple(component for component in COMPONENTS if "cluster" in component.places)
+IN_CLUSTERS: t.Tuple[Entry, ...] = tuple(component for component in COMPONENTS if "cluster" in component.places)
 # On a host labels follow MIG, as they describe its devices, and so does DCGM, which holds the GPUs open.
-ON_HOSTS: t.Tuple[Component, ...] = tuple(
+ON_HOSTS: t.Tuple[Entry, ...] = tuple(
     component for name in ("driver", "container_toolkit", "mig_manager", "feature_discovery", "cuda", "dcgm",
                            "dcgm_exporter", "node_status_exporter", "validator")
     for component in COMPONENTS if component.name == name)
@@ -98,7 +98,7 @@ HYBRID = ("driver", "container_toolkit", "mig_manager")
 WORDS = ("hosts", "cluster", "hybrid")
 
 
-def by_name(name: str) -> Component:
+def by_name(name: str) -> Entry:
     """A component. Raises InputError for a name that is none."""
     for component in COMPONENTS:
         if component.name == name:

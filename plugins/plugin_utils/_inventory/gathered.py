@@ -41,7 +41,7 @@ NODE_NAME = "gpu_node_name"
 # What a user says a host is, see L(profiles).
 PROFILE = "gpu_profile"
 
-# The configuration of the device plugin for a host's Node, see L(cluster_sharing).
+# The configuration of the device plugin for a host's Node, see L(device_plugin).
 PLUGIN_CONFIG = "device_plugin_config"
 
 # What is read here of the inventory, of every host.

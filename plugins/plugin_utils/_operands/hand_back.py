@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_driver import operators_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import operators_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import NVIDIA_DRIVER, SYSTEM
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, live, objects, operator

@@ -10,8 +10,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_driver, cluster_sharing
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_parts import Context, environment, part
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import IN_CLUSTERS, device_plugin
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Context, environment
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
@@ -84,11 +84,12 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     context = Context(policy, release, str(settings.get("image_registry") or VENDOR),
                       list(settings.get("pull_secrets") or []), disruption,
                       "crio" if openshift else runtime.value, openshift,
-                      policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", said=notes,
+                      policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", notes=notes,
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
                       monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
-                      given=settings.get("sharing"))
+                      given=settings.get("sharing"), namespace=namespace_of(settings), facts=facts, gpu=gpu,
+                      on_host=on_host, node_os=list(settings.get("node_os") or []))
     reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     notes += _of_platform(context, namespace_of(settings))
@@ -96,14 +97,12 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
         known = _nodes(facts) if facts else by_host
         configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-        context.sharing = cluster_sharing.settle(policy, context.given, facts, configs, reasons, refused, notes)
+        context.sharing = device_plugin.settle(policy, context.given, facts, configs, reasons, refused, notes)
         if context.sharing and not allows(disruption, "drain"):
-            notes += cluster_sharing.hold(context.sharing, configs, _nodes(facts), disruption)
-    found: list[pools.Pool] = []
-    without_driver: list[Concerned] = []
-    parts = _parts(context, places, facts, gpu, on_host, settings, found, without_driver, reasons)
-    faulty = context.faults()
-    refused += [*without_driver, *faulty]
+            notes += device_plugin.hold(context.sharing, configs, _nodes(facts), disruption)
+    parts = _parts(context, places, reasons)
+    without_driver = [*context.without_driver, *context.faults()]
+    refused += without_driver
     reasons += _reasons_for_no_plan(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
@@ -111,8 +110,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     mig_default = str(policy.get("migManager.config.default") or "")
     notes += _without_layout(context, mig_default, {name: _nodes(facts)[name]["labels"] for name in gpu
                                                     if "mig_manager" not in on_host.get(name, ())})
-    out = set() if reasons else _named([*without_driver, *faulty])
-    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in found
+    out = set() if reasons else _named(without_driver)
+    served = [pools.described(pool, release, context.mirror, _nodes(facts)) for pool in context.pools
               if out.isdisjoint(pool.nodes)]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -121,7 +120,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     deploy = {
         "components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
         "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
-        "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(_named(without_driver)),
+        "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(_named(context.without_driver)),
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
     }
@@ -134,7 +133,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
         "common": _common(context), "components": parts,
         "nodes": {"gpu": gpu, "cpu": len(_nodes(facts)) - len(gpu), "pools": nodes.pools(_nodes(facts)),
                   "by_host": by_host},
-        "pools": served, "rejected": rejected, "deploy": deploy, "notes": context.said,
+        "pools": served, "rejected": rejected, "deploy": deploy, "notes": context.notes,
     }
 
 
@@ -180,7 +179,7 @@ def _hosts(facts: Facts | None, inventory_hosts: t.Mapping[str, str],
 def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str], places: t.Mapping[str, str],
              settings: t.Mapping[str, t.Any], refused: list[Concerned], notes: list[str]) -> dict[str, list[str]]:
     """By Node the components that it has without the cluster: as a host of the inventory, or as a prepared system."""
-    delivered = [one.name for one in components.IN_CLUSTERS if places[one.name] in ("host", "hybrid")]
+    delivered = [one.name for one in IN_CLUSTERS if places[one.name] in ("host", "hybrid")]
     found = {node: list(delivered) for node in by_host} if delivered else {}
     theirs = cluster_profiles.theirs({name: _nodes(facts)[name] for name in gpu}, places,
                                      components.named(settings.get("placement"), "cluster"),
@@ -191,21 +190,15 @@ def _on_host(facts: Facts | None, gpu: t.Sequence[str], by_host: t.Iterable[str]
     return found
 
 
-def _parts(context: Context, places: t.Mapping[str, str], facts: Facts | None, gpu: t.Sequence[str],
-           on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
-           refused: list[Concerned], reasons: list[Refused]) -> dict[str, Plan]:
-    """By component its plan. found: gets the pools of drivers; refused: gets the Nodes without a driver; reasons: gets
-    what cannot be."""
+def _parts(context: Context, places: t.Mapping[str, str], reasons: list[Refused]) -> dict[str, Plan]:
+    """By component its plan. reasons: gets what cannot be."""
     parts: dict[str, Plan] = {}
-    for component in components.IN_CLUSTERS:
+    for one in IN_CLUSTERS:
         try:
-            absent = _absent(context, component, places[component.name], facts, gpu, on_host)
-            parts[component.name] = ({"state": "absent", "because": [absent]} if absent
-                                     else part(context, component.name, component.section or component.name))
-            if absent is None and component.name == "driver":
-                _driver(context, parts["driver"], facts, gpu, on_host, settings, found, refused)
-            if parts[component.name]["state"] == "present":
-                context.present.add(component.name)
+            absent = _absent(context, one, places[one.name])
+            parts[one.name] = {"state": "absent", "because": [absent]} if absent else one.in_cluster(context)
+            if parts[one.name]["state"] == "present":
+                context.present.add(one.name)
         except (Refused, Refusals) as error:
             reasons += error.reasons
     return parts
@@ -247,41 +240,18 @@ def _unsupported(policy: Policy) -> list[Refused]:
     return found
 
 
-def _absent(context: Context, component: components.Component, place: str, facts: Facts | None,
-            gpu: t.Sequence[str], on_host: t.Mapping[str, t.Sequence[str]]) -> str | None:
-    """Why the cluster does not get a component, None where it does."""
-    if component.section and not context.on(component.section):
-        return f"{component.section}.enabled is false"
+def _absent(context: Context, component: Component, place: str) -> str:
+    """Why the cluster does not get a component, empty where it does."""
+    section = component.entry.section
+    if section and not context.on(section):
+        return f"{section}.enabled is false"
     if place in ("none", "host"):
         return "gpu_placement delivers it on hosts" if place == "host" else "gpu_placement says so"
-    if component.name == "nfd" and facts is not None and facts["nfd"] == "foreign":
-        return "reused: the cluster has an NFD of somebody else"
-    known = gpu or list(_nodes(facts))
-    if known and all(component.name in on_host.get(name, ()) for name in known):
+    foreign = component.foreign(context.facts) if context.facts is not None else ""
+    known = context.gpu or list(context.nodes)
+    if not foreign and known and all(component.name in context.on_host.get(name, ()) for name in known):
         return "every GPU node has it itself"
-    return None
-
-
-def _asked_systems(settings: t.Mapping[str, t.Any]) -> list[nodes.System]:
-    """Those of gpu_node_os. Raises Refused."""
-    asked = list(settings.get("node_os") or [])
-    parsed = [nodes.parse_tag(str(text)) for text in asked]
-    if None in parsed:
-        raise Refused(f"gpu_node_os {asked!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
-    return [system for system in parsed if system is not None]
-
-
-def _of_known_systems(names: t.Sequence[str], every: t.Mapping[str, t.Mapping[str, t.Any]], gpu: t.Sequence[str],
-                      refused: list[Concerned]) -> list[str]:
-    """The Nodes of which it is known which driver image they need. refused: gets the others. Raises Refused."""
-    unknown = [name for name in names if not every[name].get("os")]
-    reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
-    # Where no Node has NFD's labels yet, one without a GPU may have any system.
-    if unknown and gpu:
-        refused.append((reason, unknown))
-    elif unknown and len(unknown) == len(names):
-        raise reason.of(unknown)
-    return [name for name in names if name not in unknown]
+    return foreign
 
 
 def _common(context: Context) -> Plan:
@@ -379,45 +349,3 @@ def _hook(context: Context) -> str:
 def _number(text: t.Any) -> int | str:
     """C(1) or C(25%), as a DaemonSet has them."""
     return int(text) if re.fullmatch("[0-9]{1,9}", str(text)) else str(text)
-
-
-def _driver(context: Context, plan: Plan, facts: Facts | None, gpu: t.Sequence[str],
-            on_host: t.Mapping[str, t.Sequence[str]], settings: t.Mapping[str, t.Any], found: list[pools.Pool],
-            refused: list[Concerned]) -> None:
-    """Completes the plan of the driver: absent if no Node gets it and no DaemonSet of it is kept. found: gets all
-    pools; refused: gets the Nodes that no driver suits. Raises Refused and Refusals."""
-    every, asked = _nodes(facts), _asked_systems(settings)
-    names = [name for name in gpu or every if "driver" not in on_host.get(name, ())]
-    if not names and not asked:
-        raise Refused("no Node is known whose operating system tells which driver image to use",
-                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
-    if not asked:
-        names = _of_known_systems(names, every, gpu, refused)
-    if gpu:
-        found += pools.pools(context.policy, context.release, {name: every[name] for name in names}, refused,
-                             context.faulty)
-    agreed = pools.agreed(found, context.release, asked, pools.running_of(facts or {}), refused)
-    out = _named([*refused, *context.faults()])
-    left = [name for name in names if name not in out]
-    if gpu and not left:
-        because = ["no Node is left that could get it"]
-        if context.faulty:
-            plan.update(pools=[], because=because, kept=cluster_driver.kept(context, facts))
-            return
-        plan.clear()
-        plan.update(state="absent", because=because)
-        return
-    reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
-    if reasons:
-        raise Refusals(reasons)
-    lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
-    if lone:
-        context.said.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no driver "
-                            "is delivered there.")
-    sites = [(system, "") for system in asked] or [
-        ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
-    cluster_driver.complete(context, plan, cluster_driver.Cluster(agreed, bool(gpu), sites, asked, facts,
-                                                                  namespace_of(settings)))
-    if not plan["pools"] and not plan["kept"] and not context.faulty:
-        plan.clear()
-        plan.update(state="absent", because=["no NVIDIADriver selects a Node with a GPU"])

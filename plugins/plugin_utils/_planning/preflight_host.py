@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import host_software, host_toolkit
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.gpu_faults import fault_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
@@ -222,7 +222,7 @@ def _known_faults(host: Host) -> t.Iterator[Said]:
 
 
 def _no_driver(host: Host) -> t.Iterator[Said]:
-    if host.place == "none" and host.driver and host_software.no_driver(host.driver, host.facts):
+    if host.place == "none" and host.driver and software.no_driver(host.driver, host.facts):
         yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
                "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
 
@@ -333,7 +333,7 @@ def _holder(client: t.Mapping[str, t.Any]) -> str:
 
 def _runtime(host: Host) -> t.Iterator[Said]:
     # Some distributions of Kubernetes bring a containerd of their own.
-    if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in host_toolkit.OWN_RUNTIME:
+    if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in container_toolkit.OWN_RUNTIME:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
     if not runtimes:

@@ -11,15 +11,10 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import (
-    host_driver,
-    host_software,
-    host_toolkit,
-    layouts,
-    verify,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import ON_HOSTS, software, verify
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Host
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import NO_LAYOUT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
@@ -29,11 +24,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
     policy_error,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Asked, switched
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Asked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 Facts = t.Mapping[str, t.Any]
@@ -110,13 +103,14 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
     if reasons:
         raise Refusals(reasons)
     profile = profiles.chosen(facts, mine.get("gpu_profile"))
-    for name, part in _PARTS.items():
+    for component in ON_HOSTS:
+        name = component.name
         try:
-            place, why = _place(asked, name, places[name], profile, mine, named)
-            if place == "cluster":
+            place, why = _place(asked, component, places[name], profile, mine, named)
+            if place == "cluster" or component.host_plan is None:
                 plan[name] = {"placement": place, "because": [why]}
             else:
-                plan[name] = part(asked, facts, mine, place, why, said)
+                plan[name] = component.host_plan(Host(asked, facts, mine, place, why, said))
             plan[name]["disruption"] = min(disruption, mine.get(f"{name}_disruption") or disruption, key=LEVELS.index)
         except (Refused, Refusals) as error:
             reasons += error.reasons
@@ -129,34 +123,36 @@ def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], d
         plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
     plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
     said += _left(plan, facts)
-    plan["software"] = host_software.options(plan)
+    # Options of nvidia_software.
+    plan["software"] = {one.name: {key: plan[one.name][key] for key in one.options} for one in ON_HOSTS
+                        if one.options and plan[one.name]["placement"] == "host"}
     plan["preview"] = _preview(plan, facts)
-    plan["delivered"] = [one.name for one in components.ON_HOSTS if plan[one.name]["placement"] == "host"]
-    explained = [f"{name}: {text}" for name in _PARTS for text in plan[name].get("because", ())]
+    plan["delivered"] = [one.name for one in ON_HOSTS if plan[one.name]["placement"] == "host"]
+    explained = [f"{one.name}: {text}" for one in ON_HOSTS for text in plan[one.name].get("because", ())]
     return plan, explained, said
 
 
 def _without_driver(plan: Plan, facts: Facts) -> t.Iterator[str]:
     """Leaves out what needs a driver where there will be none. Returns notes. Raises Refusals for a MIG layout."""
-    why = host_software.no_driver(plan["driver"], facts)
+    why = software.no_driver(plan["driver"], facts)
     mig = plan["mig_manager"]
     if why and mig["placement"] == "host" and mig["selected"]:
         text = f"MIG layout {mig['selected']!r} is selected"
         raise Refusals([Refused(f"{text}, but {why}", "Remove mig_manager_selected, or have a driver installed first.",
-                                [("mig.layout", text)], [_NO_LAYOUT])])
-    if why:
-        yield from host_software.leave_out(plan, why)
-
-
-# By component the record of what this collection has brought of it, where that has another name.
-_RECORDS = {"mig_manager": "mig"}
+                                [("mig.layout", text)], [NO_LAYOUT])])
+    for component in ON_HOSTS:
+        part = plan[component.name]
+        if why and part["placement"] == "host" and component.needs_driver(part):
+            part.update(placement="none", because=[f"not delivered: {why}"])
+            yield f"{component.entry.title} is not delivered there: {why}."
 
 
 def _left(plan: Plan, facts: Facts) -> t.Iterator[str]:
     """What earlier runs have brought and this plan does not deliver, as a note for each: nothing takes it away."""
-    for name in _PARTS:
-        if plan[name]["placement"] == "none" and _RECORDS.get(name, name) in facts["journals"]["brought"]:
-            yield (f"{components.by_name(name).title}: no longer managed, and what earlier runs have brought stays "
+    for component in ON_HOSTS:
+        name = component.name
+        if plan[name]["placement"] == "none" and (component.journal or name) in facts["journals"]["brought"]:
+            yield (f"{component.entry.title}: no longer managed, and what earlier runs have brought stays "
                    f"({'; '.join(plan[name]['because'])}). To remove it: ansible-playbook gpuops.nvidia.remove --tags "
                    f"{name}, with --limit for some hosts alone.")
 
@@ -167,22 +163,16 @@ def _preview(plan: Plan, facts: Facts) -> list[str]:
     differing = {check.component for check in verify.verify(plan, facts) if check.state != "ok"}
     if "driver" in differing and plan["mig_manager"].get("selected") and plan["mig_manager"]["placement"] == "host":
         differing.add("mig_manager")
-    return [component.name for component in components.ON_HOSTS if component.name in differing]
+    return [component.name for component in ON_HOSTS if component.name in differing]
 
 
-def _wanted(name: str, mine: Mine) -> bool:
-    """Whether the variables of a host ask for a component, whatever its profile says."""
-    return {"driver": mine.get("driver_state") == "present", "mig_manager": bool(mine.get("mig_manager_selected")),
-            }.get(name, False)
-
-
-def _place(asked: Asked, name: str, place: str, profile: Profile | None, mine: Mine,
+def _place(asked: Asked, component: Component, place: str, profile: Profile | None, mine: Mine,
            named: t.Collection[str]) -> tuple[str, str]:
     """(host, cluster or none; why). Raises Refused for what is asked for and impossible under the host's profile."""
-    section = components.by_name(name).section
-    wanted = name in named or _wanted(name, mine)
+    name, section = component.name, component.entry.section
+    wanted = name in named or component.asked_for(mine)
     # What the policy leaves off comes where the inventory names it, or where something else needs it.
-    needed = name in components.SOFTWARE and (name in named or host_software.wanted(asked, name, mine))
+    needed = bool(component.options) and (name in named or component.needed(asked, mine))
     if place == "cluster" and (not section or asked.policy.enabled(section)):
         return place, "delivered in the cluster"
     if place == "none":
@@ -192,103 +182,9 @@ def _place(asked: Asked, name: str, place: str, profile: Profile | None, mine: M
     if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
         return "host", ""
     if wanted:
-        raise Refused(f"the {components.by_name(name).title} is asked for, but {profile.reason(name)}",
+        raise Refused(f"the {component.entry.title} is asked for, but {profile.reason(name)}",
                       "Leave it to the system.", [("profile", profile.reason(name))])
     return "none", profile.reason(name)
-
-
-def _mig_manager(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
-                 said: list[str]) -> Plan:
-    selected = mine.get("mig_manager_selected")
-    if selected and not isinstance(selected, str):
-        raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
-    own = mine.get("mig_manager_config") or None
-    config = own or asked.policy.mig_config
-    devices = mine.get("mig_manager_devices") or []
-    if (selected or own) and place != "host":
-        raise Refused(f"MIG layout {selected!r} is selected while {why}, which switches MIG off",
-                      "Remove mig_manager_selected, or switch migManager on.",
-                      [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [_NO_LAYOUT])
-    try:
-        if own and not selected:
-            selected = layouts.only(own)
-        stands = layouts.wanted(config, selected, facts["gpus"], devices) if selected else {}
-    except InputError as error:
-        raise _impossible(selected, error, facts) from error
-    _check_strategy(asked.policy, mine, str(selected), stands, said)
-    # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
-    because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
-    return {"placement": place, "state": "present" if selected else "gathered", "config": config if selected else None,
-            "selected": selected or None, "layouts": config, "devices": devices,
-            "boot": switched("mig_manager_boot", mine, True), "because": [because]}
-
-
-_NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
-
-
-def _impossible(selected: str | None, error: InputError, facts: Facts) -> Refused:
-    """A layout that is wrong by itself, or that a GPU which the error names cannot have."""
-    what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
-    said = error.message.rstrip(".")
-    models = sorted({str(gpu["model"]) for gpu in facts["gpus"] if gpu.get("model") and gpu["model"] in said})
-    named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
-             *((f"gpu:{short_name(model)}", said) for model in models)]
-    return Refused(f"{what}: {said}", error.hint, named, [_NO_LAYOUT])
-
-
-def _check_strategy(policy: Policy, mine: Mine, selected: str, stands: t.Mapping[str, layouts.Stand],
-                    said: list[str]) -> None:
-    """The strategy single serves one profile. Raises Refused where a user asks for it, else it is said."""
-    profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
-    if _strategy(policy, mine) != "single" or len(profiles) < 2:
-        return
-    text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
-    told = "mig.strategy single serves devices of one profile only"
-    if mine.get("feature_discovery_mig_strategy") or any(look(source.spec, "mig.strategy") for source in
-                                                         policy.sources):
-        raise Refused(f"{text}, but {told}", "Set mig.strategy to mixed, or select a layout of one profile.",
-                      [("mig.layout", text), ("mig.strategy", told)],
-                      [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
-                       _NO_LAYOUT])
-    said.append(f"{text}, but {told}: in labels and for Kubernetes they need mig.strategy mixed.")
-
-
-def _strategy(policy: Policy, mine: Mine) -> t.Any:
-    return mine.get("feature_discovery_mig_strategy") or policy.get("mig.strategy")
-
-
-def _feature_discovery(asked: Asked, facts: Facts, mine: Mine, place: str, why: str,
-                       said: list[str]) -> Plan:
-    own = mine.get("feature_discovery_sharing")
-    sharing = _first(own, asked.policy.sharing)
-    try:
-        if place == "host":
-            parse_sharing(sharing)
-    except InputError as error:
-        by = f"devicePlugin.config of {asked.policy.origin}" if own is None else "feature_discovery_sharing"
-        raise Refused(f"{by}: {error.message.rstrip('.')}",
-                      error.hint or "Write it as the device plugin takes it, such as {timeSlicing: {resources: [...]}}."
-                      ) from error
-    return {"placement": place, "state": "gathered", "target": "facts",
-            "mig_strategy": _strategy(asked.policy, mine), "sharing": sharing, "because": []}
-
-
-def _first(*values: t.Any) -> t.Any:
-    """The first value that is set."""
-    return next((value for value in values if value is not None), None)
-
-
-_PARTS: dict[str, t.Callable[[Asked, Facts, Mine, str, str, list[str]], Plan]] = {
-    "driver": host_driver.plan,
-    "container_toolkit": host_toolkit.plan,
-    "mig_manager": _mig_manager,
-    "feature_discovery": _feature_discovery,
-    "cuda": host_software.cuda,
-    "dcgm": host_software.dcgm,
-    "dcgm_exporter": host_software.dcgm_exporter,
-    "node_status_exporter": host_software.node_status_exporter,
-    "validator": host_software.validator,
-}
 
 
 def _unused(policy: Policy) -> list[str]:

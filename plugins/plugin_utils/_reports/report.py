@@ -15,7 +15,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import layouts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import mig_layouts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import ON_HOSTS, SOFTWARE, by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster, report_findings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Cell, Style
@@ -64,7 +64,7 @@ def plan_cells(host: str, entry: Host, plan: Host | None) -> list[Cell]:
     driver = facts["driver"]
     now = f"{driver['loaded']} {driver['flavour'] or ''}".strip() if driver["loaded"] else "none"
     toolkit = str(facts["toolkit"]["version"] or "none")
-    mig = layouts.overview(facts["gpus"])
+    mig = mig_layouts.overview(facts["gpus"])
     if mine is None:
         return [*cells, Cell(now), Cell(toolkit), Cell(mig)]
     wanted = mine["driver"]

@@ -18,8 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import del
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import driver
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import policy as cluster_policy
+from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import driver
+from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import policy as cluster_policy
 from ansible_collections.gpuops.nvidia.tests.unit.labels.nodes import patched
 
 DRIVER, MPS = "nvidia-driver-daemonset", objects.MPS_DAEMON

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import del
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, plan
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_driver_pools import (
+from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import (
     UBUNTU22,
     UBUNTU24,
     driver,

@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files, packages
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import host_toolkit
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
@@ -58,6 +58,6 @@ def test_examples_use_variables_of_the_role_and_known_settings() -> None:
 def test_names_of_files_and_variables() -> None:
     for name in (_cdi.UNIT, cdi_files.ENVIRONMENT, cdi_files._PATHS["gpu"], settings_file.FILE):
         assert name in PAGE
-    for variable in (*host_toolkit._DEFAULT, *host_toolkit._SETTINGS):
+    for variable in (*container_toolkit._DEFAULT, *container_toolkit._SETTINGS):
         stems = re.findall(r"`([A-Z_]+_)(?:\.\.\.)?`", PAGE)
         assert f"`{variable}`" in PAGE or variable.startswith(tuple(stems)), variable

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, config_file, planning, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
-
-Facts = t.Mapping[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Facts
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ OFF = Stand(False, {})
 UNKNOWN = Stand(None, None)
 
 
-def wanted(config: t.Any, selected: str | None, gpus: t.Sequence[Facts],
-           devices: t.Sequence[t.Any] = ()) -> dict[str, Stand]:
+def wanted(config: object, selected: str | None, gpus: t.Sequence[Facts],
+           devices: t.Sequence[object] = ()) -> dict[str, Stand]:
     """What the selected layout asks of each GPU it speaks of, by PCI address, as mig_config will read it.
 
     config: a document in mig-parted's format, None for the layouts generated from the GPUs; devices: those that may be
@@ -65,7 +64,7 @@ def wanted(config: t.Any, selected: str | None, gpus: t.Sequence[Facts],
     return {target.pci: _stand(target, wishes[target.pci]) for target in targets if target.pci in wishes}
 
 
-def only(config: t.Any) -> str:
+def only(config: object) -> str:
     """The name of the only layout of a document. Raises InputError where it has several."""
     return config_file.select(config_file.parse(config), None)[0]
 
@@ -82,7 +81,7 @@ def present(gpu: Facts) -> Stand:
     return Stand(True, dict(counts), sum(len(instance["uuids"]) for instance in mig["instances"]))
 
 
-def kept(entry: t.Mapping[str, t.Any]) -> Stand:
+def kept(entry: Facts) -> Stand:
     """How a GPU will stand after a boot. entry: of the fact C(mig_boot.gpus)."""
     if not entry["enabled"]:
         return OFF

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_driver import lasting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import lasting
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats

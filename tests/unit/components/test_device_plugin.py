@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import device_plugin
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
@@ -119,8 +119,8 @@ def test_what_cannot_be_is_refused(policy: Any, given: Any, configs: dict[str, s
 
 def test_without_a_strategy_of_the_policy_that_of_the_configuration_counts() -> None:
     found = read({"flags": {"migStrategy": "mixed"}, "sharing": by_mps()})
-    assert len(cluster_sharing.refusals(found, "", {})) == 1
-    assert cluster_sharing.refusals(found, "single", {}) == []
+    assert len(device_plugin.refusals(found, "", {})) == 1
+    assert device_plugin.refusals(found, "single", {}) == []
 
 
 def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:

@@ -1,12 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How GPUs are shared in a cluster: which configurations there are, and which Node has which. Pure. PRIVATE."""
+"""The device plugin in a cluster: its plan, how GPUs are shared, and by which Node. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import meant
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
@@ -20,6 +22,30 @@ LABEL = "nvidia.com/device-plugin.config"
 MPS_CAPABLE = "nvidia.com/mps.capable"
 _MIG_CONFIG = "nvidia.com/mig.config"
 _SECTION = "devicePlugin.config"
+# devicePlugin.env of every ClusterPolicy that a chart up to 25.3.2 has made (its values.yaml).
+_OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
+                  "DEVICE_ID_STRATEGY": "uuid", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+    """The operator before 25.3.3 put the strategy of CDI above any that the policy names."""
+    env = shared["env"]
+    if context.get("cdi.enabled") and "DEVICE_LIST_STRATEGY" in env and (
+            version_key(context.release.version) < (25, 3, 3) or _OLD_CHART_ENV.items() <= env.items()):
+        context.notes.append(f"devicePlugin.env: DEVICE_LIST_STRATEGY={env.pop('DEVICE_LIST_STRATEGY')} is left out, "
+                             "as cdi.enabled is true: the operator overruled it, too, while its chart wrote it.")
+    return {**shared, "config": plugin_config(context),
+            "mps_root": str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps"),
+            "gds": context.on("gds"), "gdrcopy": context.on("gdrcopy")}
+
+
+def plugin_config(context: component.Context) -> component.Config:
+    """The ConfigMap with the configurations. Raises Refused."""
+    carried, found, given = component.config_map(context, "devicePlugin"), context.sharing, context.given
+    if found is None:
+        return carried
+    return {"name": found.name, "default": found.default if given else carried["default"],
+            "data": dict(found.texts) if given else carried["data"], "checksum": sharing.checksum(found.texts)}
 
 
 def config_map_name(policy: Policy, given: Sharing | None) -> str:
@@ -28,7 +54,7 @@ def config_map_name(policy: Policy, given: Sharing | None) -> str:
     return "" if given or config.get("create") else str(config.get("name") or "")
 
 
-def settle(policy: Policy, given: Sharing | None, facts: t.Mapping[str, t.Any] | None, wanted: t.Mapping[str, str],
+def settle(policy: Policy, given: Sharing | None, facts: component.Facts | None, wanted: t.Mapping[str, str],
            reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
     """The configurations that count, see L(chosen). facts: what read_cluster returned, with C(config_maps), or None;
     reasons: gets why they cannot be; refused: Nodes where they cannot be; said: notes."""
@@ -80,13 +106,6 @@ def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping
     return Sharing(given.origin, given.name or name or sharing.CONFIG_MAP, default, given.texts, given.documents)
 
 
-def plan(found: Sharing, given: Sharing | None, carried: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """C({name, default, data, checksum}) for templates. carried: what there is without gpu_sharing."""
-    texts = dict(found.texts) if given else carried["data"]
-    return {"name": found.name, "default": found.default if given else carried["default"], "data": texts,
-            "checksum": sharing.checksum(found.texts)}
-
-
 def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
     """Why these configurations cannot be.
 
@@ -105,7 +124,7 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
 
 
 def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
-                   nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Concerned]:
+                   nodes: t.Mapping[str, component.Facts]) -> list[Concerned]:
     """The Nodes that have a MIG layout and are to share their GPUs by MPS. nodes: by name of each Node with a GPU what
     read_cluster returns; wanted: as that of L(refusals)."""
     with_mig = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
@@ -115,7 +134,7 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                      "all-disabled."), with_mig)] if with_mig else []
 
 
-def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping[str, t.Any]],
+def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, component.Facts],
          disruption: str) -> list[str]:
     """Takes from wanted the changes on Nodes that share by MPS, as the daemon starts anew and ends its clients.
 
@@ -135,7 +154,7 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, t.Mapping
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
-          nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+          nodes: t.Mapping[str, component.Facts]) -> list[str]:
     """What the plugin passes over without stopping. nodes: as those of L(_cut), the others as those of L(refusals)."""
     said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
             for text in _without_effect(document, strategy)]
@@ -179,3 +198,6 @@ def _config_of(found: Sharing, node: str, wanted: t.Mapping[str, str], labels: t
 
 def _by_mps(found: Sharing, config: str) -> bool:
     return config in found.documents and found.strategy(config) == "mps"
+
+
+COMPONENT = component.Component("device_plugin", images=("device_plugin", "validator"), cluster_plan=cluster_plan)

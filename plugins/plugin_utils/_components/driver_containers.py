@@ -19,17 +19,12 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import cluster_files
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.cluster_parts import (
-    Context,
-    Plan,
-    environment,
-    gated,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
@@ -52,16 +47,12 @@ _MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where drivers go. found: the pools of Nodes; gpu: whether any Node is known to have a GPU; sites: system and
-    kernel of each Node that counts, while none is; asked: the systems that the user names; facts: of read_cluster;
-    namespace: the pods' own."""
+    """Where drivers go. found: the pools of Nodes; sites: system and kernel of each Node that counts, while no Node is
+    known to have a GPU; asked: the systems that the user names."""
 
     found: t.Sequence[pools.Pool]
-    gpu: bool
     sites: t.Sequence[Site]
     asked: t.Sequence[nodes.System]
-    facts: t.Mapping[str, t.Any] | None
-    namespace: str
 
 
 @dataclass(frozen=True)
@@ -75,50 +66,106 @@ class Delivery:
     driver: pools.Delivered
 
 
-def complete(context: Context, plan: Plan, cluster: Cluster) -> None:
-    """Adds to the plan of the driver C(pools), one DaemonSet each, and C(kept), see L(kept). Raises Refusals if the
-    section driver cannot be followed, or an NVIDIADriver that selects no Node which is known to have a GPU."""
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+    """The plan of the driver, absent if no Node gets it and no DaemonSet of it is kept. Raises Refused and Refusals."""
+    every, gpu, asked = context.nodes, context.gpu, _asked_systems(context.node_os)
+    names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
+    if not names and not asked:
+        raise Refused("no Node is known whose operating system tells which driver image to use",
+                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
+    if not asked:
+        names = _of_known_systems(context, names)
+    if gpu:
+        context.pools += pools.pools(context.policy, context.release, {name: every[name] for name in names},
+                                     context.without_driver, context.faulty)
+    agreed = pools.agreed(context.pools, context.release, asked, pools.running_of(context.facts or {}),
+                          context.without_driver)
+    refused = {name for _reason, having in (*context.without_driver, *context.faults()) for name in having}
+    left = [name for name in names if name not in refused]
+    if gpu and not left:
+        because = ["no Node is left that could get it"]
+        if context.faulty:
+            return {**shared, "pools": [], "because": because, "kept": _kept(context)}
+        return {"state": "absent", "because": because}
+    reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
+    if reasons:
+        raise Refusals(reasons)
+    lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
+    if lone:
+        context.notes.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no "
+                             "driver is delivered there.")
+    sites = [(system, "") for system in asked] or [
+        ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
+    made = _of_all_policies(context, Cluster(agreed, sites, asked))
+    staying = _kept(context)
+    if not made and not staying and not context.faulty:
+        return {"state": "absent", "because": ["no NVIDIADriver selects a Node with a GPU"]}
+    because = list(dict.fromkeys(why for one in made for why in t.cast("list[str]", one["because"])))
+    return {**shared, "pools": made, "because": because, "kept": staying}
+
+
+def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
+    """Those of gpu_node_os. Raises Refused."""
+    parsed = [nodes.parse_tag(str(text)) for text in node_os]
+    if None in parsed:
+        raise Refused(f"gpu_node_os {node_os!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
+    return [system for system in parsed if system is not None]
+
+
+def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> list[str]:
+    """The Nodes of which it is known which driver image they need; the others get no driver. Raises Refused."""
+    unknown = [name for name in names if not context.nodes[name].get("os")]
+    reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
+    # Where no Node has NFD's labels yet, one without a GPU may have any system.
+    if unknown and context.gpu:
+        context.without_driver.append((reason, unknown))
+    elif unknown and len(unknown) == len(names):
+        raise reason.of(unknown)
+    return [name for name in names if name not in unknown]
+
+
+def _of_all_policies(context: component.Context, cluster: Cluster) -> list[component.Plan]:
+    """All DaemonSets. Raises Refusals if the section driver cannot be followed, or an NVIDIADriver that selects no Node
+    which is known to have a GPU."""
     reasons: list[Refused] = []
-    made: list[Plan] = []
+    made: list[component.Plan] = []
     for mine in _policies(context.policy):
         if mine.driver_name in context.faulty:
             continue
         try:
             made += _daemon_sets(context, mine, cluster)
         except (Refused, Refusals) as error:
-            nodes = [name for pool in cluster.found if pool.policy.driver_name == mine.driver_name
-                     for name in pool.nodes]
-            if mine.driver_name and nodes:
-                context.faulty[mine.driver_name] = pools.of_driver(mine, error.reasons, nodes)
+            selected = [name for pool in cluster.found if pool.policy.driver_name == mine.driver_name
+                        for name in pool.nodes]
+            if mine.driver_name and selected:
+                context.faulty[mine.driver_name] = pools.of_driver(mine, error.reasons, selected)
             else:
                 reasons += error.reasons
     if reasons:
         raise Refusals(reasons)
-    plan["pools"] = made
-    plan["because"] = list(dict.fromkeys(why for one in made for why in one["because"]))
-    plan["kept"] = kept(context, cluster.facts)
+    return made
 
 
-def kept(context: Context, facts: t.Mapping[str, t.Any] | None) -> list[str]:
+def _kept(context: component.Context) -> list[str]:
     """Names of the DaemonSets of NVIDIADrivers that cannot be followed, which stay as they are: without them, their
     Nodes would lose the driver. Adds a note for each."""
-    known = (facts or {}).get("nvidia_drivers") or {}
+    known = (context.facts or {}).get("nvidia_drivers") or {}
     names = sorted(str(name) for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
-    context.said += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
+    context.notes += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
     return names
 
 
-def _daemon_sets(context: Context, mine: Policy, cluster: Cluster) -> list[Plan]:
+def _daemon_sets(context: component.Context, mine: Policy, cluster: Cluster) -> list[component.Plan]:
     """The plans of the DaemonSets of one policy. Raises Refused and Refusals."""
     deliveries = _deliveries(context, mine, cluster)
     if not deliveries:
         return []
-    refused = [*_unsupported(mine), *cluster_references.missing(mine, cluster.facts, cluster.namespace)]
+    refused = [*_unsupported(mine), *cluster_references.missing(mine, context.facts, context.namespace)]
     if refused:
         raise Refusals(refused)
-    made = [_daemon_set(context, one, deliveries, cluster) for one in deliveries]
-    context.said += [*_without_effect(mine, cluster), *_unknown(mine, deliveries)]
+    made = [_daemon_set(context, one, deliveries) for one in deliveries]
+    context.notes += [*_without_effect(mine, context.facts), *_unknown(mine, deliveries)]
     return made
 
 
@@ -150,7 +197,7 @@ def _policies(policy: Policy) -> list[Policy]:
     return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
 
 
-def _without_effect(mine: Policy, cluster: Cluster) -> list[str]:
+def _without_effect(mine: Policy, facts: component.Facts | None) -> list[str]:
     """What a user has set that reaches no container, each a sentence."""
     said = []
     if mine.get("driver.usePrecompiled"):
@@ -158,7 +205,7 @@ def _without_effect(mine: Policy, cluster: Cluster) -> list[str]:
                  "fetched." for path in _FOR_PACKAGES if mine.get(path)
                  and (path != "driver.secretEnv" or not mine.driver_name)]
     path = "driver.kernelModuleConfig.name"
-    strange = ([key for key in cluster_references.keys(mine, path, cluster.facts) if key not in _MODULE_FILES]
+    strange = ([key for key in cluster_references.keys(mine, path, facts) if key not in _MODULE_FILES]
                if mine.get(path) else [])
     if strange:
         said.append(f"{cluster_references.place(mine, path)}: no module reads {', '.join(strange)} of ConfigMap "
@@ -175,13 +222,13 @@ def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
             for version in versions if matrix.branch(matrix.branch_of(version)) is None]
 
 
-def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
+def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
     """Those of one policy, in order. Raises Refused and Refusals."""
     own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
-    if cluster.gpu and not own:
+    if context.gpu and not own:
         if mine.driver_name:
-            context.said.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered for "
-                                "it.")
+            context.notes.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered "
+                                 "for it.")
         return []
     precompiled = bool(mine.get("driver.usePrecompiled"))
     sites = ([(system, pool.here.kernel) for pool in own
@@ -199,23 +246,23 @@ def _deliveries(context: Context, mine: Policy, cluster: Cluster) -> list[Delive
             raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
         # Only Nodes that are not known to have a GPU; those with GPUs are refused by name.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
-        chosen = nodes.agree(tags, pools.running_of(cluster.facts or {}).systems,
+        chosen = nodes.agree(tags, pools.running_of(context.facts or {}).systems,
                              lambda value: (matrix.version_key(value), value), "the newest")
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
-        context.said.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
-                            f"{chosen.because}.")
+        context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
+                             f"{chosen.because}.")
     return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
         pool for pool in own if pool.here.kernel == kernel
         and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
         for (os_tag, kernel), system in sorted(places.items())]
 
 
-def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], cluster: Cluster) -> Plan:
-    """What the template needs of one DaemonSet. beside: all of the same policy."""
+def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[Delivery]) -> component.Plan:
+    """beside: all of the same policy."""
     mine, get = one.policy, one.policy.get
-    precompiled, short = bool(one.kernel), _short(one, beside, cluster.facts or {})
+    precompiled, short = bool(one.kernel), _short(one, beside, context.facts or {})
     side = [name for name in _SIDE if mine.enabled(name)]
-    name = _name(one, beside, short, cluster.facts or {})
+    name = _name(one, beside, short, context.facts or {})
     rdma = mine.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
@@ -235,9 +282,10 @@ def _daemon_set(context: Context, one: Delivery, beside: t.Sequence[Delivery], c
         "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),
         "gds": "gds" in side, "gdrcopy": "gdrcopy" in side, "rdma": rdma,
         "host_mofed": rdma and bool(get("driver.rdma.useHostMofed")),
-        **{f"{name}_env": _environment(context, mine, name, precompiled) for name in _SIDE},
-        **{f"{name}_args": list(get(f"{name}.args") or []) for name in _SIDE},
-        "files": cluster_files.files(mine, one.system[0], context.runtime, precompiled, cluster.facts),
+        "gds_env": _environment(context, mine, "gds", precompiled),
+        "gdrcopy_env": _environment(context, mine, "gdrcopy", precompiled),
+        "gds_args": list(get("gds.args") or []), "gdrcopy_args": list(get("gdrcopy.args") or []),
+        "files": driver_files.files(mine, one.system[0], context.runtime, precompiled, context.facts),
         "own": _own(mine),
     }
 
@@ -251,7 +299,7 @@ def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
     return f"{f'nvidia-{driver_type}-driver-{os_tag}'[:_LABEL - len(coded) - 1]}-{coded}"
 
 
-def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: t.Mapping[str, t.Any]) -> str:
+def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: component.Facts) -> str:
     """One that is renamed restarts the pods of all its Nodes: what is there keeps its name when systems come and go, or
     the cluster is taken over; an NVIDIADriver's always have one of their own."""
     if one.policy.driver_name:
@@ -279,7 +327,7 @@ def _app(name: str, precompiled: bool) -> str:
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
-def _short(one: Delivery, beside: t.Sequence[Delivery], facts: t.Mapping[str, t.Any]) -> str:
+def _short(one: Delivery, beside: t.Sequence[Delivery], facts: component.Facts) -> str:
     """The kernel as it stands in the name: without the machine, as images are for all, unless another kernel reads the
     same there. What is in the cluster for this kernel keeps its name, whatever comes beside it."""
     kernels, forms = facts.get("driver_kernels") or {}, _forms(one.kernel)
@@ -334,7 +382,7 @@ def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
     return {**found, nodes.KERNEL: one.kernel} if one.kernel else found
 
 
-def _affinity(mine: Policy) -> list[Plan]:
+def _affinity(mine: Policy) -> list[dict[str, object]]:
     """Terms of which one must hold for a Node, as a pod has them: those that the user gives, each without the Nodes
     that NVIDIADrivers with a selector take."""
     told = mine.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
@@ -348,7 +396,7 @@ def _affinity(mine: Policy) -> list[Plan]:
     return [term for term in terms if term]
 
 
-def _images(context: Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
+def _images(context: component.Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
     mine, release, mirror = one.policy, context.release, context.mirror
     version = f"{one.driver.version}-{one.kernel}" if one.kernel else one.driver.version
     versions = {"driver": version, **{
@@ -358,8 +406,8 @@ def _images(context: Context, one: Delivery, side: t.Sequence[str]) -> dict[str,
                for name, tag in versions.items()}}
 
 
-def _own(mine: Policy) -> Plan:
-    """What an NVIDIADriver adds to the settings that all DaemonSets share; labels never change what selects pods."""
+def _own(mine: Policy) -> component.Plan:
+    """Labels never change what selects pods."""
     get = mine.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}
@@ -369,19 +417,19 @@ def _own(mine: Policy) -> Plan:
             "pod_security_context": dict(get("driver.podSecurityContext") or {})}
 
 
-def _manager_env(context: Context, mine: Policy) -> dict[str, str]:
+def _manager_env(context: component.Context, mine: Policy) -> dict[str, str]:
     """Whether the driver manager may evict comes from gpu_disruption; the policy's other variables stay."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
-             **environment(mine.get("driver.manager.env"))}
-    return gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
+             **component.environment(mine.get("driver.manager.env"))}
+    return component.gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
-def _environment(context: Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:
+def _environment(context: component.Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:
     """Variables of a container that fetches packages: of gpu_proxy, then the policy's own, which count. Raises Refused.
 
     A DaemonSet shows its variables to whoever may read it: a proxy with a password comes by driver.secretEnv.
     """
-    own = environment(mine.get(f"{section}.env"))
+    own = component.environment(mine.get(f"{section}.env"))
     if precompiled or not context.proxy:
         return own
     if _proxy.has_password(context.proxy):

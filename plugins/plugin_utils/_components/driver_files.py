@@ -14,12 +14,19 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_references as references
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-Facts = t.Mapping[str, t.Any]
-File = t.Dict[str, t.Any]
+
+class File(t.TypedDict):
+    """A volume, mounted read-only. mounts: by path in the containers its key, or empty; containers: their names."""
+
+    volume: t.Dict[str, t.Any]
+    mounts: t.Dict[str, str]
+    containers: t.List[str]
+
 
 MAIN, PEERMEM, GDS, GDRCOPY = "nvidia-driver-ctr", "nvidia-peermem-ctr", "nvidia-fs-ctr", "nvidia-gdrcopy-ctr"
 # Those which fetch packages.
@@ -47,11 +54,8 @@ _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OF_KEYS = ("kernel-module-config", "repo-config", "cert-config")
 
 
-def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: Facts | None) -> list[File]:
-    """C([{volume, mounts: {PATH: KEY or empty}, containers: [NAME]}]), all mounted read-only. Raises Refused.
-
-    system: os-release's id. precompiled: modules come built, so that no package is fetched.
-    """
+def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: component.Facts | None) -> list[File]:
+    """system: os-release's id; precompiled: modules come built, so that no package is fetched. Raises Refused."""
     found: list[File] = []
     if policy.get("driver.virtualTopology.config"):
         found.append(_keyed("topology-config", {"/etc/nvidia/nvidia-topologyd.conf": "nvidia-topologyd.conf"},
@@ -82,7 +86,7 @@ def _named(found: list[File]) -> list[File]:
     return found
 
 
-def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: Facts | None,
+def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: component.Facts | None,
               containers: t.Sequence[str]) -> list[File]:
     """Each key of a ConfigMap as a file of its own, so that what else is in the folder stays."""
     if not policy.get(path):
@@ -94,7 +98,7 @@ def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: Facts 
 
 def _keyed(volume: str, mounts: t.Mapping[str, str], containers: t.Sequence[str] = (MAIN,), config_map: str = "",
            secret: str = "") -> File:
-    source: File = {"secretName": secret} if secret else {"name": config_map}
+    source: t.Dict[str, object] = {"secretName": secret} if secret else {"name": config_map}
     source["items"] = [{"key": key, "path": key} for key in mounts.values()]
     return {"volume": {"name": volume, "secret" if secret else "configMap": source}, "mounts": dict(mounts),
             "containers": list(containers)}

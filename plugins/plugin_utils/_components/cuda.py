@@ -1,0 +1,43 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The CUDA toolkit on a host: its plan, and whether it is there. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+
+_LEVEL = re.compile(r"\d+(\.\d+(\.\d+\S*)?)?\Z")
+
+
+def host_plan(host: component.Host) -> component.Plan:
+    """The toolkit of a level; without one the newest that the driver runs. Raises Refused."""
+    version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
+    if host.place == "host" and version and not _LEVEL.match(version):
+        raise Refused(f"CUDA is asked for with the version {version!r}",
+                      "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
+    profile = host.switched("cuda_profile", False)
+    placement, because = software.placed(host, "the CUDA toolkit")
+    return {"placement": placement, "state": "present", "version": version or None, "profile": profile,
+            "because": because}
+
+
+def check(want: component.Expected, seen: component.Seen) -> component.Result:
+    """Whether a toolkit of the level is there."""
+    have, wanted = seen.facts["software"]["cuda"], want.get("version") or ""
+    found = [level for level, release in have.items()
+             if not wanted or wanted in (level, release) or level.startswith(f"{wanted}.")]
+    if found:
+        return component.Result("ok", ", ".join(have[level] for level in sorted(found)))
+    if not have:
+        return component.Result("absent", "no CUDA toolkit is installed", "Run site.yml.")
+    return component.Result("failed", f"CUDA {', '.join(have.values())} is installed, {wanted} is wanted",
+                            "Run site.yml.")
+
+
+COMPONENT = component.Component(
+    "cuda", host_plan, check, needed=lambda _asked, variables: bool(variables.get("cuda_version")),
+    needs_driver=lambda plan: not plan["version"], options=("version", "profile"))

@@ -1,0 +1,27 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""DCGM: its plan on a host, and whether it is there; in a cluster it has nothing of its own. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import functools
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
+
+
+def host_plan(host: component.Host) -> component.Plan:
+    """The exporter asks DCGM, so it comes with that."""
+    version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
+    profiling = host.switched("dcgm_profiling", True)
+    placement, because = software.placed(host, "DCGM")
+    if placement == "host" and not host.asked.policy.enabled("dcgm"):
+        because.append("the DCGM exporter asks it")
+    return {"placement": placement, "state": "present", "version": str(version) if version else None,
+            "profiling": profiling, "because": because}
+
+
+COMPONENT = component.Component(
+    "dcgm", host_plan, functools.partial(software.check_service, "dcgm"),
+    needed=lambda asked, _variables: asked.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
+    options=("version", "profiling"), images=("dcgm", "validator"))

@@ -1,0 +1,65 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPU feature discovery: its plans on a host and in a cluster, and whether there are labels. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import plugin_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import pull_secrets
+
+
+def host_plan(host: component.Host) -> component.Plan:
+    """Raises Refused."""
+    own, policy = host.variables.get("feature_discovery_sharing"), host.asked.policy
+    sharing = policy.sharing if own is None else own
+    try:
+        if host.place == "host":
+            parse_sharing(sharing)
+    except InputError as error:
+        by = f"devicePlugin.config of {policy.origin}" if own is None else "feature_discovery_sharing"
+        raise Refused(f"{by}: {error.message.rstrip('.')}",
+                      error.hint or "Write it as the device plugin takes it, such as {timeSlicing: {resources: [...]}}."
+                      ) from error
+    return {"placement": host.place, "state": "gathered", "target": "facts", "mig_strategy": mig_strategy(host),
+            "sharing": sharing, "because": []}
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+    """What its pods need of the device plugin."""
+    config: component.Config = {**plugin_config(context), "data": {}}
+    # Without a configuration there is no sidecar of the device plugin's image.
+    secrets = shared["pull_secrets"] if config["name"] else pull_secrets(
+        context.policy, ("feature_discovery", "validator"), context.secrets)
+    return {**shared, "config": config, "pull_secrets": secrets}
+
+
+def check(_want: component.Expected, seen: component.Seen) -> component.Result:
+    """By the labels, where they were computed."""
+    if seen.labels is not None:
+        return _labelled(seen.labels)
+    count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
+    if not count:
+        return component.Result("failed", "no GPU can be read, so there is nothing to label",
+                                "Make the driver work first.")
+    return component.Result("ok", counted(count, "GPU"))
+
+
+def _labelled(labels: t.Mapping[str, str]) -> component.Result:
+    count = labels.get("nvidia.com/gpu.count", "0")
+    if not re.fullmatch("[0-9]{1,9}", count) or int(count) == 0:
+        return component.Result("failed", "the labels count no GPU", "Make the driver work first.")
+    return component.Result("ok", f"{len(labels)} labels, {counted(int(count), 'GPU')}")
+
+
+COMPONENT = component.Component("feature_discovery", host_plan, check, cluster_plan=cluster_plan,
+                                images=("feature_discovery", "device_plugin", "validator"))

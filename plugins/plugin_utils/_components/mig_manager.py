@@ -1,0 +1,188 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MIG manager: its plans on a host and in a cluster, and whether a host has its layout. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, mig_layouts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+
+# What a user can drop so that there is a plan.
+NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
+
+
+def host_plan(host: component.Host) -> component.Plan:
+    """Raises Refused for a layout that the GPUs cannot have, or that MIG switched off."""
+    variables, policy = host.variables, host.asked.policy
+    selected = variables.get("mig_manager_selected")
+    if selected and not isinstance(selected, str):
+        raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
+    own = variables.get("mig_manager_config") or None
+    config = own or policy.mig_config
+    devices = variables.get("mig_manager_devices") or []
+    if (selected or own) and host.place != "host":
+        raise Refused(f"MIG layout {selected!r} is selected while {host.why}, which switches MIG off",
+                      "Remove mig_manager_selected, or switch migManager on.",
+                      [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [NO_LAYOUT])
+    try:
+        if own and not selected:
+            selected = mig_layouts.only(own)
+        stands = mig_layouts.wanted(config, selected, host.facts["gpus"], devices) if selected else {}
+    except InputError as error:
+        raise _impossible(selected, error, host.facts) from error
+    _check_strategy(host, str(selected), stands)
+    # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
+    because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
+    return {"placement": host.place, "state": "present" if selected else "gathered",
+            "config": config if selected else None, "selected": selected or None, "layouts": config, "devices": devices,
+            "boot": host.switched("mig_manager_boot", True), "because": [because]}
+
+
+def _impossible(selected: str | None, error: InputError, facts: component.Facts) -> Refused:
+    """A layout that is wrong by itself, or that a GPU which the error names cannot have."""
+    what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
+    said = error.message.rstrip(".")
+    models = sorted({str(gpu["model"]) for gpu in facts["gpus"] if gpu.get("model") and gpu["model"] in said})
+    named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
+             *((f"gpu:{short_name(model)}", said) for model in models)]
+    return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
+
+
+def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.Stand]) -> None:
+    """The strategy single serves one profile. Raises Refused where a user asks for it, else it is said."""
+    profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
+    if mig_strategy(host) != "single" or len(profiles) < 2:
+        return
+    text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
+    told = "mig.strategy single serves devices of one profile only"
+    if host.variables.get("feature_discovery_mig_strategy") or any(
+            look(source.spec, "mig.strategy") for source in host.asked.policy.sources):
+        raise Refused(f"{text}, but {told}", "Set mig.strategy to mixed, or select a layout of one profile.",
+                      [("mig.layout", text), ("mig.strategy", told)],
+                      [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
+                       NO_LAYOUT])
+    host.notes.append(f"{text}, but {told}: in labels and for Kubernetes they need mig.strategy mixed.")
+
+
+def mig_strategy(host: component.Host) -> object:
+    """How Kubernetes is shown MIG devices: the host's variable counts, else the policy."""
+    return host.variables.get("feature_discovery_mig_strategy") or host.asked.policy.get("mig.strategy")
+
+
+# How arguments of the MIG manager, which a shell reads, ask for reboots: nvidia-mig-manager --with-reboot, -r.
+_WITH_REBOOT = re.compile(r"with[-_]reboot|(^|\s)-r\b", re.IGNORECASE)
+# A variable in these arguments: of the shell, or of Kubernetes, which fills in $(NAME).
+_VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy.
+
+    Raises Refused for arguments by which the manager reboots Nodes, where gpu_disruption forbids that.
+    """
+    env = component.gated(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
+    if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
+        raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
+                      f"migManager.env, and gpu_disruption is {context.disruption}",
+                      "Take with-reboot out of both, or set gpu_disruption: reboot.")
+    config = component.config_map(context, "migManager")
+    if config["name"] == "default-mig-parted-config" and not config["data"]:
+        config["name"] = ""
+    default, known = config["default"], names_in(config["data"])
+    if default and known and default not in known:
+        raise Refused(f"migManager.config.default ({default}) is no layout of migManager.config.data, which has "
+                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty text.")
+    clients = str(context.get("migManager.gpuClientsConfig.name") or "")
+    return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
+            # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
+            "generates": version_key(context.release.version) >= (26, 3),
+            "default_config": {} if config["name"] else default_config()}
+
+
+def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> bool:
+    """Whether arguments ask for reboots, by themselves or by what a variable in them holds."""
+    def value(match: re.Match[str]) -> str:
+        return env.get(match[1] or match[2] or match[3], "")
+
+    texts = [re.sub(r"""["'\\]""", "", _VARIABLE.sub(value, str(one))) for one in args]
+    return any(_WITH_REBOOT.search(one) for one in (*texts, *(env.values() if texts else ())))
+
+
+def check(want: component.Expected, seen: component.Seen) -> component.Result:
+    """Whether the GPUs have the selected layout, and will have it after a boot."""
+    facts = seen.facts
+    gpus = facts["gpus"]
+    config = want.get("config")
+    selected = want.get("selected") or (mig_layouts.only(config) if config else None)
+    wanted = mig_layouts.wanted(config, selected, gpus, want.get("devices") or ()) if selected else {}
+    faults, unknown = [], []
+    for gpu in gpus:
+        stand, goal = mig_layouts.present(gpu), wanted.get(gpu["pci"])
+        if goal is not None and stand == mig_layouts.UNKNOWN:
+            unknown.append(gpu["pci"])
+        elif goal is not None and (_becomes(gpu) or stand).enabled != goal.enabled:
+            faults.append(f"{gpu['pci']} has {_becomes(gpu) or stand}, wanted is {goal}")
+        elif goal is not None and not _becomes(gpu) and not stand.satisfies(goal):
+            faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
+    if faults:
+        more = f" and {counted(len(faults) - 1, 'more GPU')}" if len(faults) > 1 else ""
+        return component.Result("failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
+    if unknown:
+        return component.Result("failed", f"the MIG state of {', '.join(unknown)} is not known",
+                                "Make the driver and these GPUs answer first; nothing is planned for them until then.")
+    waiting = [gpu["pci"] for gpu in gpus if _becomes(gpu)]
+    if waiting:
+        return component.Result("pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
+                                "Allow a reset of idle GPUs by gpu_disruption: idle." if set(waiting) & set(wanted) else
+                                "Nobody has selected a layout for them: reset them while they are idle, or take the "
+                                "mode back by nvidia-smi -mig.")
+    if not selected:
+        return component.Result("ok", f"not managed ({mig_layouts.overview(gpus)})")
+    lost = _lost_at_boot(wanted, facts) if want.get("boot") and wanted else ""
+    if lost:
+        return component.Result("failed", lost, "Run site.yml; it repairs exactly this.")
+    devices = sum(mig_layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
+    forgotten = f"; {UNIT} is masked, so a boot ends it" if want.get("boot") and facts["mig_boot"]["masked"] else ""
+    return component.Result("ok", f"{selected} ({devices} devices){forgotten}")
+
+
+def _becomes(gpu: component.Facts) -> mig_layouts.Stand | None:
+    """How a GPU stands after its next reset, None where its mode stays."""
+    mig = gpu.get("mig")
+    if not mig or mig["pending"] == mig["enabled"]:
+        return None
+    return mig_layouts.Stand(True, None) if mig["pending"] else mig_layouts.OFF
+
+
+def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: component.Facts) -> str:
+    """What will be otherwise after a boot, empty where nothing will."""
+    boot = facts["mig_boot"]
+    if boot["masked"]:
+        return ""  # somebody wants it so
+    if boot["vendor"]:
+        return f"{boot['vendor']} is enabled: at boot it applies a layout of its own"
+    if not boot["enabled"]:
+        return "gpuops-mig.service is not enabled, so the layout ends with the next boot"
+    kept = {uuid.lower(): mig_layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}
+    for gpu in facts["gpus"]:
+        goal, after = wanted.get(gpu["pci"]), kept.get(str(gpu["uuid"]).lower())
+        if goal is not None and (after is None or not after.satisfies(goal)):
+            return f"{gpu['pci']} will have {after or 'nothing'} after a boot, wanted is {goal}"
+    return ""
+
+
+COMPONENT = component.Component(
+    "mig_manager", host_plan, check, asked_for=lambda variables: bool(variables.get("mig_manager_selected")),
+    journal="mig", images=("mig_manager", "validator"), cluster_plan=cluster_plan)

@@ -1,0 +1,66 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Node Feature Discovery in a cluster: what the chart's section means if it is delivered here. Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+
+_SECTION = "node-feature-discovery"
+_TOLERATIONS = f"{_SECTION}.worker.tolerations"
+_CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "operator": "Equal", "value": "",
+                  "effect": "NoSchedule"}
+_GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+# The values of the charts of GPU Operator 24.6 to 26.7 (values.yaml), which the collection delivers.
+_CHART: t.Mapping[str, object] = {
+    "enableNodeFeatureApi": True, "priorityClassName": "system-node-critical",
+    "gc.enable": True, "gc.replicaCount": 1,
+    **{f"{part}.serviceAccount.name": _SECTION for part in ("gc", "worker", "master")},
+    "gc.serviceAccount.create": False, "worker.serviceAccount.create": False, "master.serviceAccount.create": True,
+    "worker.config.sources.pci.deviceClassWhitelist": ["02", "0200", "0207", "0300", "0302"],
+    "worker.config.sources.pci.deviceLabelFields": ["vendor"], "master.config.extraLabelNs": ["nvidia.com"],
+}
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+    """As the chart's own values have it."""
+    ignored = _without_effect(context.get(_SECTION))
+    if ignored:
+        context.notes.append(f"{', '.join(ignored)} in the policy: without effect, as NFD is delivered as the chart's "
+                             "own values have it. Set nfd.enabled to false and install NFD with these yourself.")
+    return {**shared, "rules": bool(context.get("nfd.nodefeaturerules")), "tolerations": _tolerations(
+        context.get(_TOLERATIONS), context.get("daemonsets.tolerations") or ())}
+
+
+def _without_effect(section: object) -> list[str]:
+    """The paths of a policy with values for NFD that differ from what is delivered, except L(_tolerations)."""
+    return [f"{_SECTION}.{path}" for path, value in _leaves(section if isinstance(section, dict) else {}, "")
+            if f"{_SECTION}.{path}" != _TOLERATIONS and _CHART.get(path) != value]
+
+
+def _tolerations(given: t.Iterable[object] | None, common: t.Iterable[object]) -> list[object]:
+    """The tolerations of the worker. These are the one for control planes; its own, or by default the one for tainted
+    GPU nodes; and those of all components, as the worker has to run on the same Nodes. given: the worker's tolerations
+    in the policy, None if it has none."""
+    found: list[object] = []
+    for one in [_CONTROL_PLANE, *([_GPU] if given is None else given), *common]:
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _leaves(section: component.Facts, path: str) -> t.Iterator[tuple[str, object]]:
+    for key, value in section.items():
+        full = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, full)
+        elif value not in (None, {}):
+            yield full, value
+
+
+COMPONENT = component.Component(
+    "nfd", images=("nfd",), cluster_plan=cluster_plan,
+    foreign=lambda facts: "reused: the cluster has an NFD of somebody else" if facts["nfd"] == "foreign" else "")
