@@ -155,7 +155,7 @@ options:
     default: '1'
   max_fail_percentage:
     description:
-      - The percentage of these Nodes that may fail before no further Node is begun. A Node that is passed over has not
+      - The percentage of these Nodes that may fail before no further Node is begun. A Node that is skipped has not
         failed. The first Node is served alone, and if it fails, no further Node is begun.
     type: int
     default: 0
@@ -266,7 +266,7 @@ pending:
   sample: []
 problems:
   description:
-    - What the task has not done although O(disruption) allows it; the Nodes that were passed over, why, and what to do.
+    - What the task has not done although O(disruption) allows it; the Nodes that were skipped, why, and what to do.
       The playbook site fails with it at its end. It is a warning, too.
   returned: with O(state=present), unless O(render_to) is set
   type: list

@@ -72,7 +72,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
     terms, tell: of the L(node_by_node.NodeByNode) by which pods end where no driver or no MPS daemon is wanted any
-    more; a Node that is passed over is in C(pending), too, and L(_passed_over) says why.
+    more; a Node that is skipped is in C(pending), too, and L(_skipped) says why.
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
@@ -108,7 +108,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen,
-            **_passed_over(failed, pending, said, problems)}
+            **_skipped(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
 
@@ -172,7 +172,7 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
              ) -> ClusterError | None:
-    """Makes the changes. Returns the error that names the Nodes that were passed over or have failed.
+    """Makes the changes. Returns the error that names the Nodes that were skipped or have failed.
 
     Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
     its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
@@ -192,9 +192,9 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
     return failed
 
 
-def _passed_over(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
+def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
                  problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
-    """What a result has of Nodes that were passed over or have failed: their pods in C(pending); the error in
+    """What a result has of Nodes that were skipped or have failed: their pods in C(pending); the error in
     C(problems), for which the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending,
     a warning, or a problem beside them."""
     late = [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
@@ -280,7 +280,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         there = live.read(client, wanted)
         left, pending = _held(client, planned()[0], leaving, level)
         failed = _execute(client, left, nodes, tell)
-    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_passed_over(
+    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_skipped(
         failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)])}
 
 

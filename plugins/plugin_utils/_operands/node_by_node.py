@@ -9,10 +9,10 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, cor
 operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
-Where another driver comes in the place of one, its DaemonSet is created before the first Node is served. Until the
-former pod of a Node has ended, the paused deploy label of the driver keeps the new one away; then its pod is waited for.
+If another driver replaces one, its DaemonSet is created before the first Node is served. The paused deploy label of the
+driver keeps the new pod away from a Node until the former pod has ended; then the run waits for the new pod.
 
-A Node that cannot be taken out of service is passed over: a budget, another run, a kubelet that is not Ready. One that
+A Node that cannot be taken out of service is skipped: a budget, another run, a kubelet that is not Ready. One that
 goes wrong after that has failed. The first Node is served alone; if it fails, or if more fail than Terms.max_fail
 allows, no further Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
 left by their labels, and a Node that a run has left out of service by an annotation.
@@ -210,7 +210,7 @@ class NodeByNode:
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
         batch(terms.at_once, len(found.pods))  # a wrong number is refused before anything is deleted
-        # The Nodes that were passed over or have failed, and why; of these the ones that have failed; those on which
+        # The Nodes that were skipped or have failed, and why; of these the ones that have failed; those on which
         # pods were ended; those that the stop rule leaves.
         self._left: dict[str, GpuopsError] = {}
         self._failed: set[str] = set()
@@ -247,7 +247,7 @@ class NodeByNode:
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
-        """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be passed over)."""
+        """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be skipped)."""
         names = sorted(self._found.pods)
         answers = self._client.many(self._preview, names)
         self._left = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
@@ -260,7 +260,7 @@ class NodeByNode:
                   and _labels(self._found.nodes[name]).get(LABEL) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
                 [*(text for _steps, staying in previews for text in staying),
-                 *(f"{name} will be passed over. {error}" for name, error in self._left.items())])
+                 *(f"{name} will be skipped. {error}" for name, error in self._left.items())])
 
     def keep_apart(self) -> None:
         """Keeps the drivers that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
@@ -286,11 +286,11 @@ class NodeByNode:
                                      {"metadata": {"uid": meta["uid"], "labels": dict.fromkeys(sorted(keys))}})
 
     def run(self) -> ClusterError | None:
-        """Does it. Returns an error that names the Nodes which were passed over, which have failed (C(failed) in its
+        """Does it. Returns an error that names the Nodes which were skipped, which have failed (C(failed) in its
         details) and which were not begun; raises one if the server fails.
 
         The DaemonSets are gone by now. What they have made since the pods were looked for is looked for here, until
-        nothing is left but what was passed over.
+        nothing is left but what was skipped.
         """
         found = self._found
         for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
@@ -390,7 +390,7 @@ class NodeByNode:
                 self._served.discard(name)
                 if not passed:
                     self._failed.add(name)
-                self._tell(f"{name} {'is passed over' if passed else 'has failed'}. {error}")
+                self._tell(f"{name} {'is skipped' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
         """Raises GpuopsError if it is not a Node that fails but the API server."""

@@ -62,7 +62,7 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
     Returns what was done: a Namespace in which somebody has created an object since the plan was made is released.
 
-    Raises ClusterError at the end if Nodes were passed over: their pods stay, with what these need to start again and
+    Raises ClusterError at the end if Nodes were skipped: their pods stay, with what these need to start again and
     by which the next run finds them, and with the Namespace. Raises ClusterError, too, once nothing has gone for
     timeout seconds: how long it takes depends on the number of Nodes.
     tell: gets a line about what is left, now and then.
@@ -88,7 +88,7 @@ def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obj
     """Deletes the DaemonSets that leave their pods, and ends these Node by Node. Arguments as of L(execute); between:
     what is done after the DaemonSets have gone and before a Node is begun.
 
-    Returns the other changes, without what pods on Nodes that were passed over need, and the error that names these.
+    Returns the other changes, without what pods on Nodes that were skipped need, and the error that names these.
     """
     _remove(client, [one for one in changes if one.orphans],
             [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)

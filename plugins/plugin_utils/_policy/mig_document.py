@@ -57,7 +57,7 @@ def given(task_vars: t.Mapping[str, t.Any], name: t.Any, data: t.Any) -> MigDocu
 
 
 def from_file(task_vars: t.Mapping[str, t.Any], name: str) -> MigDocument:
-    """Of a file on the controller with any number of documents, of which others are passed over. Raises InputError."""
+    """Of a file on the controller with any number of documents, of which others are skipped. Raises InputError."""
     path = find_file(task_vars, name)
     text = read_text(path)
     if text is None:

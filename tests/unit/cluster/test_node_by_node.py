@@ -248,7 +248,7 @@ def test_pods_without_their_daemon_set_wait_for_the_level_with_what_they_need(si
     assert site.pods() == [] and site.as_before()
 
 
-def passed_over(site: Site, words: str, **more: Any) -> ClusterError:
+def skipped(site: Site, words: str, **more: Any) -> ClusterError:
     """The error of a removal that passes one Node over. All others are served, and everything goes that is not
     needed there."""
     with pytest.raises(ClusterError, match=words) as caught:
@@ -267,9 +267,9 @@ def finished(site: Site) -> bool:
     return site.as_before() and site.pods() == [] and not [path for path in site.api.objects if "/nodes/" not in path]
 
 
-def test_a_node_whose_budget_forbids_an_eviction_is_passed_over(site: Site) -> None:
+def test_a_node_whose_budget_forbids_an_eviction_is_skipped(site: Site) -> None:
     site.budget = {"job-n2"}
-    error = passed_over(site, "pods of n2 have not been removed. n2: .* work/job-n2 on n2: The disruption budget b")
+    error = skipped(site, "pods of n2 have not been removed. n2: .* work/job-n2 on n2: The disruption budget b")
     assert error.details["blocked"][0]["pod"] == "work/job-n2" and "Then run again" in error.hint
     assert site.as_before() and site.ended == [*ORDER[:3], *ORDER[5:]] and site.pods() == ["driver-n2", "job-n2"]
     # The pods are nobody's, and below the level they still wait.
@@ -350,18 +350,18 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
     ready = site.api.objects["/api/v1/nodes/n2"]["status"]["conditions"][0]
     ready["status"] = "Unknown"
     preview = site.remove(check=True)
-    assert "n2 will be passed over. Node n2 is not Ready, so that its pods would not end." in preview["warnings"][0]
+    assert "n2 will be skipped. Node n2 is not Ready, so that its pods would not end." in preview["warnings"][0]
     assert not [one for one in preview["plan"] if "n2" in one["id"]] and site.api.sent() == []
-    passed_over(site, "n2: Node n2 is not Ready")
+    skipped(site, "n2: Node n2 is not Ready")
     assert site.as_before() and "job-n2" in site.pods() and not [
         path for path in site.api.sent("patch") if path.endswith("/n2")]
     ready["status"] = "True"
     assert finished(site)
 
 
-def test_a_node_whose_pods_may_not_be_evicted_is_passed_over(site: Site) -> None:
+def test_a_node_whose_pods_may_not_be_evicted_is_skipped(site: Site) -> None:
     del site.api.objects["/api/v1/namespaces/work/pods/job-n3"]["metadata"]["ownerReferences"]
-    passed_over(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller brings it back.* Allow it by the")
+    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller brings it back.* Allow it by the")
     assert site.as_before() and site.pods() == ["driver-n3", "job-n3"]
     site.remove(wish=Wish(force=True))
     assert site.pods() == []
@@ -396,7 +396,7 @@ def test_no_node_is_begun_once_the_server_fails(site: Site) -> None:
 
 
 def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> None:
-    """By site.yml. A Node that is passed over is pending, and everybody else is served."""
+    """By site.yml. A Node that is skipped is pending, and everybody else is served."""
     preview = site.present([], check=True)
     assert site.api.sent() == []
     site.budget = {"job-n2"}

@@ -4,7 +4,7 @@
 """Sharing configurations: a table of documents, with what is said of each.
 
 Source of what is right and wrong: configuration v1 of NVIDIA/k8s-device-plugin 0.20 (api/config/v1), its
-config-manager, and what its users have reported: renameByDefault below flags and devices are passed over, replicas 1
+config-manager, and what its users have reported: renameByDefault below flags and devices are skipped, replicas 1
 stops the plugin.
 """
 
