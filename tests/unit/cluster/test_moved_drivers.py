@@ -181,6 +181,16 @@ def test_a_node_that_is_passed_over_keeps_its_driver(site: Moving) -> None:
     assert site.drivers("n2") == ["precompiled-n2-new"]
 
 
+def test_below_the_level_only_a_node_without_a_former_driver_gets_the_new_one(site: Moving) -> None:
+    site.budget = {"job-n2", "job-n3"}
+    wanted = CHANGES["another name"]
+    site.present(wanted, timeout=30)
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n3"]  # with its Node, that came back since
+    site.present(wanted, "never")
+    assert site.all_drivers() == [["named-n1-new"], ["driver-n2"], ["named-n3-new"]] and not site.twice
+    assert [site.node(name)["labels"][LABEL] for name in NODES] == ["true", PAUSED, "true"]
+
+
 def test_a_policy_that_is_turned_back_ends_no_driver_at_once(site: Moving) -> None:
     site.budget = {"job-n2", "job-n3"}
     site.present(CHANGES["another name"], timeout=30)
