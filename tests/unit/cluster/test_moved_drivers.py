@@ -258,3 +258,29 @@ def test_what_a_killed_run_leaves_the_next_one_finishes(site: Moving, monkeypatc
         site.ended.clear()
         write += 5
     assert write > 20
+
+
+@pytest.mark.parametrize(("expressions", "runs"), [
+    ([{"key": "pool", "operator": "In", "values": ["a", "b"]}], True),
+    ([{"key": "pool", "operator": "In", "values": ["b"]}], False),
+    ([{"key": "pool", "operator": "NotIn", "values": ["a"]}], False),
+    ([{"key": "other", "operator": "NotIn", "values": ["a"]}], True),
+    ([{"key": "pool", "operator": "Exists"}, {"key": "other", "operator": "DoesNotExist"}], True),
+    ([{"key": "pool", "operator": "DoesNotExist"}], False),
+    ([{"key": "count", "operator": "Gt", "values": ["7"]}], True),
+    ([{"key": "count", "operator": "Lt", "values": ["8"]}], False),
+    ([{"key": "pool", "operator": "Gt", "values": ["7"]}], False),
+    ([], False),
+])
+def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], runs: bool) -> None:
+    one = changed()[-1]
+    node = {"metadata": {"name": "n1", "labels": {LABEL: "true", "pool": "a", "count": "8"}}, "spec": {"taints": [
+        {"key": "only", "effect": "NoSchedule"}]}}
+    spec = one["spec"]["template"]["spec"]
+    spec["tolerations"] = [{"key": "only", "operator": "Exists"}]
+    spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]},
+        {"matchExpressions": expressions}]}}}
+    assert successors.runs_on(one, node) == runs
+    spec["tolerations"] = []
+    assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
