@@ -143,10 +143,12 @@ class Found:
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] = ()) -> Found:
+         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None
+         ) -> Found:
     """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
     that has something of ours. components: None for all; over: components whose pods stay, as they are wanted; going:
-    uids of DaemonSets of these that go all the same; successors: as of L(Search)."""
+    uids of DaemonSets of these that go all the same; successors: as of L(Search), with the pods of drivers that these
+    do not keep; None: without such pods."""
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
               for one in ours} - {""}
@@ -154,11 +156,11 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
         components is None or component_of(one) in components or one["metadata"]["uid"] in going)]
     ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
     places = {(space, component, _selector(LABELS[component])) for space in spaces
-              for component in (ending | {DRIVER} if successors else ending)}
+              for component in (ending if successors is None else ending | {DRIVER})}
     places |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
                for one in sets}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
-                  DRIVER in over, successors).find(client)
+                  DRIVER in over, successors or ()).find(client)
 
 
 def only_to_put_back(found: Found) -> Found:
@@ -294,7 +296,8 @@ class NodeByNode:
         """
         found = self._found
         for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
-            self._found = found.search.find(self._client)
+            if found.search.places:
+                self._found = found.search.find(self._client)
             self._seen |= self._found.pods.keys()
             todo = sorted(self._found.pods.keys() - self._left.keys(), key=self._turn)
             loose = self._found.loose if _NO_NODE not in self._left else []
@@ -303,6 +306,8 @@ class NodeByNode:
             self._try(_NO_NODE, functools.partial(self._end_all, loose))
             self._serve(todo)
             without_errors(self._broken)
+            if not found.search.places:
+                break
         for one in self._found.revisions:
             meta = one["metadata"]
             self._client.delete(*_REVISION, meta["name"], meta["namespace"], meta["uid"])
@@ -385,7 +390,7 @@ class NodeByNode:
                 self._broken.append(broken)
             else:
                 self._left[name] = error
-                passed = name not in self._served and (
+                passed = name == _NO_NODE or name not in self._served and (
                     isinstance(error, InputError) or isinstance(error, ClusterError) and error.reason in _NOT_BEGUN)
                 self._served.discard(name)
                 if not passed:

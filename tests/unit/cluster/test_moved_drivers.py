@@ -181,6 +181,16 @@ def test_a_node_that_is_passed_over_keeps_its_driver(site: Moving) -> None:
     assert site.drivers("n2") == ["precompiled-n2-new"]
 
 
+def test_below_the_level_only_a_node_without_a_former_driver_gets_the_new_one(site: Moving) -> None:
+    site.budget = {"job-n2", "job-n3"}
+    wanted = CHANGES["another name"]
+    site.present(wanted, timeout=30)
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n3"]  # with its Node, that came back since
+    site.present(wanted, "never")
+    assert site.all_drivers() == [["named-n1-new"], ["driver-n2"], ["named-n3-new"]] and not site.twice
+    assert [site.node(name)["labels"][LABEL] for name in NODES] == ["true", PAUSED, "true"]
+
+
 def test_a_policy_that_is_turned_back_ends_no_driver_at_once(site: Moving) -> None:
     site.budget = {"job-n2", "job-n3"}
     site.present(CHANGES["another name"], timeout=30)
@@ -248,3 +258,29 @@ def test_what_a_killed_run_leaves_the_next_one_finishes(site: Moving, monkeypatc
         site.ended.clear()
         write += 5
     assert write > 20
+
+
+@pytest.mark.parametrize(("expressions", "runs"), [
+    ([{"key": "pool", "operator": "In", "values": ["a", "b"]}], True),
+    ([{"key": "pool", "operator": "In", "values": ["b"]}], False),
+    ([{"key": "pool", "operator": "NotIn", "values": ["a"]}], False),
+    ([{"key": "other", "operator": "NotIn", "values": ["a"]}], True),
+    ([{"key": "pool", "operator": "Exists"}, {"key": "other", "operator": "DoesNotExist"}], True),
+    ([{"key": "pool", "operator": "DoesNotExist"}], False),
+    ([{"key": "count", "operator": "Gt", "values": ["7"]}], True),
+    ([{"key": "count", "operator": "Lt", "values": ["8"]}], False),
+    ([{"key": "pool", "operator": "Gt", "values": ["7"]}], False),
+    ([], False),
+])
+def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], runs: bool) -> None:
+    one = changed()[-1]
+    node = {"metadata": {"name": "n1", "labels": {LABEL: "true", "pool": "a", "count": "8"}}, "spec": {"taints": [
+        {"key": "only", "effect": "NoSchedule"}]}}
+    spec = one["spec"]["template"]["spec"]
+    spec["tolerations"] = [{"key": "only", "operator": "Exists"}]
+    spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]},
+        {"matchExpressions": expressions}]}}}
+    assert successors.runs_on(one, node) == runs
+    spec["tolerations"] = []
+    assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
