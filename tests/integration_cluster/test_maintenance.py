@@ -143,9 +143,10 @@ def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(site: Site) 
     site.deploy("server", budget=1)
     pod = {"metadata": {"labels": {"app": objects.MPS_DAEMON}}, "spec": {
         "nodeSelector": {PLUGIN: "true"}, "containers": [{"name": "x", "image": "example.org/x:1"}]}}
+    metadata = {"name": objects.MPS_DAEMON, "namespace": site.name, "labels": objects.marks("device_plugin")}
+    site.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
     site.client.apply({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": {"name": objects.MPS_DAEMON, "namespace": site.name, "labels": objects.marks("device_plugin")},
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata,
         "spec": {"selector": {"matchLabels": {"app": objects.MPS_DAEMON}}, "template": pod}})
     first, second = site.nodes
     site.until(lambda: all(objects.MPS_DAEMON in site.pods(node) for node in site.nodes))
