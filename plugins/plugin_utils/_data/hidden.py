@@ -47,4 +47,3 @@ def holds_secret(data: t.Any) -> bool:
     if isinstance(data, (list, tuple)):
         return any(map(holds_secret, data))
     return isinstance(data, str) and bool(_USER.search(data))
-
