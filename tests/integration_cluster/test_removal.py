@@ -32,7 +32,7 @@ POD = {"app": "own-driver", "app.kubernetes.io/component": "nvidia-driver"}
 def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
     """The yard with a driver pod on both Nodes, and objects that it needs."""
     for node in yard.nodes:
-        yard.tool("label", "node", node, f"{LABEL}=true")
+        yard.mark(node, **{LABEL: "true"})
     yard.open(yard.nodes[1])
     marks = objects.marks("driver")
     pod = {"metadata": {"labels": POD}, "spec": {"nodeSelector": {LABEL: "true", "yard": yard.name}, "containers": [

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
+from lab import cli
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
-from lab.stages import ROOT
 from tests.integration import user
 from tests.integration_cluster.plays import play
 from tests.unit.cluster.fakes import Clock
@@ -105,8 +103,7 @@ class Site:
 
     def lab(self, *words: str) -> None:
         """C(python3 -m lab cluster stage WORDS)."""
-        subprocess.run([sys.executable, "-m", "lab", "cluster", "stage", "--name", self.made.name, *words], cwd=ROOT,
-                       check=True, timeout=120)
+        assert cli.main(["cluster", "stage", "--name", self.made.name, *words]) == 0
 
     def until(self, done: Callable[[], bool]) -> None:
         until(done, "the cluster comes so far")
