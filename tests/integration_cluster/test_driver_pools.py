@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.world import release
 from tests.waiting import until
 
 DRIVER = "nvidia-driver-daemonset"
@@ -98,6 +99,7 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
     made = Fleet(cluster, client, fresh())
     yield made
     deliver.absent(client, ["driver"], 180, False)
+    release(client, made.name)
     for name in [*made.names]:
         made.leave(name)
 
