@@ -43,6 +43,7 @@ def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
         yard.client.apply({**one, "metadata": {"name": "driver", "namespace": yard.name, "labels": marks}})
     yard.until(lambda: yard.get("daemonset", "driver").get("status", {}).get("numberReady") == 2)
     yield yard
+    yard.client.delete("v1", "Namespace", yard.name)  # what a test leaves in it is ours
 
 
 def drivers(yard: Yard) -> list[str]:  # noqa: F811
