@@ -27,7 +27,7 @@ from tests import processes
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import module
 from tests.integration_cluster.proxy import Flaky
-from tests.integration_cluster.world import ROWS
+from tests.integration_cluster.world import ROWS, retire
 from tests.unit.cluster.fakes import Clock
 from tests.waiting import until
 
@@ -113,8 +113,7 @@ class Yard:
         with self.made.api() as server:
             for kind in ("deployments", "daemonsets"):
                 server.request("DELETE", f"/apis/apps/v1/namespaces/{self.name}/{kind}")
-        for node in self.nodes:
-            self.client.delete("v1", "Node", node)
+        retire(self.made, *self.nodes)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.integration_cluster.world import release
+from tests.integration_cluster.world import release, retire
 from tests.waiting import until
 
 DRIVER = "nvidia-driver-daemonset"
@@ -46,7 +46,7 @@ class Fleet:
         self.names += names
 
     def leave(self, name: str) -> None:
-        self.client.delete("v1", "Node", name)
+        retire(self.made, name)
         self.names.remove(name)
 
     def label(self, name: str, **labels: str) -> None:

@@ -19,6 +19,7 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration import user
 from tests.integration_cluster.plays import play
+from tests.integration_cluster.world import retire
 from tests.unit.cluster.fakes import Clock
 from tests.waiting import until
 
@@ -123,8 +124,7 @@ class Site:
         """Leaves the cluster as it was."""
         self.heal()
         self.client.delete("v1", "Namespace", self.namespace)
-        for node in self.nodes:
-            self.client.delete("v1", "Node", node)
+        retire(self.made, *self.nodes)
 
 
 @pytest.fixture
