@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many requests to a cluster at once: kubectl's proxy holds the credentials, whatever they are, on a private socket.
+"""Many requests to a cluster at once, without a start of kubectl, which takes half a second of a processor.
 
-kubectl alone sends its requests one after another, a few a second: minutes for hundreds of nodes.
+Of a cluster of the lab's own the credentials are known; of another one kubectl's proxy holds them, whatever they are,
+on a private socket.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import http.client
 import json
 import selectors
 import socket
+import ssl
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +27,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 APPLY = "application/apply-patch+yaml"
 WORKERS = 16
+KEPT = 30.0  # seconds for which an idle connection is used again; the API server closes one after 90
 
 
 class Connection(http.client.HTTPConnection):
@@ -40,21 +45,30 @@ class Connection(http.client.HTTPConnection):
 
 
 class Api:
-    """Requests through a proxy that listens at C(path)."""
+    """Requests over connections that C(connect) makes; each thread has its own."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, connect: Callable[[], http.client.HTTPConnection]) -> None:
+        self.connect, self.own = connect, threading.local()
+
+    def connection(self) -> http.client.HTTPConnection:
+        """This thread's."""
+        if time.monotonic() - getattr(self.own, "used", -KEPT) >= KEPT:
+            self.own.connection = self.connect()
+        self.own.used = time.monotonic()
+        kept: http.client.HTTPConnection = self.own.connection
+        return kept
 
     def request(self, verb: str, where: str, body: object = None, kind: str = "application/json",
                 missing_ok: bool = False) -> dict[str, Any]:
         """The answer to one request; stops with the server's message where it refuses. missing_ok: empty on 404."""
-        connection = Connection(self.path)
+        connection = self.connection()
         try:
             connection.request(verb, where, None if body is None else json.dumps(body), {"Content-Type": kind})
             answer = connection.getresponse()
             text = answer.read().decode()
-        finally:
-            connection.close()
+        except BaseException:
+            connection.close()  # the next request opens it again
+            raise
         if answer.status == 404 and missing_ok:
             return {}
         if answer.status >= 300:
@@ -76,6 +90,13 @@ def many(action: Callable[[T], object], items: Iterable[T]) -> None:
         list(pool.map(action, items))
 
 
+def direct(port: int, keys: Path, user: str) -> Api:
+    """An Api on this machine. keys: the folder with C(ca.crt) and the user's key and certificate."""
+    trust = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    trust.load_cert_chain(keys / f"{user}.crt", keys / f"{user}.key")
+    return Api(lambda: http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=trust))
+
+
 @contextmanager
 def proxy(program: str, kubectl: list[str], limit: float = 120.0) -> Iterator[Api]:
     """An Api while C(kubectl proxy) runs. kubectl: the words of the command up to the verb."""
@@ -91,6 +112,6 @@ def proxy(program: str, kubectl: list[str], limit: float = 120.0) -> Iterator[Ap
                     said = process.stdout.readline() if waiting.select(limit) else f"nothing said within {limit:.0f} s"
                 if "Starting to serve" not in said:
                     raise SystemExit(f"kubectl proxy: {said.strip()}")
-                yield Api(path)
+                yield Api(lambda: Connection(path))
             finally:
                 process.kill()

@@ -109,7 +109,7 @@ class Kubectl:
         """What it prints. stdin: an object, passed as JSON; editor: the program that C(edit) opens."""
         done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
                               input=None if stdin is None else json.dumps(stdin), check=False, timeout=300,
-                              env={**os.environ, "KUBE_EDITOR": editor})
+                              env={**os.environ, **clusters.KUBECTL, "KUBE_EDITOR": editor})
         assert done.returncode == 0, f"kubectl {words}: {done.stderr}"
         return done.stdout
 

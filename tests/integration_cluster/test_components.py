@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, node_feature
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render imp
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.definitions import crd, create, removed
-from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired
+from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired, title, together
 from tests.integration_cluster.test_fleet import TOLD, two_hosts
 from tests.integration_cluster.world import ROWS, Object, World
 from tests.unit.cluster.clusters import facts, node, plan
@@ -90,21 +90,19 @@ def test_nothing_is_written_twice(made: Whole, audit: Audit) -> None:
 
 
 @pytest.mark.parametrize("component", NAMES)
-def test_off_and_on_again(whole: Whole, client: Client, kubectl: Kubectl, component: str) -> None:
+def test_off_and_on_again(whole: Whole, client: Client, component: str) -> None:
     own = {objects.label_of(one) for one in render(component, whole.cluster)}
     others = wanted(without(whole.cluster, component))
     off = deliver.present(client, others, list(ORDER), False)
     done = {step["id"] for step in off["plan"]}
     clients = {f"update: {name.replace('gpu-operator', SPACE)}" for name in CLIENTS.get(component, ())}
     assert done == {f"delete: {label}" for label in own} | clients
-    # Kinds of NFD's go with their definitions, while this looks.
-    kinds = [kind for kind in kubectl("api-resources", "--verbs", "list", "--cached=false", "--output", "name").split()
-             if component != "nfd" or not kind.endswith(".nfd.k8s-sigs.io")]
+    rows = [*(client.namespaced_kinds() or ()), *(row for row in kinds.KINDS.values() if not row.namespaced)]
 
     def gone() -> bool:
-        """Those with pods go after them."""
-        return not kubectl("get", ",".join(kinds), "--all-namespaces", "--output", "name", "--ignore-not-found",
-                           "--selector", f"gpuops.nvidia/component={component}")
+        """Those with pods go after them, and NFD's kinds with their definitions, while this looks."""
+        return not any(client.many(lambda row: client.list_row(
+            row, label_selector=f"gpuops.nvidia/component={component}", metadata_only=True), rows))
 
     until(gone, f"nothing of {component} is left", pause=1)
     assert not deliver.present(client, others, list(ORDER), True)["changed"]
@@ -112,9 +110,9 @@ def test_off_and_on_again(whole: Whole, client: Client, kubectl: Kubectl, compon
     assert not whole.run(check=True)["changed"]
 
 
-@pytest.mark.parametrize("drift", ON_COMPONENTS)
-def test_a_drift_is_repaired(whole: Whole, audit: Audit, drift: str) -> None:
-    repaired(whole, audit, ON_COMPONENTS[drift])
+@pytest.mark.parametrize("names", together(ON_COMPONENTS), ids=title)
+def test_drifts_are_repaired(whole: Whole, audit: Audit, names: tuple[str, ...]) -> None:
+    repaired(whole, audit, [ON_COMPONENTS[name] for name in names])
 
 
 def test_what_hosts_have_told(made: Whole, cluster: clusters.Cluster, client: Client, audit: Audit, tmp_path: Path,

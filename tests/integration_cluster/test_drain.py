@@ -21,12 +21,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import faults
 from lab.controlplane import nodes as lab_nodes
 from tests import processes
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import module
 from tests.integration_cluster.proxy import Flaky
-from tests.integration_cluster.world import ROWS
+from tests.integration_cluster.world import ROWS, retire
 from tests.unit.cluster.fakes import Clock
 from tests.waiting import until
 
@@ -42,17 +43,23 @@ class Yard:
         self.nodes = [f"{name}-a", f"{name}-b"]
         lab_nodes.create(made, [lab_nodes.Node(node, model="a100-80", gpus=8) for node in self.nodes],
                          lab_nodes.Labels())
-        for node in self.nodes:
-            amount = json.dumps({"status": {part: {GPU: "8"} for part in ("capacity", "allocatable")}})
-            tool("patch", "node", node, "--subresource=status", "--type=merge", "--patch", amount)
-        tool("create", "namespace", name)
+        amount = {"status": {part: {GPU: "8"} for part in ("capacity", "allocatable")}}
+        with made.api() as server:
+            for node in self.nodes:
+                server.request("PATCH", f"{lab_nodes.NODES}/{node}/status", amount, faults.MERGE)
+            server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         # A controller makes it; before that, pods without a controller of their own are refused.
         self.until(lambda: client.get("v1", "ServiceAccount", "default", name) is not None)
         self.open(self.nodes[0])
 
     def open(self, node: str) -> None:
         """From now on the workloads may run there."""
-        self.tool("label", "node", node, f"yard={self.name}", "--overwrite")
+        self.mark(node, yard=self.name)
+
+    def mark(self, node: str, **labels: str) -> None:
+        """Labels of somebody else."""
+        with self.made.api() as server:
+            server.request("PATCH", f"{lab_nodes.NODES}/{node}", {"metadata": {"labels": labels}}, faults.MERGE)
 
     def deploy(self, app: str, replicas: int = 1, gpu: bool = True, budget: int | None = None) -> None:
         """A Deployment whose pods are Ready, with a budget of so many."""
@@ -102,9 +109,11 @@ class Yard:
         return Drain(client or self.client, request, clock=clock, sleep=sleep)
 
     def close(self) -> None:
-        self.client.delete("v1", "Namespace", self.name)
-        for node in self.nodes:
-            self.client.delete("v1", "Node", node)
+        """Ends the workloads. The Namespace stays: for the end of one the server is asked hundreds of times."""
+        with self.made.api() as server:
+            for kind in ("deployments", "daemonsets"):
+                server.request("DELETE", f"/apis/apps/v1/namespaces/{self.name}/{kind}")
+        retire(self.made, *self.nodes)
 
 
 @pytest.fixture

@@ -16,23 +16,40 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.integration_cluster.drifts import ENV, ON_COMPONENTS, ON_SAMPLES, container, ds, patch, repaired
+from tests.integration_cluster.drifts import (
+    ENV,
+    ON_COMPONENTS,
+    ON_SAMPLES,
+    container,
+    ds,
+    patch,
+    repaired,
+    title,
+    together,
+)
 from tests.integration_cluster.proxy import Flaky
-from tests.integration_cluster.world import World
+from tests.integration_cluster.world import World, release
 from tests.waiting import until
 
 
+@pytest.fixture(scope="module")
+def left(kubeconfig: str) -> Iterator[None]:
+    """At the end the Namespace is nobody's."""
+    yield
+    release(Client(kubeconfig), "drift")
+
+
 @pytest.fixture
-def world(kubectl: Kubectl, client: Client) -> World:
+def world(kubectl: Kubectl, client: Client, left: None) -> World:
     """The same objects for each test, which finds them as they are wanted, whatever a former test has left."""
     made = World(kubectl, client, "drift", samples.objects("drift"))
     made.run()
     return made
 
 
-@pytest.mark.parametrize("drift", ON_SAMPLES)
-def test_a_drift_is_repaired(world: World, audit: Audit, drift: str) -> None:
-    repaired(world, audit, ON_SAMPLES[drift])
+@pytest.mark.parametrize("names", together(ON_SAMPLES), ids=title)
+def test_drifts_are_repaired(world: World, audit: Audit, names: tuple[str, ...]) -> None:
+    repaired(world, audit, [ON_SAMPLES[name] for name in names])
 
 
 def test_drifts_are_many_and_a_third_of_them_additions() -> None:

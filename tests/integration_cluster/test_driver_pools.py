@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.world import release, retire
 from tests.waiting import until
 
 DRIVER = "nvidia-driver-daemonset"
@@ -45,7 +46,7 @@ class Fleet:
         self.names += names
 
     def leave(self, name: str) -> None:
-        self.client.delete("v1", "Node", name)
+        retire(self.made, name)
         self.names.remove(name)
 
     def label(self, name: str, **labels: str) -> None:
@@ -98,6 +99,7 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
     made = Fleet(cluster, client, fresh())
     yield made
     deliver.absent(client, ["driver"], 180, False)
+    release(client, made.name)
     for name in [*made.names]:
         made.leave(name)
 

@@ -22,6 +22,7 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import play
+from tests.integration_cluster.world import retire
 
 TAINT = {"key": "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "value": "true", "effect": "NoSchedule"}
 OTHER = {"key": "example.com/team", "value": "a", "effect": "PreferNoSchedule"}
@@ -67,8 +68,7 @@ def two_hosts(made: clusters.Cluster, client: Client, folder: Path, prefix: str)
     try:
         yield found
     finally:
-        for name in found.names:
-            client.delete("v1", "Node", name)
+        retire(made, *found.names)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.fleet import is_address
 
+from lab.controlplane import api, faults
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
 from tests.integration import user
@@ -87,9 +88,9 @@ def forged() -> dict[str, Object]:
     return made
 
 
-def write(kubectl: Kubectl, name: str, said: Object) -> int:
+def write(server: api.Api, name: str, said: Object) -> int:
     """A Node that says so; how many forged values it has."""
-    kubectl("create", "--filename", "-", stdin={"apiVersion": "v1", "kind": "Node", "metadata": {
+    server.request("POST", lab_nodes.NODES, {"metadata": {
         "name": name, "annotations": said["annotations"], "labels": {
             "feature.node.kubernetes.io/pci-10de.present": "true", MARK: "true", **said["labels"]}}})
     zero = dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion", "operatingSystem"), "")
@@ -97,8 +98,7 @@ def write(kubectl: Kubectl, name: str, said: Object) -> int:
               "nodeInfo": {**zero, **said["info"]}, "capacity": {"nvidia.com/gpu": said["amount"], "pods": "110"},
               "allocatable": {"nvidia.com/gpu": said["amount"], "pods": "110"},
               "conditions": [{"type": "Ready", "status": "True", "reason": "Forged", "message": said["message"]}]}
-    kubectl("patch", "node", name, "--subresource", "status", "--type", "merge", "--patch-file", "/dev/stdin",
-            stdin={"status": status})
+    server.request("PATCH", f"{lab_nodes.NODES}/{name}/status", {"status": status}, faults.MERGE)
     return 4 + len(said["info"]) + len(said["labels"])
 
 
@@ -108,9 +108,10 @@ def hostile(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl) -> Ite
     Path(CANARY).unlink(missing_ok=True)
     made = Hostile(kubeconfig)
     try:
-        for name, said in forged().items():
-            made.nodes[name] = said
-            made.values += write(kubectl, name, said)
+        with cluster.api() as server:
+            for name, said in forged().items():
+                made.nodes[name] = said
+                made.values += write(server, name, said)
         sound = lab_nodes.Node(SOUND, model="a100-80", gpus=8, address="192.0.2.9")
         lab_nodes.create(cluster, [sound], lab_nodes.Labels(described=True))
         kubectl("label", "node", SOUND, f"{MARK}=true")
@@ -162,12 +163,11 @@ DRIVER = "hostile-driver"
 
 
 @pytest.fixture
-def pods(hostile: Hostile, kubectl: Kubectl, client: Client) -> Iterator[list[Object]]:
+def pods(hostile: Hostile, cluster: clusters.Cluster, kubectl: Kubectl, client: Client) -> Iterator[list[Object]]:
     """The pods of an operand on six hostile Nodes and the sound one, with what the kubelets say of them."""
     kubectl("create", "namespace", NAMESPACE)
     chosen = [*[f"hostile-{number}" for number in range(len(POD_WORDS))], SOUND]
-    for name in chosen:
-        kubectl("label", "node", name, f"{MARK}.pods=true")
+    kubectl("label", "node", *chosen, f"{MARK}.pods=true")
     kubectl("create", "--filename", "-", stdin={
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": DRIVER, "namespace": NAMESPACE, "labels": {
             "app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "driver"}},
@@ -184,16 +184,18 @@ def pods(hostile: Hostile, kubectl: Kubectl, client: Client) -> Iterator[list[Ob
     for number, word in enumerate(POD_WORDS):
         pod = there[f"hostile-{number}"]["metadata"]
         state = {"waiting": {"reason": "CrashLoopBackOff" if number % 2 else word[:200], "message": word}}
-        kubectl("--namespace", NAMESPACE, "patch", "pod", pod["name"], "--subresource", "status", "--type", "merge",
-                "--patch-file", "/dev/stdin", stdin={"status": {"phase": "Running", "containerStatuses": [{
+        with cluster.api() as server:
+            server.request("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}/status", {"status": {
+                "phase": "Running", "containerStatuses": [{
                     "name": "nvidia-driver-ctr", "image": word[:200], "imageID": "", "ready": False,
                     "restartCount": 2147483647, "state": state, "lastState": {"terminated": {
-                        "exitCode": 1, "reason": word[:200], "message": word}}}]}})
-        kubectl("create", "--filename", "-", stdin={
-            "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"forged-{number}", "namespace": NAMESPACE},
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "namespace": NAMESPACE,
-                               "uid": pod["uid"]},
-            "type": "Warning", "reason": "Forged", "message": word[:1000], "lastTimestamp": "2026-01-01T00:00:00Z"})
+                        "exitCode": 1, "reason": word[:200], "message": word}}}]}}, faults.MERGE)
+            server.request("POST", f"/api/v1/namespaces/{NAMESPACE}/events", {
+                "metadata": {"name": f"forged-{number}", "namespace": NAMESPACE},
+                "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "namespace": NAMESPACE,
+                                   "uid": pod["uid"]},
+                "type": "Warning", "reason": "Forged", "message": word[:1000],
+                "lastTimestamp": "2026-01-01T00:00:00Z"})
     yield list(there.values())
     kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 

@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, mig
 
+from lab.controlplane import cluster as clusters
 from tests.integration import user
-from tests.integration_cluster.conftest import Audit
+from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.test_mig import CONFIG, PLUGIN, STATE, Site, ours, site  # noqa: F401 - a fixture
 
 Object = dict[str, Any]
@@ -70,18 +74,42 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
         if not changed:
             assert site.plugin(node) == plugins[node]
     assert done.output.count("MIG") and steps(done) == steps(preview)
+    # With nothing to do on any host; what another level leaves undone, it has left undone after its preview as well.
+    if level != "drain":
+        return
     watcher = Watcher(audit)
     again = run(site, disruption=level)
     assert again.rc == 0 and not watcher.record and again.output.count("changed=0") == 3, again.output
 
 
+@pytest.fixture(scope="module")
+def partitioned(cluster: clusters.Cluster, kubectl: Kubectl, kubeconfig: str,
+                tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a host that has its layout by site, with what it remembers of the former one."""
+    made = Site(cluster, kubectl, Client(kubeconfig), "partitioned", tmp_path_factory.mktemp("partitioned"))
+    first = made.nodes[0]
+    try:
+        done = run(made, hosts=(first,))
+        assert done.rc == 0 and made.instances(first) == 14, done.output
+    finally:
+        made.close()
+    return made.folder / first
+
+
+def partition(site: Site, host: Path) -> None:  # noqa: F811
+    """Both hosts are now like this one."""
+    for node in site.nodes:
+        shutil.copytree(host / "state", site.folder / node / "state", dirs_exist_ok=True)
+        shutil.copy(host / "gpus", site.folder / node / "gpus")
+    assert [site.instances(node) for node in site.nodes] == [14, 14]
+
+
 @pytest.mark.parametrize(("level", "first", "second", "evictions"), [
     ("never", 14, 14, 0), ("idle", 14, 0, 0), ("drain", 0, 0, 1)])
-def test_a_removal_goes_through_the_node(site: Site, audit: Audit, level: str, first: int, second: int,  # noqa: F811
-                                         evictions: int) -> None:
+def test_a_removal_goes_through_the_node(site: Site, audit: Audit, partitioned: Path, level: str,  # noqa: F811
+                                         first: int, second: int, evictions: int) -> None:
     """The former layout comes back, with a GPU pod on the first Node and none on the second."""
-    done = run(site)
-    assert done.rc == 0 and [site.instances(node) for node in site.nodes] == [14, 14], done.output
+    partition(site, partitioned)
     site.deploy("trainer")
     busy, free = site.nodes
     watcher = Watcher(audit)
@@ -125,9 +153,10 @@ def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(
     assert again.rc == 0 and not watcher.record, again.output
 
 
-def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(site: Site) -> None:  # noqa: F811
+def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(  # noqa: F811
+        site: Site, partitioned: Path) -> None:  # noqa: F811
     """A disruption budget keeps the first Node from being emptied."""
-    assert run(site).rc == 0
+    partition(site, partitioned)
     site.deploy("server", budget=1)
     done = remove(site, maintenance_drain_timeout=10)
     first, second = site.nodes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,15 @@ from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.definitions import crd, create, removed
 from tests.integration_cluster.proxy import Flaky
-from tests.integration_cluster.world import Object, World
+from tests.integration_cluster.world import Object, World, release
 from tests.waiting import until
 
 
 @pytest.fixture
-def world(kubectl: Kubectl, client: Client, fresh: Callable[[], str]) -> World:
+def world(kubectl: Kubectl, client: Client, fresh: Callable[[], str]) -> Iterator[World]:
     name = fresh()
-    return World(kubectl, client, name, samples.objects(name))
+    yield World(kubectl, client, name, samples.objects(name))
+    release(client, name)
 
 
 def config_map(name: str, namespace: str, **data: str) -> Object:

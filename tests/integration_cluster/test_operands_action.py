@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from tests.integration_cluster import samples
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.plays import module
+from tests.integration_cluster.world import release
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def operands(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def test_from_preview_to_removal(operands: Callable[..., dict[str, Any]], kubeconfig: str, kubectl: Kubectl,
-                                 audit: Audit, fresh: Callable[[], str]) -> None:
+                                 client: Client, audit: Audit, fresh: Callable[[], str]) -> None:
     name = fresh()
     options = {"kubeconfig": kubeconfig, "component": name, "manifests": samples.objects(name)}
     preview = operands("--check", "--diff", **options)
@@ -41,6 +43,7 @@ def test_from_preview_to_removal(operands: Callable[..., dict[str, Any]], kubeco
     gone = operands(kubeconfig=kubeconfig, state="absent", components=[name])
     assert gone["counts"]["delete"] == 11
     assert not operands(kubeconfig=kubeconfig, state="absent", components=[name])["changed"]
+    release(client, name)
 
 
 def test_a_refusal_is_one_clear_message(operands: Callable[..., dict[str, Any]], kubeconfig: str) -> None:

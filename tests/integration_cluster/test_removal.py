@@ -32,7 +32,7 @@ POD = {"app": "own-driver", "app.kubernetes.io/component": "nvidia-driver"}
 def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
     """The yard with a driver pod on both Nodes, and objects that it needs."""
     for node in yard.nodes:
-        yard.tool("label", "node", node, f"{LABEL}=true")
+        yard.mark(node, **{LABEL: "true"})
     yard.open(yard.nodes[1])
     marks = objects.marks("driver")
     pod = {"metadata": {"labels": POD}, "spec": {"nodeSelector": {LABEL: "true", "yard": yard.name}, "containers": [
@@ -43,6 +43,7 @@ def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
         yard.client.apply({**one, "metadata": {"name": "driver", "namespace": yard.name, "labels": marks}})
     yard.until(lambda: yard.get("daemonset", "driver").get("status", {}).get("numberReady") == 2)
     yield yard
+    yard.client.delete("v1", "Namespace", yard.name)  # what a test leaves in it is ours
 
 
 def drivers(yard: Yard) -> list[str]:  # noqa: F811

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import del
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
+from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.unit.cluster.clusters import facts, node, plan
 from tests.unit.cluster.test_rights import documented
@@ -49,20 +50,21 @@ def runner(kubectl: Kubectl, tmp_path: Path) -> Iterator[Client]:
     kubectl("delete", "--ignore-not-found", "namespace", SPACE, OPERANDS)
 
 
-def can_i(kubectl: Kubectl, verb: str, resource: str) -> bool:
+def can_i(cluster: clusters.Cluster, verb: str, resource: str) -> bool:
     """As kubectl auth can-i says it of the user."""
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-        "user": USER, "groups": ["system:serviceaccounts", "system:authenticated"],
-        "resourceAttributes": {"verb": verb, "resource": resource}}}
-    answer = kubectl("create", "--filename", "-", "--output", "json", stdin=review)
-    return bool(yaml.safe_load(answer)["status"]["allowed"])
+    review = {"spec": {"user": USER, "groups": ["system:serviceaccounts", "system:authenticated"],
+                       "resourceAttributes": {"verb": verb, "resource": resource}}}
+    with cluster.api() as server:
+        answer = server.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
 
 
-def test_the_documented_role_serves_a_run(runner: Client, client: Client, kubectl: Kubectl, audit: Audit) -> None:
-    until(lambda: can_i(kubectl, "patch", "nodes"), "the server knows the role")
+def test_the_documented_role_serves_a_run(runner: Client, cluster: clusters.Cluster, kubectl: Kubectl,
+                                          audit: Audit) -> None:
+    until(lambda: can_i(cluster, "patch", "nodes"), "the server knows the role")
     for verb, resource in (("get", "secrets"), ("delete", "nodes"), ("create", "pods"), ("delete", "pods"),
                            ("impersonate", "users")):
-        assert not can_i(kubectl, verb, resource)
+        assert not can_i(cluster, verb, resource)
     whole: dict[str, Any] = plan({"nodeStatusExporter": {"enabled": True}}, facts(node()), namespace=OPERANDS)
     guard.refuse_operator(runner)
     assert read.read_cluster(runner)["nodes"]
@@ -77,21 +79,22 @@ def test_the_documented_role_serves_a_run(runner: Client, client: Client, kubect
                       {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
                       {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": ["delete"]}]
     kubectl("replace", "--filename", "-", stdin=role)
-    until(lambda: can_i(kubectl, "delete", "pods"), "the server knows the larger role")
+    until(lambda: can_i(cluster, "delete", "pods"), "the server knows the larger role")
     for part in whole["components"].values():
         part.update(state="absent", because=["not wanted"])
     deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
     assert not [one for one in audit.requests if one["code"] == 403]
 
 
-def test_one_right_less_is_named_before_the_first_write(runner: Client, kubectl: Kubectl, audit: Audit) -> None:
-    until(lambda: can_i(kubectl, "patch", "nodes"), "the server knows the role")
+def test_one_right_less_is_named_before_the_first_write(runner: Client, cluster: clusters.Cluster, kubectl: Kubectl,
+                                                        audit: Audit) -> None:
+    until(lambda: can_i(cluster, "patch", "nodes"), "the server knows the role")
     role = documented()
     role["rules"] = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb not in ("escalate", "bind")]}
                      for rule in role["rules"] if rule["resources"] != ["nodes"] and {*rule["verbs"]} - {
                          "escalate", "bind"}] + [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
     kubectl("replace", "--filename", "-", stdin=role)
-    until(lambda: not can_i(kubectl, "patch", "nodes"), "the server knows the smaller role")
+    until(lambda: not can_i(cluster, "patch", "nodes"), "the server knows the smaller role")
     whole = plan({"nfd": {"enabled": False}}, facts(node()), namespace=OPERANDS)
     audit.start()
     with pytest.raises(ClusterError) as caught:

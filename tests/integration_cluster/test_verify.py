@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
+from lab import cli
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
-from lab.stages import ROOT
 from tests.integration import user
 from tests.integration_cluster.plays import play
+from tests.integration_cluster.world import retire
 from tests.unit.cluster.fakes import Clock
 from tests.waiting import until
 
@@ -105,8 +104,7 @@ class Site:
 
     def lab(self, *words: str) -> None:
         """C(python3 -m lab cluster stage WORDS)."""
-        subprocess.run([sys.executable, "-m", "lab", "cluster", "stage", "--name", self.made.name, *words], cwd=ROOT,
-                       check=True, timeout=120)
+        assert cli.main(["cluster", "stage", "--name", self.made.name, *words]) == 0
 
     def until(self, done: Callable[[], bool]) -> None:
         until(done, "the cluster comes so far")
@@ -126,8 +124,7 @@ class Site:
         """Leaves the cluster as it was."""
         self.heal()
         self.client.delete("v1", "Namespace", self.namespace)
-        for node in self.nodes:
-            self.client.delete("v1", "Node", node)
+        retire(self.made, *self.nodes)
 
 
 @pytest.fixture

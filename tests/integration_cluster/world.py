@@ -14,6 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 
+from lab.controlplane import cluster as clusters
+from lab.controlplane import faults, nodes
 from tests.integration_cluster.conftest import Kubectl
 
 Object = dict[str, Any]
@@ -114,6 +116,22 @@ class World:
             assert time.monotonic() < end, f"still written by others: {moving}"
             former = now
             time.sleep(0.3)
+
+
+def release(client: Client, namespace: str) -> None:
+    """Takes our label from a Namespace, if it is there: each run looks for every kind in all that have it."""
+    if client.get("v1", "Namespace", namespace, metadata_only=True):
+        client.merge_patch("v1", "Namespace", namespace, None, {"metadata": {"labels": {objects.COMPONENT: None}}})
+
+
+def retire(made: clusters.Cluster, *names: str) -> None:
+    """Takes Nodes away with the pods on them, which would else end after 40 s and be seen by who looks for pods."""
+    with made.api() as server:
+        for name in names:
+            server.request("DELETE", f"{nodes.NODES}/{name}", missing_ok=True)
+            for pod in server.objects(f"{faults.PODS}?fieldSelector=spec.nodeName%3D{name}"):
+                server.request("DELETE", faults.path(pod).removesuffix("/status"), {"gracePeriodSeconds": 0},
+                               missing_ok=True)
 
 
 def coming(item: Object) -> bool:
