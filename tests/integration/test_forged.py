@@ -8,6 +8,7 @@ The sound host gets what it gets alone, the forging hosts are named, and nothing
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Fleet:
         return settings
 
 
+@functools.cache
 def answers() -> list[tuple[str, bytes]]:
     """(module, output) of forged answers, from all over the tables."""
     good = {module: json.dumps(answer) for module, answer in sound.answers(sound.facts()).items()}

@@ -3,7 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts in wrong hands beside a sound one: what their Python answers changes nothing but what is planned for them.
 
-Two hundred hosts of the inventory are one container; each has a Python of its own, which answers in its own way.
+A hundred hosts of the inventory are one container; each has a Python of its own, which answers in its own way. The
+unit tests try every answer that a module may forge (policy/test_forged.py, floors/test_answers.py); here each kind goes
+through whole runs.
 """
 
 from __future__ import annotations
@@ -101,9 +103,9 @@ def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> Non
 def test_facts(fleet: Fleet) -> None:
     """Of each forged answer to the first question its host is left out, or has a plan that is for itself."""
     sound = fleet.recorded["gpu_info.1"]
-    answers = [*forged.of_facts(sound, 110), *forged.of_variables(sound), *forged.of_keys(sound),
+    answers = [*forged.of_facts(sound, 2 * len(forged.VALUES)), *forged.of_variables(sound), *forged.of_keys(sound),
                *forged.outputs(sound)]
-    assert len(answers) >= 180
+    assert len(answers) >= 110
     inventory = fleet.inventory("facts", [{"gpu_info": answer} for answer in answers])
     hosts = {f"facts-{number}" for number in range(len(answers))}
     alone = fleet.run("site", "--check", "--tags", "preflight", limit=SOUND)
@@ -114,7 +116,7 @@ def test_facts(fleet: Fleet) -> None:
     failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
     silent = hosts - set(plan["hosts"]) - set(plan["rejected"]) - failed
     assert silent == set(), [answers[int(host.partition("-")[2])][:300] for host in sorted(silent)]
-    assert len(set(plan["rejected"]) | failed) >= 60
+    assert len(set(plan["rejected"]) | failed) >= 40
 
 
 def test_modules(fleet: Fleet) -> None:
@@ -129,8 +131,10 @@ def test_modules(fleet: Fleet) -> None:
     alone = fleet.run("site", "--check", limit=SOUND)
     assert alone.rc == 0, alone.output
     beside(fleet, fleet.run("site", "--check", more=(inventory,)), alone, hosts)
-    # And the sound host gets what it shall have, whatever the others say.
-    done = fleet.run("site", more=(inventory,))
+    # And the sound host gets what it shall have, whatever the others say: some of each kind, as the same action judges
+    # what a module answers in check mode and in a run that changes hosts.
+    some = fleet.inventory("some", answers[::4])
+    done = fleet.run("site", more=(some,))
     assert done.rc != 0
     assert [line for line in done.of(SOUND) if line["kind"] == "failed"] == []
     verified = fleet.run("verify", limit=SOUND)

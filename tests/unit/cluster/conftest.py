@@ -4,15 +4,35 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, node_by_node, removal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, node_by_node, removal, render
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
+
+# By the text of a rendered template what it says: tests render the same few thousand texts over and over.
+READ: dict[str, bytes] = {}
+
+
+def read_once(text: str, origin: str, own: bool = False) -> list[yamltext.Document]:
+    """As yamltext.parse, which takes ten times as long as a copy of what it has found."""
+    if text not in READ:
+        READ[text] = pickle.dumps([document.data for document in yamltext.parse(text, origin, own=own)])
+    return [yamltext.Document(data) for data in pickle.loads(READ[text])]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rendered() -> Iterator[None]:
+    """Every text is read by the product's own reader, once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(render, "parse", read_once)
+        yield
 
 
 @pytest.fixture
