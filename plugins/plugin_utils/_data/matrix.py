@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The version matrix as data: one file a release of the GPU Operator, and one of the drivers. PRIVATE.
 
-To add a release, put C(releases/VERSION.yml) beside the others; nothing else names it. The newest is the default.
+To add a release, put C(gpu_operator/VERSION.yml) beside the others; nothing else names it. The newest is the default.
 docs/releases.md says from where each key is read.
 """
 
@@ -100,7 +100,7 @@ def branch_of(version: str) -> int:
 
 def available() -> tuple[str, ...]:
     """Known releases, oldest first."""
-    names = [name[:-4] for name in os.listdir(os.path.join(_FOLDER, "releases")) if name.endswith(".yml")]
+    names = [name[:-4] for name in os.listdir(os.path.join(_FOLDER, "gpu_operator")) if name.endswith(".yml")]
     return tuple(sorted(names, key=version_key))
 
 
@@ -116,7 +116,7 @@ def release(version: str | None = None) -> Release:
 
 @functools.lru_cache(maxsize=None)
 def _release(name: str) -> Release:
-    path = os.path.join("releases", f"{name}.yml")
+    path = os.path.join("gpu_operator", f"{name}.yml")
     data = _read(path)
     _check(data, _KEYS, path, "")
     _check(data["components"], _COMPONENTS, path, "components.")

@@ -57,7 +57,7 @@ def test_components(version: str) -> None:
 
 @pytest.mark.parametrize("version", TRANSCRIBED)
 def test_a_file_is_whole(version: str) -> None:
-    data = yaml.safe_load((DATA / "releases" / f"{version}.yml").read_text(encoding="utf-8"))
+    data = yaml.safe_load((DATA / "gpu_operator" / f"{version}.yml").read_text(encoding="utf-8"))
     assert set(data) == set(PARTS)
     found = matrix.release(version)
     assert found.drivers == tuple(sorted(found.drivers, key=matrix.version_key, reverse=True)), "newest first"
@@ -256,7 +256,7 @@ def test_faults_of_the_toolkit() -> None:
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[pathlib.Path]:
     """A copy of the data that the matrix reads instead."""
-    shutil.copytree(DATA / "releases", tmp_path / "releases")
+    shutil.copytree(DATA / "gpu_operator", tmp_path / "gpu_operator")
     shutil.copy(DATA / "drivers.yml", tmp_path)
     monkeypatch.setattr(matrix, "_FOLDER", str(tmp_path))
     matrix._release.cache_clear()
@@ -265,14 +265,14 @@ def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def add(folder: pathlib.Path, **changes: t.Any) -> None:
-    """releases/26.9.0.yml: the newest file with changes; None leaves a key out, a dot goes below components."""
-    data = yaml.safe_load((folder / "releases" / "26.7.0.yml").read_text(encoding="utf-8")) | {"version": "26.9.0"}
+    """gpu_operator/26.9.0.yml: the newest file with changes; None leaves a key out, a dot goes below components."""
+    data = yaml.safe_load((folder / "gpu_operator" / "26.7.0.yml").read_text(encoding="utf-8")) | {"version": "26.9.0"}
     for key, value in changes.items():
         place, last = (data["components"], key.split(".")[1]) if "." in key else (data, key)
         place[last] = value
         if value is None:
             del place[last]
-    (folder / "releases" / "26.9.0.yml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    (folder / "gpu_operator" / "26.9.0.yml").write_text(yaml.safe_dump(data), encoding="utf-8")
 
 
 def test_an_added_release_is_picked_up(folder: pathlib.Path) -> None:
